@@ -1,0 +1,79 @@
+"""The agent: turns a task and observations into the policy's prompt, and the policy's tokens into actions.
+
+The conversation is append-only, so that the key-value cache of an episode stays valid from turn to turn and a whole episode is
+one training row:
+
+    <|task|> instruction <|state|> s0 <|act|> a0 <|end|> <|state|> s1 <|act|> a1 <|end|> ...
+
+The policy samples everything between `<|act|>` and `<|end|>`, both the action and its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary
+from dreamgym.protocols import LLM
+from dreamgym.types import Completion, Observation, Task, Trajectory
+
+
+@dataclass
+class Conversation:
+    """The tokens of one episode so far, exactly as the policy saw and sampled them."""
+
+    session: str
+    ids: list[int] = field(default_factory=list)
+
+
+class Agent:
+    """A policy that acts in many episodes at once."""
+
+    def __init__(self, llm: LLM, vocabulary: Vocabulary, *, max_action_tokens: int = 24) -> None:
+        self.llm, self.vocabulary, self.max_action_tokens = llm, vocabulary, max_action_tokens
+
+    def begin(self, tasks: Sequence[Task], *, name: str) -> list[Conversation]:
+        """One conversation per task; `name` keeps the sessions of different rollouts apart."""
+        words = self.vocabulary
+        return [Conversation(f"{name}/{i}", [words[TASK], *words.encode(task.instruction)]) for i, task in enumerate(tasks)]
+
+    def act(
+        self,
+        conversations: Sequence[Conversation],
+        observations: Sequence[Observation],
+        *,
+        temperature: float,
+        seeds: Sequence[Sequence[int]],
+    ) -> list[Completion]:
+        """One action per conversation, which grows by the observation and by what was sampled."""
+        words = self.vocabulary
+        for conversation, observation in zip(conversations, observations, strict=True):
+            conversation.ids += [words[STATE], *words.encode(observation.text), words[ACT]]
+        completions = self.llm.generate(
+            [conversation.ids for conversation in conversations],
+            max_tokens=self.max_action_tokens,
+            stop_id=words[END],
+            temperature=temperature,
+            seeds=seeds,
+            sessions=[conversation.session for conversation in conversations],
+        )
+        for conversation, completion in zip(conversations, completions, strict=True):
+            conversation.ids += completion.ids
+        return completions
+
+    def end(self, conversations: Sequence[Conversation]) -> None:
+        """Free what the engine keeps for these conversations."""
+        self.llm.release([conversation.session for conversation in conversations])
+
+
+def demonstration(trajectory: Trajectory, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
+    """A logged episode in the agent's layout: token ids, and weights that are 1.0 on actions and their ends, else 0.0."""
+    words = vocabulary
+    ids = [words[TASK], *words.encode(trajectory.task.instruction)]
+    weights = [0.0] * len(ids)
+    for transition in trajectory.transitions:
+        given = [words[STATE], *words.encode(transition.state.text), words[ACT]]
+        said = [*words.encode(transition.action), words[END]]
+        ids += given + said
+        weights += [0.0] * len(given) + [1.0] * len(said)
+    return ids, weights

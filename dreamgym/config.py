@@ -1,0 +1,93 @@
+"""Configuration: frozen pydantic models that refuse unknown keys, read from short TOML files.
+
+Each component keeps its own `Config` subclass beside itself; only `recipes` sees several at once. `read` reports an unknown key
+with the nearest known one, because an option that is silently ignored costs somebody a week.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dreamgym.errors import ConfigError, nearest
+
+
+class Config(BaseModel):
+    """Base of every configuration block."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+C = TypeVar("C", bound=Config)
+
+
+def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
+    """Validate `values` as `kind`; ConfigError names the key, what was expected, and the nearest known key."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(kind, item, where) for item in error.errors())) from error
+
+
+def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> C:
+    """Read a TOML file as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"No configuration file '{path}'. Give the path of a TOML file, for example configs/quickstart.toml.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
+    return build(kind, merge(values, overrides or {}), where=str(path))
+
+
+def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """`values` with dotted keys of `overrides` set: ({"a": {"b": 1}}, {"a.b": 2}) -> {"a": {"b": 2}}."""
+    result: dict[str, Any] = {key: merge(value, {}) if isinstance(value, dict) else value for key, value in values.items()}
+    for dotted, value in overrides.items():
+        node = result
+        *parents, leaf = dotted.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"Cannot set '{dotted}': '{parent}' is a value, not a block.")
+        node[leaf] = value
+    return result
+
+
+def dump(config: Config) -> str:
+    """The resolved configuration as TOML, written into every run directory before the first step."""
+    return "\n".join(_lines(config.model_dump(mode="json"), [])).strip() + "\n"
+
+
+def _lines(block: dict[str, Any], path: list[str]) -> list[str]:
+    plain = {k: v for k, v in block.items() if not isinstance(v, dict) and v is not None}
+    lines = [f"\n[{'.'.join(path)}]"] if path and plain else []
+    lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
+    for key, value in block.items():
+        if isinstance(value, dict):
+            lines += _lines(value, [*path, key])
+    return lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    if isinstance(value, list):
+        return f"[{', '.join(_value(v) for v in value)}]"
+    return repr(value)
+
+
+def _explain(kind: type[Config], item: Any, where: str) -> str:
+    location = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        block: Any = kind
+        for part in item["loc"][:-1]:
+            block = block.model_fields[part].annotation
+        return f"Unknown key '{location}' in {where}.{nearest(str(item['loc'][-1]), block.model_fields)} Known: {', '.join(block.model_fields)}."
+    return f"'{location}' in {where}: {item['msg']} (got {item['input']!r})."

@@ -1,0 +1,168 @@
+"""The curriculum task generator: practise where outcomes differ, and invent tasks like those (section 4.2, arXiv:2511.03773).
+
+A task's value is the variance of its group's returns (Eq. 7): balanced successes and failures carry most information. The most
+valuable tasks seed variations by the experience model's own weights (Eq. 6); lambda bounds their share of every iteration.
+Proposals are refused, by reason and counted, when malformed, duplicate, held out, or without a product in real memory that meets them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dreamgym.config import Config
+from dreamgym.protocols import Domain
+from dreamgym.returns import statistics
+from dreamgym.types import Memory, Task, Trajectory
+
+Vary = Callable[[Sequence[Task], int], list[str]]
+"""(seed tasks, seed) -> one proposed instruction per seed task."""
+
+
+class CurriculumConfig(Config):
+    """How tasks are chosen."""
+
+    strategy: Literal["variance", "uniform"] = "variance"
+    """`uniform` samples real tasks alike and invents none: the control."""
+    synthetic_share: float = 0.25
+    """lambda: the largest share of synthetic tasks in an iteration. The paper gives no value."""
+    proposals: int = 16
+    """Variations asked for per iteration."""
+    seed_tasks: int = 8
+    """The most valuable recent tasks, from which variations are made."""
+    revisit: float = 0.25
+    """Share of the real tasks of an iteration drawn by their last measured value instead of fresh."""
+    pool_limit: int = 512
+    """Synthetic tasks kept; the least valuable go first."""
+
+
+@dataclass
+class Entry:
+    """A task of the pool with what is known of it. `value` is None until it was tried."""
+
+    task: Task
+    value: float | None = None
+    tried: int = 0
+    last: int = -1
+
+
+class TaskCurriculum:
+    """A pool of real and invented tasks with their measured values. All draws depend on (seed, iteration) only, so resume is exact."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        config: CurriculumConfig,
+        *,
+        domain: Domain,
+        vary: Vary | None = None,
+        memories: Callable[[], Iterable[Memory]] | None = None,
+        forbidden: Iterable[str] = (),
+        seed: int = 0,
+    ) -> None:
+        self.config, self.domain, self.vary, self.memories, self.seed = config, domain, vary, memories, seed
+        self.pool: dict[str, Entry] = {task.id: Entry(task) for task in tasks}
+        self.forbidden = frozenset(forbidden)
+        self.iteration = 0
+        self.counts: Counter[str] = Counter()
+
+    def sample(self, n: int) -> list[Task]:
+        """`n` tasks for this iteration: at most lambda * n synthetic ones, some valuable real ones again, the rest fresh."""
+        rng = np.random.default_rng((self.seed, self.iteration, 0))
+        real = [e for e in self.pool.values() if e.task.source == "real"]
+        if self.config.strategy == "uniform":
+            return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]
+        synthetic = [e for e in self.pool.values() if e.task.source == "synthetic" and (e.value is None or e.value > 0)]
+        invented = _draw(rng, synthetic, int(n * self.config.synthetic_share), [_worth(e) for e in synthetic])
+        known = [e for e in real if e.value]
+        again = _draw(rng, known, int((n - len(invented)) * self.config.revisit), [_worth(e) for e in known])
+        used = {entry.task.id for entry in again}
+        rest = sorted((e for e in real if e.task.id not in used), key=lambda e: e.tried)
+        fewest = [e for e in rest if e.tried == rest[0].tried] if rest else []
+        missing = n - len(invented) - len(again)
+        fresh = _draw(rng, fewest if len(fewest) >= missing else rest, missing, None)
+        return [entry.task for entry in (*fresh, *again, *invented)]
+
+    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> None:
+        """Record each group's variance of returns as its task's value (Eq. 7)."""
+        for group in groups:
+            entry = self.pool.get(group[0].task.id) if group else None
+            if entry is not None:
+                entry.value, entry.tried, entry.last = statistics(group).variance, entry.tried + 1, self.iteration
+
+    def expand(self) -> dict[str, int]:
+        """Invent variations of the most valuable recent tasks; returns how many were proposed, accepted, and refused by reason."""
+        found: Counter[str] = Counter()
+        self.iteration += 1
+        if self.config.strategy == "uniform" or self.vary is None or self.config.synthetic_share <= 0:
+            return dict(found)
+        best = sorted((e for e in self.pool.values() if e.value), key=lambda e: (-e.last, -(e.value or 0), e.task.id))[
+            : self.config.seed_tasks
+        ]
+        if best:
+            seeds = [best[i % len(best)].task for i in range(self.config.proposals)]
+            found["proposed"] = len(seeds)
+            for i, (parent, text) in enumerate(zip(seeds, self.vary(seeds, self.iteration), strict=True)):
+                found[self._consider(text, parent, i)] += 1
+        self._trim()
+        self.counts += found
+        return dict(found)
+
+    def _consider(self, text: str, parent: Task, i: int) -> str:
+        """Accept a proposal into the pool, or say why not."""
+        if not text or not self.domain.well_formed(text):
+            return "malformed"
+        if any(entry.task.instruction == text for entry in self.pool.values()):
+            return "duplicate"
+        if text in self.forbidden:
+            return "held_out"
+        if self.memories is not None and not self.domain.feasible(text, self.memories()):
+            return "impossible"
+        name = f"synthetic/{self.iteration}/{i}"
+        self.pool[name] = Entry(Task(id=name, instruction=text, env=parent.env, source="synthetic", difficulty=0, parents=(parent.id,)))
+        return "accepted"
+
+    def _trim(self) -> None:
+        synthetic = [e for e in self.pool.values() if e.task.source == "synthetic"]
+        for entry in sorted(synthetic, key=_worth)[: max(0, len(synthetic) - self.config.pool_limit)]:
+            del self.pool[entry.task.id]
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-ready: what was measured, and the invented tasks themselves."""
+        tried = {e.task.id: [e.value, e.tried, e.last] for e in self.pool.values() if e.tried}
+        invented = [
+            [e.task.id, e.task.instruction, e.task.env, list(e.task.parents)] for e in self.pool.values() if e.task.source == "synthetic"
+        ]
+        return {"iteration": self.iteration, "tried": tried, "invented": invented, "counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.iteration, self.counts = state["iteration"], Counter(state["counts"])
+        for name, instruction, env, parents in state["invented"]:
+            self.pool[name] = Entry(
+                Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
+            )
+        for name, (value, tried, last) in state["tried"].items():
+            if name in self.pool:
+                entry = self.pool[name]
+                entry.value, entry.tried, entry.last = value, tried, last
+
+
+def _worth(entry: Entry) -> float:
+    """A tried task is worth its variance; an untried one an eighth, half of what a coin flip would give."""
+    return entry.value if entry.value is not None else 0.125
+
+
+def _draw(rng: np.random.Generator, entries: Sequence[Entry], n: int, weights: Sequence[float] | None) -> list[Entry]:
+    """Up to `n` distinct entries, in proportion to their weights."""
+    n = min(n, len(entries))
+    if n <= 0:
+        return []
+    p = None
+    if weights is not None:
+        p = np.asarray(weights, dtype=float) + 1e-6
+        p /= p.sum()
+    return [entries[i] for i in rng.choice(len(entries), size=n, replace=False, p=p)]

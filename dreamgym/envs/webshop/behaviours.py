@@ -1,0 +1,128 @@
+"""Scripted shoppers of mixed skill, so that logs cover what agents really do: good, sloppy, aimless, and impossible.
+
+They read the abstract state and the instruction only, as an agent would. `noisy` is the typical author of somebody's logs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from dreamgym.envs.webshop.domain import RESULT, Item, Requirements, elements, read_item, requirements
+from dreamgym.types import Action
+
+Shopper = Callable[[str, str, random.Random, "Memo"], Action]
+"""(instruction, state, rng, memo) -> action"""
+
+
+class Memo:
+    """What a shopper remembers within an episode."""
+
+    def __init__(self, other: str = "") -> None:
+        self.rejected: set[str] = set()
+        self.current = ""
+        self.searches = 0
+        self.pages = 0
+        self.other = other  # another task's instruction, for the shopper who pursues the wrong goal
+
+
+def expert(instruction: str, state: str, rng: random.Random, memo: Memo, slip: float = 0.0) -> Action:
+    """Search for what is asked, open the first match that is not yet rejected, choose the options, buy."""
+    wanted = requirements(instruction)
+    if wanted is None:
+        return "search[nothing]"
+    if state.startswith("results"):
+        return _from_results(wanted, state, rng, memo, slip)
+    item = read_item(state)
+    if item is None:
+        return _query(wanted, rng, memo, slip)
+    return _from_item(wanted, item, rng, memo, slip)
+
+
+def noisy(instruction: str, state: str, rng: random.Random, memo: Memo) -> Action:
+    """An expert who slips: vague searches, wrong picks, forgotten options, detours."""
+    if rng.random() < 0.12 and not state.startswith("shop home"):
+        return wander(instruction, state, rng, memo)
+    return expert(instruction, state, rng, memo, slip=0.3)
+
+
+def wander(instruction: str, state: str, rng: random.Random, memo: Memo) -> Action:
+    """Anything the page allows, all alike."""
+    choices = [name for name in elements(state) if name != "search"]
+    words = [word for word in instruction.split() if word.isalpha()]
+    if not choices or rng.random() < 0.1:
+        return f"search[{' '.join(rng.sample(words, min(len(words), rng.randint(1, 3))))}]"
+    return f"click[{rng.choice(choices)}]"
+
+
+def invalid(instruction: str, state: str, rng: random.Random, memo: Memo) -> Action:
+    """Half the time something the page does not offer: another page's element, a near miss, or no action at all."""
+    if rng.random() < 0.5:
+        return noisy(instruction, state, rng, memo)
+    shown = elements(state)
+    other = [
+        "buy now",
+        "next >",
+        "< prev",
+        "red",
+        "blue",
+        "black",
+        "small",
+        "large",
+        "description",
+        "back to search",
+        f"b{rng.randint(0, 999):03d}",
+    ]
+    near = [name[:-1] for name in shown if len(name) > 2] + [f"{name} {rng.choice(('one', 'now', 'x'))}" for name in shown]
+    absent = [name for name in other + near + instruction.split() if name not in shown]
+    return rng.choice(
+        (f"click[{rng.choice(absent)}]", f"click[{rng.choice(absent)}]", rng.choice(absent), "search", "think[hard]", "click[search]")
+    )
+
+
+def wrong_goal(instruction: str, state: str, rng: random.Random, memo: Memo) -> Action:
+    """A competent shopper who was given another list."""
+    return expert(memo.other or instruction, state, rng, memo, slip=0.15)
+
+
+SHOPPERS: Mapping[str, Shopper] = {"expert": expert, "noisy": noisy, "random": wander, "invalid": invalid, "wrong_goal": wrong_goal}
+MIX: Mapping[str, float] = {"expert": 0.1, "noisy": 0.45, "random": 0.15, "invalid": 0.15, "wrong_goal": 0.15}
+
+
+def _query(wanted: Requirements, rng: random.Random, memo: Memo, slip: float) -> Action:
+    memo.searches += 1
+    memo.pages = 0
+    words = [word for word in wanted.words[:-1] if rng.random() >= slip] + [wanted.words[-1]]
+    if rng.random() >= 0.3 + slip:
+        words += [value for _, value in wanted.options]
+    return f"search[{' '.join(words)}]"
+
+
+def _from_results(wanted: Requirements, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:
+    rows = RESULT.findall(state)
+    if rows and rng.random() < slip / 2:
+        memo.current = rng.choice(rows)[0]
+        return f"click[{memo.current}]"
+    for asin, title, price in rows:
+        fits = all(word in title.split() for word in wanted.words) and (
+            wanted.bound is None or float(price) <= wanted.bound or rng.random() < slip
+        )
+        if fits and asin not in memo.rejected:
+            memo.current = asin
+            return f"click[{asin}]"
+    memo.pages += 1
+    if rows and memo.pages < 3:
+        return "click[next >]"
+    return _query(wanted, rng, memo, slip) if memo.searches < 3 else f"click[{rng.choice(rows)[0]}]" if rows else "click[back to search]"
+
+
+def _from_item(wanted: Requirements, item: Item, rng: random.Random, memo: Memo, slip: float) -> Action:
+    for name, value in wanted.options:
+        if value not in item.offered.get(name, ()):
+            if rng.random() < slip:
+                continue
+            memo.rejected.add(memo.current)
+            return "click[< prev]"
+        if item.chosen.get(name) != value and rng.random() >= slip / 2:
+            return f"click[{value}]"
+    return "click[buy now]"

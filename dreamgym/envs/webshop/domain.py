@@ -1,0 +1,243 @@
+"""What is known about shops without asking one: the state mapping, the action rules, the goal as text, and the scripted teacher.
+
+`admissible` and `check` read only the instruction, the states and the history, so they work in a dream exactly as in the real shop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dreamgym.envs.webshop.shop import parse
+from dreamgym.errors import UsageError
+from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict
+
+DONE = "purchase done"
+HOME = "shop home\n[search]"
+BUTTON = re.compile(r"^\s*\[(clicked )?button\] (.*) \[(?:clicked )?button_\]$")
+ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
+RESULT = re.compile(r"^\[(b\w+)\] (.+) \$([\d.]+)", re.MULTILINE)
+OPTION_LINE = re.compile(r"^([a-z ]+): (\[.+)$", re.MULTILINE)
+FILLER = frozenset(["i", "am", "looking", "for", "a", "an", "the", "need", "find", "me", "would", "like", "want", "please", "some", "with", "and", "to", "buy"])
+INSTRUCTION = re.compile(
+    r"^(?P<base>[a-z -]+?)(?: with (?P<options>[a-z]+: .+?))?(?:, and price lower than (?P<bound>\d+\.\d\d) dollars)?$"
+)
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What an instruction asks for, read from its text alone."""
+
+    words: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    bound: float | None
+
+    @property
+    def count(self) -> int:
+        return len(self.words) + len(self.options) + (self.bound is not None)
+
+
+@dataclass(frozen=True)
+class Item:
+    """What an item page shows."""
+
+    title: str
+    price: float
+    offered: dict[str, tuple[str, ...]]
+    chosen: dict[str, str]
+
+
+@lru_cache(maxsize=65536)
+def requirements(instruction: str) -> Requirements | None:
+    """Read an instruction, or None when it is not worded as one: at least a quality and a noun, known shapes only."""
+    match = INSTRUCTION.match(instruction)
+    if not match:
+        return None
+    words = tuple(word for word in match["base"].split() if word not in FILLER)
+    pairs = []
+    for part in (match["options"] or "").split(", and ") if match["options"] else []:
+        name, colon, value = part.partition(": ")
+        if not colon or not re.fullmatch(r"[a-z ]+", name) or not re.fullmatch(r"[\w |.-]+", value):
+            return None
+        pairs.append((name, value))
+    if len(words) < 2 or len(set(words)) < len(words) or len({name for name, _ in pairs}) < len(pairs):
+        return None
+    return Requirements(words, tuple(pairs), float(match["bound"]) if match["bound"] else None)
+
+
+@lru_cache(maxsize=65536)
+def read_item(state: str) -> Item | None:
+    """The item page in a state's text, or None when it is another page."""
+    lines = state.split("\n")
+    if not lines[0].startswith("item ") or len(lines) < 2 or not (price := re.fullmatch(r"price \$([\d.]+)(?: to .*)?", lines[1])):
+        return None
+    offered, chosen = {}, {}
+    for name, values in OPTION_LINE.findall(state):
+        offered[name] = tuple(ELEMENT.findall(values))
+        if marked := re.search(r"\[([^\[\]]+)\]\*", values):
+            chosen[name] = marked[1]
+    try:
+        return Item(lines[0].removeprefix("item "), float(price[1]), offered, chosen)
+    except ValueError:
+        return None
+
+
+class ShopDomain:
+    """The `Domain` of shops that look like WebShop."""
+
+    name = "webshop"
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        """The state mapping: the rich text as a short lower-case list of facts and `[elements]`; chosen options carry a `*`."""
+        if raw["mode"] != "text_rich":
+            raise UsageError(f"The state mapping reads text_rich observations, got '{raw['mode']}'. Make the shop with mode='text_rich'.")
+        return Observation(_abstract(raw["text"]))
+
+    def canonical(self, action: Action) -> Action:
+        """One spelling for actions the shop cannot tell apart."""
+        name, argument = parse(action)
+        return f"{name}[{argument}]" if argument is not None else action
+
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """Whether the action names something that can be done here: a search, or an element of the page."""
+        if observation.text == DONE:
+            return False
+        name, argument = parse(action)
+        if name == "search":
+            return bool(argument)
+        return name == "click" and argument in elements(observation.text) and argument != "search"
+
+    def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str:
+        """The scripted teacher's reasoning trace: what the action meant, what it rests on, and what follows."""
+        name, argument = parse(transition.action)
+        state = transition.state.text
+        if not self.admissible(transition.state, history, transition.action):
+            return "no such element, so nothing changes."
+        if name == "search":
+            return f"search {argument}, so results."
+        if argument == "buy now":
+            return _explain_purchase(task.instruction, state, transition.terminated and transition.reward >= 1.0)
+        shown = {asin: f"{title} ${price}" for asin, title, price in RESULT.findall(state)}
+        if argument in shown:
+            return f"open {argument} {shown[argument]}, so its page."
+        if argument == "back to search":
+            return "back, so home."
+        if argument in ("next >", "< prev", "description", "features", "reviews"):
+            return f"go {argument}."
+        return f"choose {argument}, so it is marked."
+
+    def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
+        """Whether a claimed success stands on what the state shows. It never turns a failure into a success."""
+        if parse(claim.action) != ("click", "buy now"):
+            return Verdict(False, ("success without a purchase",))
+        wanted, item = requirements(instruction), read_item(claim.state.text)
+        if wanted is None:
+            return Verdict(False, ("the instruction cannot be read",))
+        if item is None:
+            return Verdict(False, ("no item page to buy from",))
+        return _missing(wanted, item, seen=" ".join(t.next_state.text for t in history if t.next_state.text.startswith("details ")))
+
+    def brief(self, memory: Memory) -> str:
+        """A memory as the experience model reads it: the action and what the page then held, without the constant buttons."""
+        content = re.sub(r"\n\[(next >|< prev|description)\].*$", "", memory.next_state)
+        return f"{memory.action}\n{content}"
+
+    def well_formed(self, instruction: str) -> bool:
+        """Whether an invented instruction reads as one: known wording, one to five requirements beside the noun."""
+        wanted = requirements(instruction)
+        return wanted is not None and 1 <= wanted.count - 1 <= 5
+
+    def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
+        """True when some item page in real memory meets every requirement, None when none was seen that does."""
+        wanted = requirements(instruction)
+        if wanted is None:
+            return False
+        return True if any(_could_meet(wanted, item) for m in memories if (item := read_item(m.next_state))) else None
+
+
+@lru_cache(maxsize=65536)
+def elements(state: str) -> tuple[str, ...]:
+    """What a state offers to click, in order."""
+    return tuple(ELEMENT.findall(state))
+
+
+def _missing(wanted: Requirements, item: Item, seen: str) -> Verdict:
+    text = f"{item.title} {seen}".split()
+    reasons = [f"no evidence for '{word}'" for word in wanted.words if word not in text]
+    reasons += [f"{name} is not {value}" for name, value in wanted.options if item.chosen.get(name) != value]
+    if wanted.bound is not None and item.price > wanted.bound:
+        reasons.append(f"price {item.price} is above {wanted.bound}")
+    return Verdict(not reasons, tuple(reasons))
+
+
+def _could_meet(wanted: Requirements, item: Item) -> bool:
+    words = item.title.split()
+    return (
+        all(word in words for word in wanted.words)
+        and all(value in item.offered.get(name, ()) for name, value in wanted.options)
+        and (wanted.bound is None or item.price <= wanted.bound)
+    )
+
+
+def _explain_purchase(instruction: str, state: str, success: bool) -> str:
+    wanted, item = requirements(instruction), read_item(state)
+    if wanted is None or item is None:
+        return f"buy, {'success' if success else 'failure'}."
+    words = item.title.split()
+    facts = [f"{word} {'yes' if word in words else 'no'}" for word in wanted.words]
+    facts += [f"{value} {'yes' if item.chosen.get(name) == value else 'no'}" for name, value in wanted.options]
+    if wanted.bound is not None:
+        facts.append(f"{item.price:g} under {wanted.bound:g} {'yes' if item.price <= wanted.bound else 'no'}")
+    return f"buy {item.title} {' '.join(item.chosen.values()) or 'plain'}. {', '.join(facts)}, {'success' if success else 'failure'}."
+
+
+@lru_cache(maxsize=65536)
+def _abstract(text: str) -> str:
+    lines = [line for line in text.lower().split("\n") if line.strip()]
+    if lines[0].startswith("thank you"):
+        return DONE
+    if lines[0] == "webshop":
+        return HOME
+    lines = [line for line in lines if not line.startswith("you have clicked ")][2:]  # drops the two instruction lines
+    nodes = [(match[2], True, bool(match[1])) if (match := BUTTON.match(line)) else (line.strip(), False, False) for line in lines]
+    labels = [text for text, is_button, _ in nodes if is_button]
+    if "buy now" in labels:
+        return _abstract_item(nodes)
+    if page := next((text for text, is_button, _ in nodes if not is_button and text.startswith("page ")), None):
+        return _abstract_results(nodes, page.split()[1])
+    body = " ".join(text for text, is_button, _ in nodes if not is_button) or "nothing"
+    return f"details {body}\n[< prev][back to search]"
+
+
+def _abstract_results(nodes: Sequence[tuple[str, bool, bool]], number: str) -> str:
+    controls = ("back to search", "next >", "< prev")
+    rows, buttons = [], []
+    for i, (text, is_button, _) in enumerate(nodes):
+        if is_button and text in controls:
+            buttons.append(text)
+        elif is_button:
+            rows.append(f"[{text}] {nodes[i + 1][0]} {_whole(nodes[i + 2][0])}")
+    listed = [f"[{name}]" for name in ("next >", "< prev", "back to search") if name in buttons]
+    return "\n".join([f"results {number}", *rows, "".join(listed)])
+
+
+def _whole(price: str) -> str:
+    """`$24.0` -> `$24`: the shop prints floats, and a zero that never varies says nothing."""
+    return re.sub(r"\.0\b", "", price)
+
+
+def _abstract_item(nodes: Sequence[tuple[str, bool, bool]]) -> str:
+    fixed = ("back to search", "< prev", "description", "features", "reviews", "buy now")
+    options: list[str] = []
+    plain = [text for text, is_button, _ in nodes if not is_button]
+    title, price = plain[-3], plain[-2].removeprefix("price: ")
+    for text, is_button, clicked in nodes:
+        if is_button and text not in fixed:
+            options[-1] += f"[{text}]{'*' if clicked else ''}"
+        elif not is_button and text in plain[:-3]:
+            options.append(f"{text}: ")
+    buttons = "[description][features][reviews][buy now][< prev][back to search]"
+    return "\n".join([f"item {title}", f"price {_whole(price)}", *options, buttons])

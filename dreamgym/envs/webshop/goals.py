@@ -1,0 +1,80 @@
+"""Goals of graded difficulty over a catalogue, split by target product.
+
+A goal carries one to five requirements: qualities of the title, options, a price bound. Held-out goals aim at products that no
+training goal aims at (splits are by content), though any product that meets the requirements counts, as in WebShop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from dreamgym.envs.webshop.products import Product, price_bounds
+from dreamgym.types import Task
+
+Split = Literal["train", "dev", "test"]
+SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.65), "dev": (0.65, 0.75), "test": (0.75, 1.0)}
+OPENINGS = ("i am looking for a {}", "i need a {}", "find me a {}", "i would like a {}")
+NO_BOUND = 1_000_000.0
+LEVELS = (1, 2, 3, 4, 5)
+
+
+def products_of(split: Split, products: Sequence[Product], seed: int) -> list[Product]:
+    """The target products of a split: a fixed shuffle of the catalogue, cut by share."""
+    if split not in SHARES:
+        raise ValueError(f"No split '{split}'. Known: {', '.join(SHARES)}.")
+    order = list(products)
+    random.Random(f"split/{seed}").shuffle(order)
+    low, high = (round(share * len(order)) for share in SHARES[split])
+    return order[low:high]
+
+
+def tasks(split: Split, n: int, products: Sequence[Product], *, seed: int, catalogue_seed: int, env: str) -> list[Task]:
+    """`n` distinct tasks of a split, levels in equal shares. Fewer when the split cannot hold so many."""
+    rng = random.Random(f"tasks/{split}/{seed}")
+    targets = products_of(split, products, catalogue_seed)
+    found: dict[str, Task] = {}
+    for attempt in range(50 * n):
+        if len(found) == n:
+            break
+        goal = make_goal(rng.choice(targets), LEVELS[attempt % len(LEVELS)], rng)
+        if goal is not None and goal["instruction_text"] not in found:
+            level = len(goal["attributes"]) + len(goal["goal_options"]) + (goal["price_upper"] < NO_BOUND)
+            name = f"{env}/{split}/{seed}/{len(found)}"
+            found[goal["instruction_text"]] = Task(id=name, instruction=goal["instruction_text"], env=env, difficulty=level, goal=goal)
+    return list(found.values())
+
+
+def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any] | None:
+    """A goal of `level` requirements that `product` meets, or None when it has too few features for the level."""
+    qualities = list(product.attributes[:2])
+    options = {name: rng.choice(values) for name, values in product.options.items()}
+    kinds = ["quality"] * (len(qualities) - 1) + ["option"] * len(options) + ["price"]
+    if level - 1 > len(kinds):
+        return None
+    extra = rng.sample(kinds, level - 1)
+    kept = sorted(rng.sample(qualities, 1 + extra.count("quality")), key=qualities.index)
+    names = sorted(rng.sample(sorted(options), extra.count("option")))
+    chosen = {name: options[name] for name in names}
+    bound = sorted(rng.sample(price_bounds(product.price), 2))[1] if "price" in extra else NO_BOUND
+    return {
+        "asin": product.asin,
+        "category": product.category,
+        "query": product.query,
+        "name": product.title,
+        "product_category": product.product_category,
+        "instruction_text": instruct(rng.choice(OPENINGS), [*kept, product.query], chosen, bound),
+        "attributes": kept,
+        "price_upper": bound,
+        "goal_options": chosen,
+        "weight": 1.0,
+    }
+
+
+def instruct(opening: str, words: Sequence[str], options: dict[str, str], bound: float) -> str:
+    """WebShop's wording: `… with color: red, and size: large, and price lower than 40.00 dollars`."""
+    text = opening.format(" ".join(words))
+    if options:
+        text += " with " + ", and ".join(f"{name}: {value}" for name, value in options.items())
+    return text + (f", and price lower than {bound:.2f} dollars" if bound < NO_BOUND else "")

@@ -1,0 +1,1 @@
+"""Measures: success with intervals, and how far a dream may be trusted."""

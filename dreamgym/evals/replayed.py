@@ -1,0 +1,93 @@
+"""Paired replay: what the real environment says of an episode that was dreamed.
+
+The dreamed action sequence is executed in the real environment on the same task. Where the two part, and whether they end alike,
+is the only honest measure of a dream under the policy that practises in it; accuracy on logged data does not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dreamgym.evals.success import Rate, wilson
+from dreamgym.protocols import Domain, Env
+from dreamgym.types import Trajectory
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One dreamed episode beside its real twin."""
+
+    dreamed_success: bool
+    real_success: bool
+    ended: bool  # the dream terminated (rather than running into the horizon)
+    agreeing_steps: int  # next states equal before the first divergence
+    steps: int
+    diverged: bool
+    unguarded_success: bool  # the model's own claim, before the guard
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """A set of paired replays in rates."""
+
+    dream_success: Rate
+    real_success: Rate
+    false_success: Rate  # of episodes that really fail, the share the dream called a success
+    false_failure: Rate  # of episodes that really succeed, the share the dream called a failure
+    unguarded_false_success: Rate
+    consistency: Rate  # of dreamed successes, the share that really succeed
+    state_exact: Rate  # steps before or at the first divergence whose next state is equal
+    first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
+
+    @property
+    def gap(self) -> float:
+        return self.dream_success.value - self.real_success.value
+
+
+def replay(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[Replay]:
+    """Execute each dreamed episode's actions in the real environment. Episodes of invented tasks cannot be, and are left out."""
+    env = make_env()
+    return [_replay(episode, env, domain) for episode in episodes if env.accepts(episode.task) and episode.error is None]
+
+
+def summarise(replays: Sequence[Replay]) -> Fidelity:
+    """Rates over terminals and steps."""
+    failing = [r for r in replays if r.ended and not r.real_success]
+    succeeding = [r for r in replays if r.real_success]
+    claimed = [r for r in replays if r.dreamed_success]
+    divergences = [r.agreeing_steps + 1 for r in replays if r.diverged]
+    return Fidelity(
+        dream_success=wilson(len(claimed), len(replays)),
+        real_success=wilson(len(succeeding), len(replays)),
+        false_success=wilson(sum(r.dreamed_success for r in failing), len(failing)),
+        false_failure=wilson(sum(not r.dreamed_success for r in succeeding), len(succeeding)),
+        unguarded_false_success=wilson(sum(r.unguarded_success for r in failing), len(failing)),
+        consistency=wilson(sum(r.real_success for r in claimed), len(claimed)),
+        state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.agreeing_steps + r.diverged for r in replays)),
+        first_divergence=sum(divergences) / len(divergences) if divergences else None,
+    )
+
+
+def _replay(episode: Trajectory, env: Env, domain: Domain) -> Replay:
+    env.reset(episode.task)
+    agreeing, diverged, reward, terminated = 0, False, 0.0, False
+    for transition in episode.transitions:
+        raw, reward, terminated = env.step(transition.action)
+        if not diverged and domain.abstract(raw) == transition.next_state:
+            agreeing += 1
+        else:
+            diverged = True
+        if terminated:
+            break
+    last = episode.transitions[-1]
+    claim = float(last.info.get("raw_reward", last.reward))
+    return Replay(
+        dreamed_success=episode.success,
+        real_success=terminated and reward >= 1.0,
+        ended=last.terminated,
+        agreeing_steps=agreeing,
+        steps=len(episode.turns),
+        diverged=diverged,
+        unguarded_success=last.terminated and claim >= 1.0,
+    )

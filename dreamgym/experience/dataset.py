@@ -1,0 +1,132 @@
+"""Training rows of the experience model (Eq. 5): whole trajectories, with memories retrieved as they will be at inference.
+
+A row is one episode in the layout of `prompts`. Every segment the model must write carries its own weight; what it is given
+(task, actions, memories) weighs nothing. A row's memories never come from its own trajectory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dreamgym.config import Config
+from dreamgym.experience.prompts import Pieces, answer, opening, question, variation
+from dreamgym.layout import END, Vocabulary
+from dreamgym.protocols import Domain, ReplayBuffer
+from dreamgym.types import Task, Trajectory, Transition
+
+
+class SegmentWeights(Config):
+    """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; the outcome is short and decides much."""
+
+    start: float = 0.2
+    reasoning: float = 1.0
+    state: float = 1.0
+    reward: float = 2.0
+    task: float = 1.0
+
+
+@dataclass(frozen=True)
+class ExperienceRow:
+    """Token ids of one sequence, and for each the weight of its loss and the segment it belongs to ("" where it weighs nothing)."""
+
+    ids: list[int]
+    weights: list[float]
+    segments: list[str]
+
+
+class RowBuilder:
+    """Builds rows with one vocabulary, one set of pieces and one weighting."""
+
+    def __init__(self, words: Vocabulary, pieces: Pieces, weights: SegmentWeights) -> None:
+        self.words, self.pieces, self.weights = words, pieces, weights
+
+    def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> ExperienceRow:
+        """A whole trajectory; `memories[t]` are the briefs shown with step t."""
+        row = ExperienceRow([], [], [])
+        transitions = trajectory.transitions
+        first = opening(self.words, trajectory.task.instruction, transitions[0].state.text)
+        said = len(self.words.encode(transitions[0].state.text)) + 1
+        self._add(row, first[:-said], "")
+        self._add(row, first[-said:], "start")
+        for transition, shown in zip(transitions, memories, strict=True):
+            self._add(row, question(self.words, transition.action, shown, self.pieces), "")
+            for name, ids in answer(self.words, transition, self.pieces).items():
+                self._add(row, ids, name)
+        return row
+
+    def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:
+        """A task variation: from seed instructions to another instruction like them (Eq. 6)."""
+        row = ExperienceRow([], [], [])
+        self._add(row, variation(self.words, seeds), "")
+        self._add(row, [*self.words.encode(new), self.words[END]], "task")
+        return row
+
+    def _add(self, row: ExperienceRow, ids: Sequence[int], segment: str) -> None:
+        weight = getattr(self.weights, segment) if segment else 0.0
+        row.ids.extend(ids)
+        row.weights.extend([weight] * len(ids))
+        row.segments.extend([segment] * len(ids))
+
+
+def shown_memories(trajectories: Sequence[Trajectory], replay: ReplayBuffer, domain: Domain, *, k: int) -> list[list[tuple[str, ...]]]:
+    """For each step of each trajectory, the briefs of its top-k memories from other trajectories (none for inadmissible actions)."""
+    places, states, actions, owners = [], [], [], []
+    shown: list[list[tuple[str, ...]]] = [[() for _ in trajectory.turns] for trajectory in trajectories]
+    for i, trajectory in enumerate(trajectories):
+        for t, transition in enumerate(trajectory.transitions):
+            if k and domain.admissible(transition.state, trajectory.transitions[:t], transition.action) is not False:
+                places.append((i, t))
+                states.append(transition.state.text)
+                actions.append(transition.action)
+                owners.append(trajectory.id)
+    found = replay.search(states, actions, k=k, env=trajectories[0].task.env, exclude=owners) if places else []
+    for (i, t), row in zip(places, found, strict=True):
+        shown[i][t] = tuple(domain.brief(neighbour.memory) for neighbour in row)
+    return shown
+
+
+def with_other_goals(
+    trajectories: Sequence[Trajectory], domain: Domain, tasks: Sequence[Task], share: float, seed: int
+) -> list[Trajectory]:
+    """Coverage: the same episodes under another instruction, where the purchase that was right is now wrong.
+
+    Reward 0 unless the Domain's text check says that the other instruction happens to be met too (then the copy is dropped).
+    """
+    rng = random.Random(f"other-goals/{seed}")
+    copies = []
+    for trajectory in trajectories:
+        last = trajectory.transitions[-1]
+        if rng.random() >= share or not last.terminated:
+            continue
+        task = rng.choice(tasks)
+        claim = replace(last, reward=1.0)
+        if domain.check(task.instruction, trajectory.transitions[:-1], claim).passed:
+            continue
+        copies.append(_relabelled(trajectory, task, domain))
+    return copies
+
+
+def _relabelled(trajectory: Trajectory, task: Task, domain: Domain) -> Trajectory:
+    turns = []
+    past: list[Transition] = []
+    for turn in trajectory.turns:
+        bare = replace(turn.transition, reward=0.0, reasoning="")
+        turns.append(replace(turn, transition=replace(bare, reasoning=domain.explain(task, past, bare))))
+        past.append(turns[-1].transition)
+    return replace(trajectory, id=f"{trajectory.id}/as/{task.id}", task=task, turns=tuple(turns), success=False)
+
+
+def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[str, str]]:
+    """Pairs of alike but different instructions, for M_task: the second shares most of the first's words."""
+    rng = random.Random(f"task-pairs/{seed}")
+    words = [frozenset(task.instruction.split()) for task in tasks]
+    pairs = []
+    for _ in range(n):
+        i = rng.randrange(len(tasks))
+        others = [j for j in rng.sample(range(len(tasks)), min(60, len(tasks))) if tasks[j].instruction != tasks[i].instruction]
+        if others:
+            best = max(others, key=lambda j: len(words[i] & words[j]) / len(words[i] | words[j]))
+            pairs.append((tasks[i].instruction, tasks[best].instruction))
+    return pairs

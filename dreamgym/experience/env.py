@@ -1,0 +1,98 @@
+"""The dream as an environment: `DreamBatch` for rollouts, `DreamEnv` for one episode by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.errors import UsageError
+from dreamgym.protocols import Domain, ExperienceModel
+from dreamgym.types import Action, Observation, Prediction, Query, StepResult, Task, Transition
+
+
+class DreamBatch:
+    """Many dreamed episodes side by side (the `BatchEnv` protocol). `steps` counts dreamed transitions."""
+
+    source = "dream"
+
+    def __init__(self, model: ExperienceModel, domain: Domain, *, horizon: int) -> None:
+        self.model, self.domain, self.horizon = model, domain, horizon
+        self.steps = 0
+        self.rollout = 0
+        self.tasks: list[Task] = []
+        self.states: list[Observation] = []
+        self.histories: list[list[Transition]] = []
+
+    @property
+    def version(self) -> int:
+        return self.model.version
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """Dream the first observation of every task."""
+        self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])
+        self.rollout, self.tasks = seed, list(tasks)
+        self.states = self.model.start(tasks, seed=seed)
+        self.histories = [[] for _ in tasks]
+        return list(self.states)
+
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+        """Dream what follows. `truncated` is our horizon's doing, never the model's; an unreadable dream is an error of its episode."""
+        queries = [
+            Query(
+                task=self.tasks[slot],
+                history=tuple(self.histories[slot]),
+                state=self.states[slot],
+                action=self.domain.canonical(action),
+                key=(self.rollout, slot, len(self.histories[slot])),
+            )
+            for slot, action in zip(slots, actions, strict=True)
+        ]
+        self.steps += len(queries)
+        results = []
+        for slot, query, prediction in zip(slots, queries, self.model.predict(queries), strict=True):
+            self.states[slot] = prediction.next_state
+            self.histories[slot].append(_transition(query, prediction))
+            results.append(self._result(query, prediction, len(self.histories[slot]) >= self.horizon))
+        return results
+
+    @staticmethod
+    def _result(query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
+        info = {
+            "action": query.action,
+            "reasoning": prediction.reasoning,
+            "neighbours": prediction.neighbours,
+            "verdict": prediction.verdict,
+            "raw_reward": prediction.raw_reward,
+            "by_rule": prediction.by_rule,
+        }
+        if prediction.verdict.reasons == ("unreadable answer",):
+            info["error"] = f"the experience model's answer could not be read: {prediction.raw[:200]!r}"
+        return StepResult(prediction.next_state, prediction.reward, prediction.terminated, at_horizon and not prediction.terminated, info)
+
+
+class DreamEnv:
+    """One dreamed episode: `reset(task)`, then `step(action)`, as a person or a Gymnasium adapter would."""
+
+    def __init__(self, batch: DreamBatch) -> None:
+        self.batch, self.episodes = batch, 0
+
+    def reset(self, task: Task) -> Observation:
+        self.episodes += 1
+        return self.batch.start([task], seed=self.episodes)[0]
+
+    def step(self, action: Action) -> StepResult:
+        if not self.batch.tasks:
+            raise UsageError("step() before reset(): give the dream a task first.")
+        return self.batch.step([0], [action])[0]
+
+
+def _transition(query: Query, prediction: Prediction) -> Transition:
+    return Transition(
+        state=query.state,
+        action=query.action,
+        next_state=prediction.next_state,
+        reward=prediction.reward,
+        terminated=prediction.terminated,
+        reasoning=prediction.reasoning,
+        neighbours=prediction.neighbours,
+        verdict=prediction.verdict,
+    )

@@ -1,0 +1,146 @@
+"""Asking the experience model (Eq. 4): M_exp(task, history, state, action, top-k memories) -> reasoning, next state, reward, end.
+
+Batch-first: one retrieval and one generation for all queries of a step. The same weights start synthetic tasks and vary them (Eq. 6).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from dreamgym.config import Config
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.parse import parse
+from dreamgym.experience.prompts import Pieces, Step, prompt, variation
+from dreamgym.layout import END, STATE, TASK, Vocabulary
+from dreamgym.protocols import LLM, ReplayBuffer
+from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Transition, Verdict
+
+
+class ExperienceConfig(Config):
+    """How the experience model is asked."""
+
+    k: int = 2
+    """Retrieved memories per step; 0 is the ablation without replay."""
+    reasoning: bool = True
+    history: int = 16
+    max_answer_tokens: int = 160
+    temperature: float = 0.0
+    """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""
+    vary_temperature: float = 1.0
+
+    @property
+    def pieces(self) -> Pieces:
+        return Pieces(reasoning=self.reasoning, history=self.history)
+
+
+class ExperienceModel:
+    """An LLM, a replay buffer to ground it, and a guard to doubt it. `counts` says how often it could not be read."""
+
+    def __init__(
+        self, llm: LLM, vocabulary: Vocabulary, replay: ReplayBuffer, guard: Guard, config: ExperienceConfig, *, seed: int = 0
+    ) -> None:
+        self.llm, self.words, self.replay, self.guard, self.config, self.seed = llm, vocabulary, replay, guard, config, seed
+        self.counts: Counter[str] = Counter()
+        self._steps: dict[tuple[int, ...], list[Step]] = {}
+
+    @property
+    def version(self) -> int:
+        return self.llm.version
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """The first observation of each task, dreamed. An empty text means that none could be read."""
+        prompts = {task.instruction: [self.words[TASK], *self.words.encode(task.instruction), self.words[STATE]] for task in tasks}
+        completions = self.llm.generate(
+            list(prompts.values()), max_tokens=self.config.max_answer_tokens, stop_id=self.words[END], temperature=0.0
+        )
+        texts = {name: c.text if c.finish == "stop" else "" for name, c in zip(prompts, completions, strict=True)}
+        return [Observation(texts[task.instruction]) for task in tasks]
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """One guarded prediction per query, in order. An unreadable answer is a failed verdict and leaves the state as it was."""
+        answers = [self.guard.before(query) for query in queries]
+        asked = [i for i, answer in enumerate(answers) if answer is None]
+        memories = self._retrieve([queries[i] for i in asked])
+        prompts = [self._prompt(queries[i], found) for i, found in zip(asked, memories, strict=True)]
+        completions = self.llm.generate(
+            prompts,
+            max_tokens=self.config.max_answer_tokens,
+            stop_id=self.words[END],
+            temperature=self.config.temperature,
+            seeds=[(self.seed, *queries[i].key) for i in asked],
+            sessions=[f"dream/{queries[i].key[:2]}" for i in asked],
+        )
+        for i, completion, found in zip(asked, completions, memories, strict=True):
+            rows = tuple(neighbour.memory.row for neighbour in found)
+            answers[i] = self.guard.after(queries[i], self._read(queries[i], completion.ids, rows))
+        predictions = [answer for answer in answers if answer is not None]
+        self._remember(queries, predictions, {i: found for i, found in zip(asked, memories, strict=True)})
+        return predictions
+
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        """Drop what is kept of finished episodes, named by the first two numbers of their query keys."""
+        for episode in episodes:
+            self._steps.pop(episode, None)
+        self.llm.release([f"dream/{episode}" for episode in episodes])
+
+    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
+        """A new instruction per seed task, in the manner of the tasks the model was trained on (Eq. 6). May be malformed."""
+        prompts = [variation(self.words, [task.instruction]) for task in seeds]
+        completions = self.llm.generate(
+            prompts,
+            max_tokens=self.config.max_answer_tokens,
+            stop_id=self.words[END],
+            temperature=self.config.vary_temperature,
+            seeds=[(self.seed, seed, i) for i in range(len(seeds))],
+        )
+        return [completion.text if completion.finish == "stop" else "" for completion in completions]
+
+    def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
+        """Top-k memories per query. An action that names nothing in the state has no precedent worth showing: none, as in training."""
+        wanted = [
+            i for i, q in enumerate(queries) if self.config.k and self.guard.domain.admissible(q.state, q.history, q.action) is not False
+        ]
+        found: list[list[Neighbour]] = [[] for _ in queries]
+        if wanted:
+            states, actions = [queries[i].state.text for i in wanted], [queries[i].action for i in wanted]
+            for i, row in zip(wanted, self.replay.search(states, actions, k=self.config.k, env=queries[0].task.env), strict=True):
+                found[i] = row
+        return found
+
+    def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
+        asked = Step(_open(query), self._briefs(found))
+        past = self._steps.get(query.key[:2], [])
+        if len(past) != len(query.history):
+            past = [Step(transition) for transition in query.history]
+        return prompt(self.words, query.task.instruction, past, query.state.text, asked, self.config.pieces)
+
+    def _briefs(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
+        return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
+
+    def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> Prediction:
+        answer = parse(self.words, ids, self.config.pieces)
+        if answer is None:
+            self.counts["unreadable"] += 1
+            return Prediction("", query.state, 0.0, False, Verdict(False, ("unreadable answer",)), rows, raw=self.words.decode(ids))
+        self.counts["repaired" if answer.repaired else "clean"] += 1
+        return Prediction(
+            answer.reasoning, Observation(answer.state), answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward
+        )
+
+    def _remember(self, queries: Sequence[Query], predictions: Sequence[Prediction], found: dict[int, list[Neighbour]]) -> None:
+        """Keep each episode's steps with their memories, so that the next prompt extends this one token for token."""
+        for i, (query, prediction) in enumerate(zip(queries, predictions, strict=True)):
+            if len(query.key) < 3:
+                continue
+            past = self._steps.setdefault(query.key[:2], [])
+            if len(past) == len(query.history):
+                past.append(Step(_closed(query, prediction), self._briefs(found.get(i, []))))
+
+
+def _open(query: Query) -> Transition:
+    return Transition(query.state, query.action, query.state, 0.0, False)
+
+
+def _closed(query: Query, prediction: Prediction) -> Transition:
+    return Transition(query.state, query.action, prediction.next_state, prediction.raw_reward, prediction.terminated, prediction.reasoning)

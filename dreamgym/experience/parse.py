@@ -1,0 +1,52 @@
+"""Reading what the experience model wrote: strictly first, then one repair, then a counted failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.experience.prompts import GO, STOP, Pieces
+from dreamgym.layout import END, NEXT, REWARD, Vocabulary
+
+OUTCOME = re.compile(rf"(?P<reward>-?\d+(?:\.\d+)?) (?P<flag>{GO}|{STOP})")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A parsed prediction. `repaired` says that the strict reading failed and the tolerant one did not."""
+
+    reasoning: str
+    state: str
+    reward: float
+    terminated: bool
+    repaired: bool = False
+
+
+def parse(words: Vocabulary, ids: Sequence[int], pieces: Pieces) -> Answer | None:
+    """The answer in sampled `ids`, or None when no state or no outcome can be read from them."""
+    body = list(ids[:-1]) if ids and ids[-1] == words[END] else list(ids)
+    marks = ([NEXT] if pieces.reasoning else []) + [REWARD]
+    parts = _split(body, [words[mark] for mark in marks])
+    if parts is None:
+        return None
+    texts = [words.decode(part) for part in parts]
+    reasoning, state, ending = texts if pieces.reasoning else ["", *texts]
+    strict = OUTCOME.fullmatch(ending)
+    found = strict or OUTCOME.search(ending)
+    if not found or not state.strip():
+        return None
+    clean = strict is not None and len(body) < len(ids)
+    return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean)
+
+
+def _split(ids: list[int], marks: list[int]) -> list[list[int]] | None:
+    """Cut at the first occurrence of each mark, in order; None when one is missing."""
+    parts = []
+    for mark in marks:
+        if mark not in ids:
+            return None
+        cut = ids.index(mark)
+        parts.append(ids[:cut])
+        ids = ids[cut + 1 :]
+    return [*parts, ids]

@@ -1,0 +1,83 @@
+"""The one layout of the experience model, in training and at inference (Eq. 4 and 5, arXiv:2511.03773).
+
+    <|task|> instruction <|state|> s0 <|end|>
+    <|act|> a0 <|memory|> d1 <|memory|> d2 <|think|> reasoning <|next|> s1 <|reward|> 0 go <|end|>
+    <|act|> a1 ...
+
+Retrieved memories stand inside the step they belong to and stay there, so that the prefix, and its cache, remain valid. When the
+window slides, `<|state|>` opens with the first kept step's state: a new prefix, the same layout.
+Task variation (Eq. 6) shares the weights: `<|vary|> seed <|vary|> seed <|task|> new instruction <|end|>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.layout import ACT, END, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
+from dreamgym.types import Transition
+
+GO, STOP = "go", "stop"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A transition and the memories that were shown with it, already in brief."""
+
+    transition: Transition
+    memories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Which parts the experience model sees and writes: the switches of the paper's ablations."""
+
+    reasoning: bool = True
+    history: int = 16  # steps of history that stay in context; 0 is the ablation without history
+
+
+def opening(words: Vocabulary, instruction: str, state: str) -> list[int]:
+    """Task and first state. The start state's tokens and their `<|end|>` are what `start` samples."""
+    return [words[TASK], *words.encode(instruction), words[STATE], *words.encode(state), words[END]]
+
+
+def question(words: Vocabulary, action: str, memories: Sequence[str], pieces: Pieces) -> list[int]:
+    """The given part of a step: the action and the retrieved memories, up to where the model takes over."""
+    ids = [words[ACT], *words.encode(action)]
+    for memory in memories:
+        ids += [words[MEMORY], *words.encode(memory)]
+    return [*ids, words[THINK if pieces.reasoning else NEXT]]
+
+
+def answer(words: Vocabulary, transition: Transition, pieces: Pieces) -> dict[str, list[int]]:
+    """The written part of a step by segment; concatenated in this order it follows `question`."""
+    segments = {}
+    if pieces.reasoning:
+        segments["reasoning"] = [*words.encode(transition.reasoning), words[NEXT]]
+    segments["state"] = [*words.encode(transition.next_state.text), words[REWARD]]
+    segments["reward"] = [*words.encode(outcome(transition.reward, transition.terminated)), words[END]]
+    return segments
+
+
+def outcome(reward: float, terminated: bool) -> str:
+    """`0 go`, `1 stop`, `0.5 go`: the reward and whether the episode goes on."""
+    return f"{reward:g} {STOP if terminated else GO}"
+
+
+def variation(words: Vocabulary, seeds: Sequence[str]) -> list[int]:
+    """The prompt of M_task: seed instructions, up to where the model writes a new one."""
+    ids: list[int] = []
+    for seed in seeds:
+        ids += [words[VARY], *words.encode(seed)]
+    return [*ids, words[TASK]]
+
+
+def prompt(words: Vocabulary, instruction: str, steps: Sequence[Step], state: str, asked: Step, pieces: Pieces) -> list[int]:
+    """Everything the model reads before it answers `asked`: task, the window of history, the action and its memories."""
+    window = steps[max(0, len(steps) - pieces.history) :]
+    ids = opening(words, instruction, window[0].transition.state.text if window else state)
+    for step in window:
+        ids += question(words, step.transition.action, step.memories, pieces)
+        for segment in answer(words, step.transition, pieces).values():
+            ids += segment
+    return ids + question(words, asked.transition.action, asked.memories, pieces)

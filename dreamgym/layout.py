@@ -1,0 +1,26 @@
+"""The markers that structure what models read, and the vocabulary that turns text into ids without ever letting text forge one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+TASK, STATE, ACT, MEMORY, THINK, NEXT, REWARD, VARY, END = (
+    "<|task|>", "<|state|>", "<|act|>", "<|memory|>", "<|think|>", "<|next|>", "<|reward|>", "<|vary|>", "<|end|>"
+)  # fmt: skip
+MARKERS = (TASK, STATE, ACT, MEMORY, THINK, NEXT, REWARD, VARY)
+"""Beside `<|pad|>` and `<|end|>`, which every tokenizer of ours has."""
+
+
+class Vocabulary:
+    """Marker ids by name, and a cached encoder for the texts between them.
+
+    `encode` must never emit a marker's id, whatever the text says: a policy that writes `<|reward|>` writes only letters.
+    """
+
+    def __init__(self, encode: Callable[[str], list[int]], decode: Callable[[Sequence[int]], str], ids: dict[str, int]) -> None:
+        self.ids, self.decode = ids, decode
+        self.encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
+
+    def __getitem__(self, marker: str) -> int:
+        return self.ids[marker]

@@ -1,0 +1,136 @@
+"""A plain functional forward for Llama weights: packed tokens, no padding, differentiable. Verified against transformers in the tests.
+
+transformers' forward spends its time on padding, elementwise passes and Python. Here sequences lie end to end ("packed"), so that the
+linear layers see real tokens only; attention runs per sequence. `forward` reads the module's own parameters and is for training;
+`Weights` holds them fused and cast, for the engine.
+
+Letters in shapes: N packed tokens, W width, H query heads, K key-value heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dreamgym.llm._attention import block_attention
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q [N, H, D], k [N, K, D], v [N, K, D]) -> [N, H, D]"""
+
+FUSE_BELOW = 300_000_000  # parameters; a larger model is not worth a second copy of its projections
+
+
+def supports(module: Any) -> bool:
+    """Whether `module` is a plain Llama: dense, without biases, SiLU, and with rotary positions that do not depend on length."""
+    from transformers import LlamaForCausalLM
+
+    if type(module) is not LlamaForCausalLM:
+        return False
+    config = module.config
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    return not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu" and rope in ("default", "linear", "llama3")
+
+
+class Weights:
+    """Parameters of a Llama in the order of use, with q/k/v and gate/up fused, cast to `dtype` (None: as they are)."""
+
+    def __init__(self, module: Any, *, dtype: torch.dtype | None = None, fuse: bool = True) -> None:
+        config = module.config
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = module.model.layers[0].self_attn.head_dim
+        self.eps = config.rms_norm_eps
+
+        def cast(*weights: Tensor) -> tuple[Tensor, ...]:
+            ready = tuple(w if dtype is None else w.to(dtype) for w in weights)
+            return (torch.cat(ready),) if fuse and len(ready) > 1 else ready
+
+        self.embedding, self.norm, self.head = module.model.embed_tokens.weight, module.model.norm.weight, module.lm_head.weight
+        self.blocks = []
+        for block in module.model.layers:
+            attention, mlp = block.self_attn, block.mlp
+            self.blocks.append((
+                block.input_layernorm.weight,
+                cast(attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight),
+                cast(attention.o_proj.weight),
+                block.post_attention_layernorm.weight,
+                cast(mlp.gate_proj.weight, mlp.up_proj.weight),
+                cast(mlp.down_proj.weight),
+            ))  # fmt: skip
+
+
+def rotary(module: Any, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """(cos, sin), each float32 [N, 1, D], at `positions` [N]."""
+    like = torch.empty(0, dtype=torch.float32, device=positions.device)
+    cos, sin = module.model.rotary_emb(like, position_ids=positions[None])
+    return cos[0, :, None], sin[0, :, None]
+
+
+def hidden(weights: Weights, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend, *, stream: torch.dtype | None = None) -> Tensor:
+    """Final normed hidden states [N, W] of packed `ids` [N]. `attend` mixes tokens; everything else is per token.
+
+    `stream` is the dtype of the residual stream (None: of the embedding); the linear layers run in the dtype of their weights.
+    """
+    h, k, d = weights.heads, weights.kv_heads, weights.head_dim
+    x = F.embedding(ids, weights.embedding)
+    x = x if stream is None else x.to(stream)
+    half = d // 2
+    for layer, (norm1, qkv, out, norm2, gate_up, down) in enumerate(weights.blocks):
+        y = F.rms_norm(x, (x.shape[-1],), norm1.to(x.dtype), weights.eps)
+        y = _linear(y, qkv).view(-1, h + 2 * k, d)
+        qk = y[:, : h + k]
+        qk = qk * cos + torch.cat((-qk[..., half:], qk[..., :half]), -1) * sin  # float32 when cos is
+        mixed = attend(layer, qk[:, :h], qk[:, h:], y[:, h + k :])
+        x = x + _linear(mixed.reshape(-1, h * d), out).to(x.dtype)
+        y = F.rms_norm(x, (x.shape[-1],), norm2.to(x.dtype), weights.eps)
+        gate, up = _linear(y, gate_up).chunk(2, -1)
+        x = x + _linear(F.silu(gate) * up, down).to(x.dtype)
+    return F.rms_norm(x, (x.shape[-1],), weights.norm.to(x.dtype), weights.eps)
+
+
+def _linear(x: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+    x = x.to(parts[0].dtype)
+    return F.linear(x, parts[0]) if len(parts) == 1 else torch.cat([F.linear(x, w) for w in parts], -1)
+
+
+def causal(lengths: Sequence[int], dtype: torch.dtype | None = None) -> Attend:
+    """Attention of packed sequences, each over itself, without padding; in `dtype` (None: that of the queries)."""
+    sizes = list(lengths)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kind = dtype or q.dtype
+        q, k, v = q.to(kind), k.to(kind), v.to(kind)
+        one = _block if blocks(kind, q.device) else _flash
+        parts = [one(*part) for part in zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    return attend
+
+
+def blocks(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether attention in blocks beats torch's own: bfloat16 on a CPU, as measured."""
+    return dtype == torch.bfloat16 and device.type == "cpu"
+
+
+def _block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return block_attention(q, k.transpose(0, 1), v.transpose(0, 1))
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+
+
+def forward(module: Any, ids: Tensor, lengths: Sequence[int], *, dtype: torch.dtype | None = None) -> Tensor:
+    """Hidden states [N, W] after the final norm, differentiable in the module's parameters; logits are `hidden @ module.lm_head.weight.T`.
+
+    `ids` [N] holds sequences end to end, of `lengths` (they sum to N): [a0 a1 a2 b0 b1] with (3, 2). `dtype` is the dtype of linear
+    layers and attention (torch.bfloat16 is several times faster on CPUs that have it); the residual stream and the result keep the
+    parameters' dtype.
+    """
+    positions = torch.cat([torch.arange(n, device=ids.device) for n in lengths])
+    cos, sin = rotary(module, positions)
+    return hidden(Weights(module, dtype=dtype), ids, cos, sin, causal(lengths, dtype))

@@ -1,0 +1,224 @@
+"""How the engine runs a model over the slab: `FastRunner` for plain Llamas, `GenericRunner` for any dense transformers model.
+
+Both offer `prefill` (ragged suffixes of given rows) and `decode` (one token for each of the first n rows), and give logits in the
+last position only. Letters in shapes as in `_llama`; n rows, L the cache length in use, rounded up to 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from dreamgym.llm import _llama
+from dreamgym.llm._attention import block_attention
+from dreamgym.llm._cache import Slab
+
+CHUNK = 8192  # tokens in one prefill pass
+ATTENTION = "dreamgym_grouped"
+
+
+def _groups(suffixes: Sequence[np.ndarray], padded: bool) -> Iterator[range]:
+    """Consecutive ranges of suffixes, each of at most CHUNK tokens (with padding counted when `padded`), at least one suffix."""
+    start = total = longest = 0
+    for i, suffix in enumerate(suffixes):
+        longest = max(longest, len(suffix))
+        size = longest * (i + 1 - start) if padded else total + len(suffix)
+        if i > start and size > CHUNK:
+            yield range(start, i)
+            start, total, longest = i, 0, len(suffix)
+        total += len(suffix)
+    if start < len(suffixes):
+        yield range(start, len(suffixes))
+
+
+def _rounded(length: int, capacity: int) -> int:
+    return min(-(-length // 64) * 64, capacity)
+
+
+class FastRunner:
+    """Functional forward over fused weights. On a CPU the residual stream, attention and logits are float32 whatever `dtype` is."""
+
+    def __init__(self, model: Any, slab: Slab, dtype: torch.dtype | None) -> None:
+        self.model, self.slab, self.dtype = model, slab, dtype
+        self.stream = torch.float32 if slab.device.type == "cpu" else None
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        fuse = sum(p.numel() for p in self.model.parameters()) < _llama.FUSE_BELOW
+        self.weights = _llama.Weights(self.model, dtype=self.dtype, fuse=fuse)
+        head = self.weights.head.detach()
+        self.head = head.float() if self.stream is torch.float32 else head
+        limit = self.slab.max_length
+        self.cos, self.sin = _llama.rotary(self.model, torch.arange(limit, device=self.slab.device))
+        if self.stream is None:
+            self.cos, self.sin = self.cos.to(head.dtype), self.sin.to(head.dtype)
+
+    def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+        """Write the keys and values of `suffixes[i]` behind the first `past[i]` of row `rows[i]`; yield (row, logits [V])."""
+        for group in _groups(suffixes, padded=False):
+            lengths = [len(suffixes[i]) for i in group]
+            ids = torch.from_numpy(np.concatenate([suffixes[i] for i in group])).to(self.slab.device)
+            positions = torch.from_numpy(np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])).to(
+                self.slab.device
+            )
+            attend = self._over_rows([rows[i] for i in group], lengths, [past[i] for i in group])
+            last = torch.tensor(np.cumsum(lengths) - 1, device=self.slab.device)
+            x = _llama.hidden(self.weights, ids, self.cos[positions], self.sin[positions], attend, stream=self.stream)[last]
+            yield from zip([rows[i] for i in group], F.linear(x, self.head), strict=True)
+
+    def _over_rows(self, rows: list[int], lengths: list[int], past: list[int]) -> _llama.Attend:
+        slab = self.slab
+        longest = max(p + m for p, m in zip(past, lengths, strict=True))
+        in_blocks = self.dtype is not None and _llama.blocks(self.dtype, slab.device)
+        visible = None
+        if any(past):
+            seen = torch.arange(longest, device=slab.device)
+            visible = seen[None] <= seen[:, None]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = slab.keys[layer], slab.values[layer]
+            out, start = [], 0
+            for row, m, p in zip(rows, lengths, past, strict=True):
+                part = slice(start, start + m)
+                keys[row, :, p : p + m] = k[part].transpose(0, 1)
+                values[row, :, p : p + m] = v[part].transpose(0, 1)
+                seen_keys, seen_values = keys[row, None, :, : p + m], values[row, None, :, : p + m]
+                if in_blocks and m > 1:
+                    seen_keys, seen_values = seen_keys[0].to(self.dtype), seen_values[0].to(self.dtype)
+                    out.append(block_attention(q[part].to(self.dtype), seen_keys, seen_values))
+                    start += m
+                    continue
+                mask = visible[p : p + m, : p + m] if p and m > 1 else None
+                query = q[part].transpose(0, 1)[None].to(keys.dtype)
+                mixed = F.scaled_dot_product_attention(
+                    query, seen_keys, seen_values, attn_mask=mask, is_causal=p == 0 and m > 1, enable_gqa=True
+                )
+                out.append(mixed[0].transpose(0, 1))
+                start += m
+            return torch.cat([part.to(slab.dtype) for part in out])
+
+        return attend
+
+    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Feed `ids` [n] at `positions` [n] of the first n rows; logits [n, V] of what follows."""
+        slab, n = self.slab, len(ids)
+        length = _rounded(int(positions.max()) + 1, slab.capacity)
+        k_heads, d = slab.kv_heads, slab.head_dim
+        rows = torch.arange(n, device=slab.device)
+        hidden_from = torch.arange(length, device=slab.device)[None] > positions[:, None]
+        bias = torch.zeros((n, length), dtype=slab.dtype, device=slab.device).masked_fill_(hidden_from, float("-inf"))
+        bias = bias.repeat_interleave(k_heads, 0)[:, None]  # [n*K, 1, L]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = slab.keys[layer], slab.values[layer]
+            keys[rows, :, positions] = k.to(slab.dtype)
+            values[rows, :, positions] = v.to(slab.dtype)
+            keys = keys[:n].view(n * k_heads, -1, d)[:, :length]
+            values = values[:n].view(n * k_heads, -1, d)[:, :length]
+            query = q.reshape(n * k_heads, -1, d).to(slab.dtype)  # query heads of one key head side by side: nothing is repeated
+            scores = torch.baddbmm(bias, query, keys.transpose(1, 2), alpha=d**-0.5)
+            return torch.bmm(torch.softmax(scores, -1), values).view(n, -1, d)
+
+        x = _llama.hidden(self.weights, ids, self.cos[positions], self.sin[positions], attend, stream=self.stream)
+        return F.linear(x, self.head)
+
+
+class GenericRunner:
+    """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys."""
+
+    def __init__(self, model: Any, slab: Slab) -> None:
+        self.model, self.slab = model, slab
+
+    def refresh(self) -> None:
+        """The model's own weights are read at every call."""
+
+    def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+        for group in _groups(suffixes, padded=True):
+            width = max(len(suffixes[i]) for i in group)
+            ids = np.zeros((len(group), width), dtype=np.int64)
+            for r, i in enumerate(group):
+                ids[r, : len(suffixes[i])] = suffixes[i]
+            starts = np.array([past[i] for i in group])
+            positions = np.minimum(starts[:, None] + np.arange(width), self.slab.capacity - 1)  # padding may not write past the end
+            logits_at = [len(suffixes[i]) - 1 for i in group]
+            yield from zip([rows[i] for i in group], self._forward(ids, positions, [rows[i] for i in group], logits_at), strict=True)
+
+    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
+        n = len(ids)
+        return self._forward(ids[:, None].cpu().numpy(), positions[:, None].cpu().numpy(), list(range(n)), [0] * n)
+
+    def _forward(self, ids: np.ndarray, positions: np.ndarray, rows: list[int], logits_at: list[int]) -> Tensor:
+        """Logits [n, V] at column `logits_at` of each row of `ids` [n, T] at `positions` [n, T]."""
+        device = self.slab.device
+        length = _rounded(int(positions.max()) + 1, self.slab.capacity)
+        where = torch.from_numpy(positions).to(device)
+        mask = (torch.arange(length, device=device) <= where[..., None])[:, None]  # [n, 1, T, L]
+        cache = Cache(layers=[_Rows(self.slab, layer, rows, where, length) for layer in range(self.slab.layers)])
+        config = self.model.config
+        before = config._attn_implementation
+        config._attn_implementation = ATTENTION
+        try:
+            body = self.model.base_model
+            x = body(
+                input_ids=torch.from_numpy(ids).to(device), attention_mask=mask, position_ids=where, past_key_values=cache, use_cache=True
+            ).last_hidden_state
+        finally:
+            config._attn_implementation = before
+        x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
+        return self.model.get_output_embeddings()(x)
+
+
+class _Rows(CacheLayerMixin):
+    """One layer of the slab as transformers' cache: writes at explicit positions, returns the rows' first `length` tokens."""
+
+    def __init__(self, slab: Slab, layer: int, rows: list[int], positions: Tensor, length: int) -> None:
+        super().__init__()
+        self.slab, self.layer, self.positions, self.length = slab, layer, positions, length
+        self.rows = torch.tensor(rows, device=slab.device)
+        self.first = rows == list(range(len(rows)))
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The slab is there already."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values [n, K, T, D] in; [n, K, L, D] out."""
+        out = []
+        for slab, new in ((self.slab.keys[self.layer], key_states), (self.slab.values[self.layer], value_states)):
+            slab[self.rows[:, None], :, self.positions] = new.transpose(1, 2).to(slab.dtype)
+            seen = slab[: len(self.rows), :, : self.length] if self.first else slab[self.rows, :, : self.length]
+            out.append(seen if seen.dtype == new.dtype else seen.to(new.dtype))
+        return out[0], out[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.slab.capacity
+
+
+def grouped_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **_: Any
+) -> tuple[Tensor, None]:
+    """transformers attention function: query [n, H, T, D] over key and value [n, K, L, D], without repeating them. Mask [n, 1, T, L]."""
+    n, h, t, d = query.shape
+    k = key.shape[1]
+    if t == 1 and h != k:
+        mixed = F.scaled_dot_product_attention(query.view(n, k, h // k, d), key, value, attn_mask=attention_mask, scale=scaling)
+        return mixed.reshape(n, 1, h, d), None
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=h != k)
+    return mixed.transpose(1, 2), None
+
+
+AttentionInterface.register(ATTENTION, grouped_attention)

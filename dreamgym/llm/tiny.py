@@ -1,0 +1,165 @@
+"""A small Llama from scratch: its tokenizer, its weights, and its checkpoint directory in the ordinary Hugging Face form.
+
+The tokenizer is byte-level BPE made for copying. Every digit and every punctuation mark is a token of its own, a newline too, and a word
+carries its leading space, so that a word is the same token wherever it stands:
+
+    search[red mug]     ->  ␣search  [  ␣red  ␣mug  ]
+    [b017] red          ->  [  ␣b  0  1  7  ]  ␣red
+
+The spaces that make this so after `[`, `(`, a newline, a hyphen or slash inside a word, and at the beginning of the text are put in
+by the normalizer and taken out by the decoder. `decode(encode(text)) == text` holds for every text.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from dreamgym.errors import ConfigError, UsageError, nearest
+
+PAD, END = "<|pad|>", "<|end|>"
+
+_JOINTS = (
+    (r"\[", "["),
+    (r"\(", "("),
+    (r"\n", "\n"),
+    (r"(?<=\p{L})-", "-"),
+    (r"(?<=\p{L})/", "/"),
+)  # what a word may follow without a space
+_PIECES = r" ?[\p{L}\p{M}]+|\p{N}|\s|[^\s\p{L}\p{M}\p{N}]"
+_ADDED_SPACE = r"(?:\A|(?<=[\[(\n])|(?<=\p{L}[-/])) "
+
+SIZES: dict[str, dict[str, int]] = {
+    # One key-value head: decoding reads the cache of every token, and four query heads on one key halve what two would read.
+    "1m": {"layers": 4, "width": 128, "heads": 4, "kv_heads": 1, "mlp": 384},
+    "4m": {"layers": 6, "width": 224, "heads": 7, "kv_heads": 1, "mlp": 640},
+    "15m": {"layers": 8, "width": 384, "heads": 6, "kv_heads": 1, "mlp": 1024},
+    "60m": {"layers": 12, "width": 640, "heads": 10, "kv_heads": 2, "mlp": 1792},
+}
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048, special: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Learn the vocabulary from `texts`. `special` names are single ids beside `<|pad|>` (0) and `<|end|>` (1).
+
+    Text never becomes a special id (`split_special_tokens`): only `special_id` gives one.
+    """
+    markers = list(dict.fromkeys([PAD, END, *special]))
+    if vocab_size < 256 + len(markers):
+        raise ConfigError(
+            f"vocab_size={vocab_size} cannot hold 256 bytes and {len(markers)} special tokens. Use at least {256 + len(markers)}."
+        )
+    core = Tokenizer(models.BPE())
+    spaced = [normalizers.Replace(Regex(rf"{mark}(?=[\p{{L}} ])"), text + " ") for mark, text in _JOINTS]
+    unspaced = normalizers.Replace(Regex(r"\A (?=[^\p{L} ])"), "")  # Prepend's space stays before a letter or a space only
+    core.normalizer = normalizers.Sequence([normalizers.Prepend(" "), unspaced, *spaced])
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(Regex(_ADDED_SPACE), "")])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=markers, initial_alphabet=alphabet, show_progress=False)
+    core.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=END,
+        extra_special_tokens=markers[2:],
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of `text`, none of them special: a marker written in the text stays text."""
+    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+
+def special_id(tokenizer: Any, name: str) -> int:
+    """The id of a special token such as `<|end|>`."""
+    known = tokenizer.get_added_vocab()
+    if name not in known:
+        raise UsageError(f"The tokenizer has no special token '{name}'.{nearest(name, known)} Known: {', '.join(sorted(known))}.")
+    return known[name]
+
+
+def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int = 4096) -> LlamaForCausalLM:
+    """A Llama of the named size with fresh weights: "1m", "4m", "15m" or "60m" parameters, roughly. Same seed, same weights."""
+    if size not in SIZES:
+        raise ConfigError(f"No model size '{size}'.{nearest(size, SIZES)} Known: {', '.join(SIZES)}.")
+    shape = SIZES[size]
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape["width"],
+        intermediate_size=shape["mlp"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["heads"],
+        num_key_value_heads=shape["kv_heads"],
+        head_dim=shape["width"] // shape["heads"],
+        max_position_embeddings=max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)
+
+
+def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
+    """Write an ordinary checkpoint directory. It appears whole or not at all; one that was there before is replaced."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        model.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
+        fresh.chmod(0o755)
+        if path.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            os.rename(path, old / "checkpoint")
+            os.rename(fresh, path)
+            shutil.rmtree(old)
+        else:
+            os.rename(fresh, path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return path
+
+
+def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:
+    """(model, tokenizer) of a local checkpoint directory, through transformers' Auto classes. `dtype` None keeps the saved one."""
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        raise UsageError(
+            f"No checkpoint at '{path}': expected a directory with config.json. Check the path, or train a model and save it there first."
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # a boundary: safetensors, tokenizers and json each raise their own kinds
+        raise UsageError(f"Cannot read the checkpoint at '{path}': {error} Save it again, or point to another checkpoint.") from error
+    return model, tokenizer
+
+
+def make(*, checkpoint: Path | str | None = None, texts: Iterable[str] = (), size: str = "1m", vocab_size: int = 2048,
+         special: Sequence[str] = (), seed: int = 0, **engine: Any) -> Any:  # fmt: skip
+    """An `hf.HFEngine` over a checkpoint, or over a new model whose tokenizer is learnt from `texts`."""
+    from dreamgym.llm.hf import HFEngine
+
+    if checkpoint is not None:
+        model, tokenizer = load(checkpoint)
+    else:
+        tokenizer = train_tokenizer(texts, vocab_size=vocab_size, special=special)
+        model = build(tokenizer, size, seed=seed)
+    return HFEngine(model, tokenizer, **engine)

@@ -1,0 +1,46 @@
+"""Finding things that come in kinds: a kind is a module or package with `make(**config)` inside one of dreamgym's folders.
+
+`load("envs", "webshop")` imports `dreamgym.envs.webshop`; a dotted name such as `my_company.shop` is imported as it stands,
+so that plug-ins live outside this package without registration. Nothing is imported until it is named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+from dreamgym.errors import MissingExtra, PluginError, nearest
+
+EXTRAS = {"textworld": "alfworld", "alfworld": "alfworld", "browsergym": "web", "ray": "ray", "peft": "peft"}
+
+
+def known(kind: str) -> list[str]:
+    """Names of the built-in plug-ins of a folder such as "envs" or "train.algos", without importing them."""
+    package = importlib.import_module(f"dreamgym.{kind}")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+
+
+def load(kind: str, name: str) -> ModuleType:
+    """The plug-in module called `name`. Raises PluginError with the nearest known name, MissingExtra for a missing package."""
+    target = name if "." in name else f"dreamgym.{kind}.{name}"
+    if "." not in name and name not in known(kind):
+        raise PluginError(f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}.")
+    try:
+        module = importlib.import_module(target)
+    except ModuleNotFoundError as error:
+        top = (error.name or "").split(".")[0]
+        if top in EXTRAS:
+            raise MissingExtra(f"'{name}' needs {top}. Install it with: pip install 'dreamgym[{EXTRAS[top]}]'") from error
+        if error.name and target.startswith(error.name):
+            raise PluginError(f"No module '{target}' for the {kind} plug-in '{name}'. Expected an importable dotted path.") from error
+        raise
+    if not hasattr(module, "make"):
+        raise PluginError(f"'{target}' has no make(**config). A {kind} plug-in is a module with a function of that name.")
+    return module
+
+
+def make(kind: str, name: str, **config: Any) -> Any:
+    """Build the plug-in: `make("envs", "corridor", length=6)`."""
+    return load(kind, name).make(**config)

@@ -1,0 +1,178 @@
+"""Every interface of dreamgym on one page. Lists go in and lists come out, in order, wherever a model or an index is inside.
+
+Nothing here imports torch. Implementations are found by name in `llm/`, `envs/`, `replay/`, `train/algos/` (see `plugins`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dreamgym.types import (
+    Action,
+    Completion,
+    Memory,
+    Neighbour,
+    Observation,
+    Prediction,
+    Query,
+    StepResult,
+    Task,
+    Trajectory,
+    Transition,
+    Verdict,
+)
+
+
+class LLM(Protocol):
+    """A language model that samples tokens. The caller need not know how or where."""
+
+    version: int
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        stop_id: int,
+        temperature: float = 1.0,
+        seeds: Sequence[Sequence[int]] | None = None,
+        sessions: Sequence[str] | None = None,
+    ) -> list[Completion]:
+        """Continue each prompt until `stop_id` is sampled or `max_tokens` are out. Temperature 0 is greedy.
+
+        `seeds[i]` names the random stream of request i, whatever else is in the batch. `sessions[i]` lets the engine keep the
+        key-value cache of an episode between its turns; it changes speed, never results.
+        """
+        ...
+
+    def release(self, sessions: Sequence[str]) -> None:
+        """Free what is kept for these sessions; unknown names are ignored."""
+        ...
+
+
+class Policy(Protocol):
+    """Acts in many episodes at once. A conversation is what the policy keeps of one episode; only the policy looks inside."""
+
+    def begin(self, tasks: Sequence[Task], *, name: str) -> list[Any]: ...
+
+    def act(
+        self, conversations: Sequence[Any], observations: Sequence[Observation], *, temperature: float, seeds: Sequence[Sequence[int]]
+    ) -> list[Completion]: ...
+
+    def end(self, conversations: Sequence[Any]) -> None: ...
+
+
+class Env(Protocol):
+    """One real episode at a time, in raw form. `abstract` of its Domain turns raw into an Observation."""
+
+    name: str
+
+    def accepts(self, task: Task) -> bool: ...
+    def reset(self, task: Task) -> dict[str, Any]: ...
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]: ...
+
+
+class BatchEnv(Protocol):
+    """Many episodes side by side, real or dreamed: the one interface that rollouts know."""
+
+    source: str
+    version: int
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]: ...
+
+
+class Domain(Protocol):
+    """Everything about an environment family that is not its simulator.
+
+    `admissible` and `check` see text only (instruction, states, history): never the catalogue, the goal record or the simulator.
+    """
+
+    name: str
+
+    def abstract(self, raw: dict[str, Any]) -> Observation: ...
+    def canonical(self, action: Action) -> Action: ...
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None: ...
+    def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str: ...
+    def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict: ...
+    def brief(self, memory: Memory) -> str: ...
+    def well_formed(self, instruction: str) -> bool: ...
+    def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None: ...
+
+
+class Family(Protocol):
+    """What `make(**config)` of an environment plug-in returns: everything a run needs of one kind of environment."""
+
+    name: str
+    domain: Domain
+    max_steps: int
+    behaviours: Mapping[str, float]
+    """The scripted behaviours that logs are made of, with their default shares, which sum to 1."""
+
+    def tasks(self, split: str, n: int, *, seed: int) -> list[Task]:
+        """`n` distinct tasks of split train, dev or test, which share no task; fewer when the split does not hold so many."""
+        ...
+
+    def env(self) -> Env: ...
+
+    def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
+        """One real episode by a scripted behaviour; the same seed gives the same episode."""
+        ...
+
+
+class Encoder(Protocol):
+    """phi(s, a): unit vectors whose cosine says how alike two situations are."""
+
+    id: str
+    dim: int
+
+    def encode(self, states: Sequence[str], actions: Sequence[str]) -> np.ndarray:
+        """float32 [n, dim], rows of length 1."""
+        ...
+
+
+class ReplayBuffer(Protocol):
+    """A durable log of experience with a nearest-neighbour index over it."""
+
+    def __len__(self) -> int: ...
+    def add(self, trajectories: Sequence[Trajectory]) -> int: ...
+
+    def search(
+        self, states: Sequence[str], actions: Sequence[str], *, k: int, env: str | None = None, exclude: Sequence[str] | None = None
+    ) -> list[list[Neighbour]]:
+        """Top-k by cosine of phi(s, a); `exclude[i]` is a trajectory id that query i may not see."""
+        ...
+
+
+class ExperienceModel(Protocol):
+    """M_exp and M_task of the paper: one set of weights that dreams transitions and varies tasks."""
+
+    version: int
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]: ...
+    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]: ...
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None: ...
+
+
+class Curriculum(Protocol):
+    """Decides what to practise next (section 4.2 of the paper)."""
+
+    def sample(self, n: int) -> list[Task]: ...
+    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> None: ...
+    def expand(self) -> dict[str, int]: ...
+
+
+class Learner(Protocol):
+    """Owns the policy's weights and its optimiser."""
+
+    version: int
+
+    def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]: ...
+    def publish(self) -> int: ...

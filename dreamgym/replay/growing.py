@@ -1,0 +1,37 @@
+"""An array that grows at the end: amortised appends, and a plain numpy view for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class Growing:
+    """Rows of a fixed shape in one preallocated block that doubles when full."""
+
+    def __init__(self, dtype: DTypeLike, *, width: tuple[int, ...] = (), capacity: int = 1024):
+        self._block: NDArray[Any] = np.zeros((capacity, *width), dtype)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def view(self) -> NDArray[Any]:
+        """The rows so far [n, *width]. Take it afresh after `append`: the block may have moved."""
+        return self._block[: self._length]
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Append `rows` [n, *width]."""
+        end = self._length + len(rows)
+        if end > len(self._block):
+            bigger = np.zeros((max(end, 2 * len(self._block)), *self._block.shape[1:]), self._block.dtype)
+            bigger[: self._length] = self.view
+            self._block = bigger
+        self._block[self._length : end] = rows
+        self._length = end
+
+    def truncate(self, length: int) -> None:
+        self._length = min(self._length, length)

@@ -1,0 +1,39 @@
+"""Returns of trajectories and statistics of their groups: one place for what the algorithms and the curriculum both need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dreamgym.types import Trajectory
+
+
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Returns of a group's scorable rollouts. `variance` is V_tau of DreamGym Eq. 7, (1/n) sum (r - mean)^2."""
+
+    returns: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns)) if self.returns else 0.0
+
+    @property
+    def variance(self) -> float:
+        return float(np.var(self.returns)) if self.returns else 0.0
+
+    @property
+    def kind(self) -> str:
+        """ "mixed" carries a signal; "failed", "succeeded", "even" (equal rewards in between) and "single" carry none."""
+        if len(self.returns) < 2:
+            return "single"
+        if self.variance > 1e-12:
+            return "mixed"
+        return "failed" if self.mean <= 0 else "succeeded" if self.mean >= 1 else "even"
+
+
+def statistics(group: Sequence[Trajectory]) -> GroupStatistics:
+    """Of the rollouts that did not fail technically: a failed rollout is no zero."""
+    return GroupStatistics(tuple(t.total_reward for t in group if t.error is None))

@@ -1,0 +1,1 @@
+"""Training: rows and micro-batches, advantages, the supervised trainer, the RL learner, and one file per algorithm."""

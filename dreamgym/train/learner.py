@@ -1,0 +1,152 @@
+"""The learner: owns the policy's weights and optimiser, and turns groups of trajectories into gradient steps."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dreamgym.config import Config
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.returns import statistics
+from dreamgym.train.algos.grpo import GRPO
+from dreamgym.train.batch import Row, micro_batches, padded, rows_of
+from dreamgym.train.forward import token_logprobs
+from dreamgym.train.sft import adamw
+from dreamgym.types import Trajectory
+
+
+class LearnerConfig(Config):
+    """How gradients become steps."""
+
+    lr: float = 3e-4
+    weight_decay: float = 0.0
+    grad_clip: float = 0.5
+    minibatches: int = 4
+    """Optimiser steps per epoch, each on whole trajectories."""
+    epochs: int = 1
+    micro_tokens: int = 16_384
+    temperature: float = 1.0
+    """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
+    bf16: bool = False
+    seed: int = 0
+
+
+class Learner:
+    """Policy gradient on groups of rollouts of the same task. `version` counts published weights."""
+
+    def __init__(
+        self, model: nn.Module, algorithm: GRPO, config: LearnerConfig, *, on_publish: Callable[[int], None] | None = None
+    ) -> None:
+        self.model, self.algorithm, self.config = model, algorithm, config
+        self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
+        self.version, self.updates, self._on_publish = 0, 0, on_publish
+        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if algorithm.config.kl_coef else None
+
+    def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
+        """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Groups without a signal are counted, not trained."""
+        rows, kinds = self._rows(groups)
+        metrics = {f"groups_{kind}": float(count) for kind, count in sorted(kinds.items())}
+        metrics |= {"rows": float(len(rows)), "tokens": float(sum(sum(row.mask) for row in rows))}
+        if rows:
+            metrics |= self._optimise(rows)
+        self.updates += 1
+        self.publish()
+        return metrics | {"version": float(self.version)}
+
+    def publish(self) -> int:
+        """Make the weights the ones that act; every later completion carries the returned version."""
+        self.version += 1
+        if self._on_publish:
+            self._on_publish(self.version)
+        return self.version
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `load_state_dict` needs to go on as if never stopped."""
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "version": self.version,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.version, self.updates = state["version"], state["updates"]
+        if self._on_publish:
+            self._on_publish(self.version)
+
+    def _rows(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[Row], Counter[str]]:
+        """Rows of the groups that carry a signal, with their advantages on every sampled token."""
+        if any(len(group) < 2 for group in groups):
+            raise UsageError("GRPO compares rollouts of the same task, so it needs group_size >= 2.")
+        rows: list[Row] = []
+        kinds: Counter[str] = Counter()
+        trajectory = 0
+        for group in groups:
+            scored = [t for t in group if t.error is None]
+            found = statistics(group)
+            kinds[found.kind] += 1
+            for episode, advantage in zip(scored, self.algorithm.advantages(found), strict=True):
+                if advantage != 0.0:
+                    for row in rows_of(episode, trajectory):
+                        row.advantages = [advantage * m for m in row.mask]
+                        rows.append(row)
+                    trajectory += 1
+        return rows, kinds
+
+    def _optimise(self, rows: list[Row]) -> dict[str, float]:
+        rng = np.random.default_rng((self.config.seed, self.updates))
+        sums: dict[str, float] = defaultdict(float)
+        steps = 0
+        self.model.train()
+        for _ in range(self.config.epochs):
+            for chosen in _split_trajectories(rows, self.config.minibatches, rng):
+                norm = self._step(rows, chosen, sums)
+                sums["grad_norm"] += norm
+                steps += 1
+        self.model.eval()
+        per_token = max(1.0, sums.pop("trained"))
+        grad_norm = sums.pop("grad_norm") / max(1, steps)
+        return {name: value / per_token for name, value in sums.items()} | {"grad_norm": grad_norm, "steps": float(steps)}
+
+    def _step(self, rows: list[Row], chosen: Sequence[int], sums: dict[str, float]) -> float:
+        """One optimiser step on the chosen rows; returns the gradient's norm before clipping."""
+        normaliser = sum(sum(rows[i].mask) for i in chosen)
+        ids, masks = [row.ids for row in rows], [row.mask for row in rows]
+        self.optimiser.zero_grad(set_to_none=True)
+        for batch in micro_batches(ids, masks, chosen, tokens=self.config.micro_tokens):
+            picked = batch.weights[:, 1:] != 0
+            logprobs, entropy = token_logprobs(self.model, batch, temperature=self.config.temperature, bf16=self.config.bf16)
+            old = padded([row.logprobs for row in rows], batch)[:, 1:][picked]
+            advantages = padded([row.advantages for row in rows], batch)[:, 1:][picked]
+            reference = None
+            if self.reference is not None:
+                with torch.no_grad():
+                    reference, _ = token_logprobs(self.reference, batch, temperature=self.config.temperature, bf16=self.config.bf16)
+            loss, found = self.algorithm.loss(logprobs, old, advantages, normaliser=normaliser, reference=reference)
+            loss.backward()
+            for name, value in (found | {"entropy": float(entropy.sum()), "trained": float(picked.sum())}).items():
+                sums[name] += value
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
+        if not math.isfinite(norm):
+            raise InvariantError(
+                f"The policy's gradient is {norm}. Lower the learning rate ({self.config.lr}) or look at the last rollouts."
+            )
+        self.optimiser.step()
+        return norm
+
+
+def _split_trajectories(rows: Sequence[Row], parts: int, rng: np.random.Generator) -> list[list[int]]:
+    """Row indices in `parts` random lots, rows of one trajectory always together."""
+    trajectories = sorted({row.trajectory for row in rows})
+    order = rng.permutation(trajectories)
+    lots = [set(lot.tolist()) for lot in np.array_split(order, min(parts, len(order)))]
+    return [[i for i, row in enumerate(rows) if row.trajectory in lot] for lot in lots]

@@ -1,0 +1,174 @@
+"""The records that every storey shares. Frozen, plain, and free of torch, so that importing them costs nothing.
+
+Words follow the DreamGym paper (arXiv:2511.03773): a *dream* is synthetic, *real* is the environment, an `Observation` is the
+paper's abstract state s_t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Source = Literal["real", "dream", "demo"]
+"""Where an experience came from: the real environment under our policy, the experience model, or somebody's logs."""
+
+Action = str
+"""What the agent does, as the environment reads it: `search[wool scarf]`, `click[buy now]`, `right`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to do. The instruction tau is part of the initial state; `goal` is the environment's private record of it."""
+
+    id: str
+    instruction: str
+    env: str
+    source: Literal["real", "synthetic"] = "real"
+    difficulty: int = 1  # number of requirements; 0 when unknown
+    goal: Mapping[str, Any] | None = None  # for the real environment only: no model, guard or policy may read it
+    parents: tuple[str, ...] = ()  # ids of the seed tasks a synthetic task was varied from
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The abstract state s_t: clean text that lists the actionable elements, as `Domain.abstract` made it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model produced, as tokens. `ids` were sampled; they are never decoded and encoded again.
+
+    `logprobs[i]` is the natural-log probability of `ids[i]` under the weights `version`, at the sampling temperature.
+    """
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish: Literal["stop", "length"]  # "stop": the end token was sampled and is the last of `ids`
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """An environment's answer. `terminated`: the task ended. `truncated`: we stopped it. They are two facts."""
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The guard's opinion of one prediction, with its reasons."""
+
+    passed: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """(s_t, a_t) -> (s_{t+1}, r_{t+1}), with the reasoning that explains it and what it was grounded in."""
+
+    state: Observation
+    action: Action
+    next_state: Observation
+    reward: float
+    terminated: bool
+    reasoning: str = ""
+    neighbours: tuple[int, ...] = ()  # replay row ids that were shown to the experience model
+    verdict: Verdict | None = None  # None for real transitions
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One decision of the agent: the tokens it sampled (None in logs of others) and what came of them."""
+
+    transition: Transition
+    completion: Completion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode. A failed rollout is data: it carries `error`, is counted, and is never a training row."""
+
+    id: str
+    task: Task
+    source: Source
+    turns: tuple[Turn, ...]
+    success: bool
+    truncated: bool = False
+    error: str | None = None
+    behaviour: str = ""  # who acted: "expert", "policy", ...
+    policy_version: int = 0
+    model_version: int = 0  # of the experience model; 0 for real episodes
+
+    @property
+    def total_reward(self) -> float:
+        return sum(turn.transition.reward for turn in self.turns)
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        return tuple(turn.transition for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the experience model is asked: what follows `action` in `state`, after `history`, in `task` (Eq. 4)."""
+
+    task: Task
+    history: tuple[Transition, ...]
+    state: Observation
+    action: Action
+    key: tuple[int, ...] = ()  # (task, rollout, step) numbers that seed the sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The experience model's answer after the guard has looked at it."""
+
+    reasoning: str
+    next_state: Observation
+    reward: float
+    terminated: bool
+    verdict: Verdict
+    neighbours: tuple[int, ...] = ()
+    raw_reward: float = 0.0  # before the guard
+    by_rule: bool = False  # answered by the failure-state rule, without the model
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A replay-buffer row: one transition and where it came from."""
+
+    row: int
+    trajectory: str
+    step: int
+    env: str
+    instruction: str
+    source: Source
+    state: str
+    action: str
+    next_state: str
+    reward: float
+    terminated: bool
+    success: bool
+    reasoning: str = ""
+    policy_version: int = 0
+    model_version: int = 0
+    verdict: str = ""  # "" for real rows, "passed" or the reasons for dreams
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A memory and its cosine similarity to the query, in [-1, 1]."""
+
+    memory: Memory
+    similarity: float

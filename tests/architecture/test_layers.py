@@ -1,0 +1,159 @@
+"""The house of design.md, section 3: imports point down only, siblings do not know each other, and the front door opens fast."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "dreamgym"
+
+# Storeys from the ground up. Rooms of a storey do not import each other; modules that share a room may.
+STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
+    tuple(frozenset(room.split()) for room in storey.split("|"))
+    for storey in (
+        "types protocols | errors | plugins | config | layout",
+        "llm | envs | logs | replay | runlog | returns",
+        "agent | rollout | experience | curriculum",
+        "train",
+        "loop | evals",
+        "exec | adapters",
+        "recipes quickstart",
+        "cli __main__ | report",
+    )
+)
+ON_THE_GROUND = {("protocols", "types"), ("plugins", "errors"), ("config", "errors")}  # allowed within storey 0: (importer, imported)
+ROOF = len(STOREYS)  # where `dreamgym/__init__.py` is: it may know everybody, though it should not
+
+
+def storey(unit: str) -> int | None:
+    return ROOF if unit == "__init__" else next((level for level, rooms in enumerate(STOREYS) if any(unit in room for room in rooms)), None)
+
+
+def allowed(importer: str, imported: str) -> bool:
+    """Whether a module of one unit (`envs`, `agent`, ...) may import one of another."""
+    if importer == imported or (importer, imported) in ON_THE_GROUND:
+        return True
+    above, below = storey(importer), storey(imported)
+    if above is None or below is None:
+        return False
+    return below < above or (above != 0 and any({importer, imported} <= room for rooms in STOREYS for room in rooms))
+
+
+def imports(source: str, module: tuple[str, ...], *, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, unit) of everything a module imports from dreamgym, inside functions and `if TYPE_CHECKING` as well."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = list(module[: len(module) - node.level + is_package]) if node.level else []
+            start += node.module.split(".") if node.module else []
+            names = [[*start, alias.name] for alias in node.names] if start == ["dreamgym"] else [start]
+        else:
+            continue
+        for name in names:
+            if name[0] == "dreamgym" and name != ["dreamgym", "__version__"]:
+                yield node.lineno, name[1] if len(name) > 1 else "__init__"
+
+
+def violations(source: str, module: tuple[str, ...], *, is_package: bool = False) -> list[str]:
+    """What a module of the package imports though it may not. `module` is its dotted name in parts."""
+    importer = module[1] if len(module) > 1 else "__init__"
+    return [
+        f"{'.'.join(module)}:{line} imports {imported}"
+        for line, imported in imports(source, module, is_package=is_package)
+        if not allowed(importer, imported)
+    ]
+
+
+def modules() -> list[tuple[Path, tuple[str, ...]]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = ("dreamgym", *path.relative_to(PACKAGE).with_suffix("").parts)
+        found.append((path, parts[:-1] if parts[-1] == "__init__" else parts))
+    return found
+
+
+def test_every_module_has_its_storey():
+    homeless = sorted({module[1] for _, module in modules() if len(module) > 1 and storey(module[1]) is None})
+    assert not homeless, f"Give {homeless} a storey in design.md section 3 and in {Path(__file__).name}."
+
+
+def test_imports_point_down_only_and_siblings_never_import_each_other():
+    broken = [
+        line for path, module in modules() for line in violations(path.read_text("utf-8"), module, is_package=path.name == "__init__.py")
+    ]
+    assert not broken, "\n".join(["Imports point down only (design.md section 3). Hand it in through recipes instead:", *broken])
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("envs.corridor", "from dreamgym.llm.tiny import TinyLLM"),
+        ("llm.tiny", "import dreamgym.train.batch"),
+        ("agent", "def act():\n    from dreamgym.rollout import collect"),
+        ("types", "from dreamgym.errors import DreamGymError"),
+        ("types", "from dreamgym import protocols"),
+        ("replay.buffer", "from ..experience import model"),
+        ("loop", "from dreamgym import recipes, types"),
+        ("report.page", "if TYPE_CHECKING:\n    from dreamgym.cli import main"),
+        ("exec.local", "from dreamgym.nowhere import thing"),
+    ],
+)
+def test_an_import_that_points_up_or_sideways_is_found(module: str, source: str):
+    assert violations(source, ("dreamgym", *module.split(".")))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("envs.corridor", "from dreamgym.config import Config\nfrom dreamgym.types import Task"),
+        ("envs.webshop.shop", "from . import goals\nfrom .._episode import play\nfrom ...types import Task"),
+        ("protocols", "from dreamgym.types import Task"),
+        ("config", "from dreamgym.errors import nearest"),
+        ("recipes", "from dreamgym import loop, quickstart, __version__\nimport torch"),
+        ("cli", "def main():\n    from dreamgym.recipes import train"),
+    ],
+)
+def test_an_import_that_points_down_or_stays_in_the_room_is_fine(module: str, source: str):
+    assert violations(source, ("dreamgym", *module.split("."))) == []
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, cwd=PACKAGE.parent)
+
+
+@pytest.mark.parametrize(
+    "name", ["dreamgym", "dreamgym.cli", "dreamgym.recipes", "dreamgym.report", "dreamgym.quickstart", "dreamgym.runlog"]
+)
+def test_importing_the_front_rooms_loads_no_torch_and_prints_nothing(name: str):
+    stem = PACKAGE.parent / Path(*name.split("."))
+    if not stem.with_suffix(".py").exists() and not (stem / "__init__.py").exists():
+        pytest.skip(f"{name} is not written yet")
+    script = f"""
+        import sys, {name}
+        heavy = sorted({{"torch", "transformers", "ray", "peft"}} & set(sys.modules))
+        sys.exit(f"{name} loads {{heavy}}" if heavy else 0)
+    """
+    result = python("-c", textwrap.dedent(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == result.stderr == ""
+
+
+def test_help_answers_well_under_a_second():
+    if not (PACKAGE / "cli.py").exists() and not (PACKAGE / "cli" / "__init__.py").exists():
+        pytest.skip("dreamgym.cli is not written yet")
+
+    def seconds() -> float:
+        started = time.monotonic()
+        result = python("-c", "import sys; from dreamgym.cli import main; sys.argv = ['dreamgym', '--help']; main()")
+        assert result.returncode == 0, result.stderr
+        return time.monotonic() - started
+
+    assert min(seconds() for _ in range(3)) < 2.0  # wall time on a shared machine; alone it is a third of that

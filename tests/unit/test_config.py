@@ -1,0 +1,100 @@
+"""Configuration: short TOML in, frozen models out, and an answer for every typing error."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from dreamgym.config import Config, build, dump, merge, read
+from dreamgym.errors import ConfigError
+
+
+class Dream(Config):
+    iterations: int = Field(10, ge=1)
+    temperature: float = 1.0
+
+
+class Settings(Config):
+    name: str = "run"
+    sizes: tuple[int, ...] = (1, 2)
+    guard: bool = True
+    limit: int | None = None
+    dream: Dream = Dream()
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "settings.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_lists_only_what_differs_from_the_defaults(tmp_path: Path):
+    settings = read(Settings, write(tmp_path, "name = 'mine'\n[dream]\niterations = 3"))
+    assert settings == Settings(name="mine", dream=Dream(iterations=3))
+    assert settings.dream.temperature == 1.0
+
+
+def test_overrides_lie_over_the_file_by_dotted_name(tmp_path: Path):
+    settings = read(Settings, write(tmp_path, "[dream]\niterations = 3"), {"dream.temperature": 0.5, "guard": False})
+    assert settings.dream == Dream(iterations=3, temperature=0.5) and settings.guard is False
+
+
+def test_merging_leaves_both_sides_as_they_were():
+    values, overrides = {"a": {"b": 1}}, {"a.c": 2, "d.e": 3}
+    assert merge(values, overrides) == {"a": {"b": 1, "c": 2}, "d": {"e": 3}}
+    assert values == {"a": {"b": 1}} and overrides == {"a.c": 2, "d.e": 3}
+
+
+def test_a_value_cannot_be_used_as_a_block():
+    with pytest.raises(ConfigError, match="'name' is a value"):
+        merge({"name": "run"}, {"name.first": "x"})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"nmae": "x"}, ["'nmae'", "Did you mean 'name'?", "Known: name, sizes, guard, limit, dream"]),
+        ({"dream": {"iteration": 3}}, ["'dream.iteration'", "Did you mean 'iterations'?", "Known: iterations, temperature"]),
+        ({"dream": {"iterations": 0}}, ["'dream.iterations'", "greater than or equal to 1", "got 0"]),
+        ({"guard": "perhaps"}, ["'guard'", "got 'perhaps'"]),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_was_expected(values: dict, words: list[str]):
+    with pytest.raises(ConfigError) as caught:
+        build(Settings, values, where="settings.toml")
+    assert all(word in str(caught.value) for word in ["settings.toml", *words]), str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        build(Settings, {"nmae": "x", "dream": {"iterations": -1}})
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_or_broken_file_is_a_configuration_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match="No configuration file"):
+        read(Settings, tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        read(Settings, write(tmp_path, "name = "))
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        Settings().name = "other"  # type: ignore[misc]
+
+
+@given(
+    name=st.text(st.characters(exclude_categories=("Cs", "Cc"))) | st.just('quote " backslash \\ newline \n'),
+    sizes=st.lists(st.integers(-(2**40), 2**40), max_size=4),
+    guard=st.booleans(),
+    limit=st.none() | st.integers(0, 9),
+    temperature=st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_what_is_dumped_reads_back_as_the_same(name: str, sizes: list[int], guard: bool, limit: int | None, temperature: float):
+    settings = Settings(name=name, sizes=tuple(sizes), guard=guard, limit=limit, dream=Dream(temperature=temperature))
+    assert build(Settings, tomllib.loads(dump(settings))) == settings

@@ -1,0 +1,72 @@
+"""Plug-ins are found by name, inside the package or outside it, and not imported before they are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dreamgym import plugins
+from dreamgym.errors import MissingExtra, PluginError
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write modules of somebody else's package."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "somebody").mkdir()
+
+    def write(name: str, source: str) -> str:
+        (tmp_path / "somebody" / f"{name}.py").write_text(source)
+        for module in [m for m in sys.modules if m.split(".")[0] == "somebody"]:
+            monkeypatch.delitem(sys.modules, module)
+        return f"somebody.{name}"
+
+    return write
+
+
+def test_a_builtin_is_found_by_its_file_name_and_private_modules_are_not():
+    assert "corridor" in plugins.known("envs")
+    assert not [name for name in plugins.known("envs") if name.startswith("_")]
+    assert plugins.make("envs", "corridor", length=4).config.length == 4
+
+
+def test_a_dotted_name_is_imported_as_it_stands(outside):
+    name = outside("shop", "def make(**config): return {'shop': config}")
+    assert plugins.make("envs", name, rooms=2) == {"shop": {"rooms": 2}}
+
+
+def test_a_wrong_name_is_answered_with_the_nearest_one():
+    with pytest.raises(PluginError, match=r"No envs plug-in 'coridor'\. Did you mean 'corridor'\? Known: .*corridor"):
+        plugins.load("envs", "coridor")
+
+
+def test_a_dotted_name_that_leads_nowhere_is_a_plugin_error(outside):
+    with pytest.raises(PluginError, match=r"somebody\.absent"):
+        plugins.load("envs", "somebody.absent")
+    with pytest.raises(PluginError, match=r"nobody\.shop"):
+        plugins.load("envs", "nobody.shop")
+
+
+def test_a_module_without_make_is_not_a_plugin(outside):
+    with pytest.raises(PluginError, match=r"has no make\(\*\*config\)"):
+        plugins.load("envs", outside("bare", "x = 1"))
+
+
+def test_a_missing_optional_package_says_what_to_install(outside, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "textworld", None)  # as if it were not installed, whether or not it is
+    name = outside("textual", "import textworld\ndef make(**config): ...")
+    with pytest.raises(MissingExtra, match=r"pip install 'dreamgym\[alfworld\]'"):
+        plugins.load("envs", name)
+
+
+def test_a_bug_inside_a_plugin_is_not_mistaken_for_a_missing_plugin(outside):
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        plugins.load("envs", outside("buggy", "import no_such_package"))
+
+
+def test_listing_the_known_plugins_imports_none_of_them():
+    script = "import sys; from dreamgym import plugins; plugins.known('envs'); sys.exit('dreamgym.envs.corridor' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2]).returncode == 0
