@@ -89,5 +89,6 @@ def _explain(kind: type[Config], item: Any, where: str) -> str:
         block: Any = kind
         for part in item["loc"][:-1]:
             block = block.model_fields[part].annotation
-        return f"Unknown key '{location}' in {where}.{nearest(str(item['loc'][-1]), block.model_fields)} Known: {', '.join(block.model_fields)}."
+        guess = nearest(str(item["loc"][-1]), block.model_fields)
+        return f"Unknown key '{location}' in {where}.{guess} Known: {', '.join(block.model_fields)}."
     return f"'{location}' in {where}: {item['msg']} (got {item['input']!r})."

@@ -95,6 +95,8 @@ class Domain(Protocol):
     """
 
     name: str
+    atoms: Sequence[str]
+    """Regular expressions of what a tokenizer trained for this family keeps in one piece, such as `[buy now]`."""
 
     def abstract(self, raw: dict[str, Any]) -> Observation: ...
     def canonical(self, action: Action) -> Action: ...

@@ -20,9 +20,7 @@ import fcntl
 import json
 import math
 import os
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -259,51 +257,6 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
             "turns": tuple(_turn_from_json(turn) for turn in record["turns"]),
         }
     )
-
-
-@contextmanager
-def progress(total: int | None, description: str, *, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:
-    """Show how far we are and how long it will take, on stderr: a bar on a terminal, else a line every `every_s` seconds.
-
-    with progress(len(tasks), "collecting") as advance:
-        for task in tasks:
-            ...
-            advance(1)
-    """
-    if not sys.stderr.isatty():
-        yield _lines(total, description, every_s)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        job = bar.add_task(description, total=total)
-        yield lambda count: bar.advance(job, count)
-
-
-def track(items: Iterable[T], description: str, *, total: int | None = None) -> Iterator[T]:
-    """`items`, with `progress` shown while they are used up."""
-    with progress(total if total is not None else len(items) if isinstance(items, Sized) else None, description) as advance:
-        for item in items:
-            yield item
-            advance(1)
-
-
-def _lines(total: int | None, description: str, every_s: float) -> Callable[[int], None]:
-    started = last = time.monotonic()
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done, last
-        done += count
-        now = time.monotonic()
-        if now - last >= every_s:
-            last = now
-            left = f" of {total}, about {(now - started) / done * (total - done):.0f} s left" if total and done else ""
-            print(f"{description}: {done}{left} ({now - started:.0f} s so far)", file=sys.stderr, flush=True)
-
-    return advance
 
 
 def _turn_to_json(turn: Turn, completions: bool) -> dict[str, Any]:

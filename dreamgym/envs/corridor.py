@@ -124,6 +124,7 @@ class Corridor:
     """
 
     name = "corridor"
+    atoms = (r"\[[^\[\]\n]+\]",)
 
     def __init__(self, config: CorridorConfig) -> None:
         self.config = config

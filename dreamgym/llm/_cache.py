@@ -90,8 +90,9 @@ class Slab:
             for slab in (*self.keys, *self.values):
                 slab[first, :, :length] = slab[second, :, :length]
         for i, j in zip(a, b, strict=True):
-            for field in (self.tokens, self.owner, self.used):
-                field[i], field[j] = field[j], field[i]
+            self.tokens[i], self.tokens[j] = self.tokens[j], self.tokens[i]
+            self.owner[i], self.owner[j] = self.owner[j], self.owner[i]
+            self.used[i], self.used[j] = self.used[j], self.used[i]
             for row in (i, j):
                 name = self.owner[row]
                 if name is not None:

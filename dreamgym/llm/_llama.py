@@ -43,6 +43,7 @@ class Weights:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = module.model.layers[0].self_attn.head_dim
         self.eps = config.rms_norm_eps
+        self.padding = module.model.embed_tokens.padding_idx  # that row gets no gradient, as in transformers
 
         def cast(*weights: Tensor) -> tuple[Tensor, ...]:
             ready = tuple(w if dtype is None else w.to(dtype) for w in weights)
@@ -75,7 +76,7 @@ def hidden(weights: Weights, ids: Tensor, cos: Tensor, sin: Tensor, attend: Atte
     `stream` is the dtype of the residual stream (None: of the embedding); the linear layers run in the dtype of their weights.
     """
     h, k, d = weights.heads, weights.kv_heads, weights.head_dim
-    x = F.embedding(ids, weights.embedding)
+    x = F.embedding(ids, weights.embedding, weights.padding)
     x = x if stream is None else x.to(stream)
     half = d // 2
     for layer, (norm1, qkv, out, norm2, gate_up, down) in enumerate(weights.blocks):

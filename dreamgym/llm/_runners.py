@@ -78,10 +78,8 @@ class FastRunner:
         slab = self.slab
         longest = max(p + m for p, m in zip(past, lengths, strict=True))
         in_blocks = self.dtype is not None and _llama.blocks(self.dtype, slab.device)
-        visible = None
-        if any(past):
-            seen = torch.arange(longest, device=slab.device)
-            visible = seen[None] <= seen[:, None]
+        seen = torch.arange(longest if any(past) and not in_blocks else 0, device=slab.device)
+        visible = seen[None] <= seen[:, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = slab.keys[layer], slab.values[layer]
@@ -147,7 +145,7 @@ class GenericRunner:
             for r, i in enumerate(group):
                 ids[r, : len(suffixes[i])] = suffixes[i]
             starts = np.array([past[i] for i in group])
-            positions = np.minimum(starts[:, None] + np.arange(width), self.slab.capacity - 1)  # padding may not write past the end
+            positions = np.minimum(starts[:, None] + np.arange(width), self.slab.capacity - 1)  # padding stays inside
             logits_at = [len(suffixes[i]) - 1 for i in group]
             yield from zip([rows[i] for i in group], self._forward(ids, positions, [rows[i] for i in group], logits_at), strict=True)
 

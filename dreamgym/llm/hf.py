@@ -125,15 +125,15 @@ class HFEngine:
                 raise UsageError("A prompt is empty: give at least one token.")
             if len(prompt) > room:
                 raise UsageError(
-                    f"A prompt of {len(prompt)} tokens does not fit: the context of {self.max_context} less max_tokens={max_tokens} leaves {room}. "
-                    "Shorten the history, or lower max_tokens."
+                    f"A prompt of {len(prompt)} tokens does not fit: the context of {self.max_context} "
+                    f"less max_tokens={max_tokens} leaves {room}. Shorten the history, or lower max_tokens."
                 )
         if self._fingerprint() != self._weights_seen:
             self.refresh()
         self.calls += 1
         streams = seeds if seeds is not None else [(self.seed, self.calls, i) for i in range(len(prompts))]
         arrays = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-        names = list(sessions) if sessions is not None else [None] * len(prompts)
+        names: list[str | None] = [None] * len(prompts) if sessions is None else list(sessions)
         longest = max((len(prompt) for prompt in prompts), default=0) + max_tokens
         size = min(self.max_batch, self.slab.most_rows(longest)) if prompts else 1
         completions: list[Completion] = []
@@ -257,8 +257,9 @@ class _Batch:
             stopped = sampled[-1] == self.stop_id
             text = self.engine.decode(sampled[:-1] if stopped else sampled)
             scores = tuple(logprobs[i, : made[i]].tolist())
-            finish = "stop" if stopped else "length"
-            completions.append(Completion(tuple(prompt.tolist()), tuple(sampled), scores, text, finish, self.engine.version))
+            completions.append(
+                Completion(tuple(prompt.tolist()), tuple(sampled), scores, text, "stop" if stopped else "length", self.engine.version)
+            )
         for row, i in enumerate(self.order):  # the last sampled token was never fed: its keys are not there
             self.slab.tokens[row] = np.concatenate([self.prompts[i], ids[i, : made[i] - 1]])
         self.slab.forget_unnamed(len(self.order))

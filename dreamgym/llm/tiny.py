@@ -34,7 +34,7 @@ _JOINTS = (
     (r"(?<=\p{L})-", "-"),
     (r"(?<=\p{L})/", "/"),
 )  # what a word may follow without a space
-_PIECES = r" ?[\p{L}\p{M}]+|\p{N}|\s|[^\s\p{L}\p{M}\p{N}]"
+_PIECES = r" ?[\p{L}\p{M}]+\p{N}+| ?[\p{L}\p{M}]+|\p{N}{1,3}|\s(?![^\s\p{L}\p{M}\p{N}])| ?[^\s\p{L}\p{M}\p{N}]|\s"
 _ADDED_SPACE = r"(?:\A|(?<=[\[(\n])|(?<=\p{L}[-/])) "
 
 SIZES: dict[str, dict[str, int]] = {
@@ -46,8 +46,14 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048, special: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = 2048, special: Sequence[str] = (), atoms: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Learn the vocabulary from `texts`. `special` names are single ids beside `<|pad|>` (0) and `<|end|>` (1).
+
+    `atoms` are regular expressions of what is never cut before merging, such as `[buy now]`: where it is frequent it becomes one token.
+    What a small model must copy is easiest to copy as one token: an induction head looks one token back, and the token before every
+    option value would otherwise be the same bracket.
 
     Text never becomes a special id (`split_special_tokens`): only `special_id` gives one.
     """
@@ -60,8 +66,9 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048, special: Se
     spaced = [normalizers.Replace(Regex(rf"{mark}(?=[\p{{L}} ])"), text + " ") for mark, text in _JOINTS]
     unspaced = normalizers.Replace(Regex(r"\A (?=[^\p{L} ])"), "")  # Prepend's space stays before a letter or a space only
     core.normalizer = normalizers.Sequence([normalizers.Prepend(" "), unspaced, *spaced])
+    pieces = Regex("|".join([*map(_spaced, atoms), _PIECES]))
     core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [pre_tokenizers.Split(pieces, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(Regex(_ADDED_SPACE), "")])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -75,6 +82,11 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048, special: Se
         split_special_tokens=True,
         clean_up_tokenization_spaces=False,
     )
+
+
+def _spaced(atom: str) -> str:
+    """An atom's expression as it must read after the normalizer has put a space behind an opening bracket."""
+    return atom.replace(r"\[[^", r"\[ ?[^")
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:

@@ -64,18 +64,23 @@ def rows_of(trajectory: Trajectory, index: int) -> list[Row]:
 def micro_batches(
     ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], order: Sequence[int], *, tokens: int
 ) -> Iterator[Batch]:
-    """Cut the rows named by `order` into padded batches of at most `tokens` positions, alike in length within a batch.
+    """The rows named by `order` in padded batches of at most `tokens` positions."""
+    for chosen in cut(ids, order, tokens=tokens):
+        yield pad(ids, weights, chosen)
 
-    Which rows share a batch changes speed only: losses are sums, and their normaliser is computed once for all of them.
+
+def cut(ids: Sequence[Sequence[int]], order: Sequence[int], *, tokens: int) -> list[list[int]]:
+    """The rows named by `order` in lots of at most `tokens` padded positions, alike in length within a lot.
+
+    Which rows share a lot changes speed only: losses are sums, and their normaliser is computed once for all of them.
     """
-    by_length = sorted(order, key=lambda i: (len(ids[i]), i))
-    start = 0
-    while start < len(by_length):
-        end = start + 1
-        while end < len(by_length) and len(ids[by_length[end]]) * (end + 1 - start) <= tokens:
-            end += 1
-        yield pad(ids, weights, by_length[start:end])
-        start = end
+    lots: list[list[int]] = []
+    for i in sorted(order, key=lambda i: (len(ids[i]), i)):
+        if lots and len(ids[i]) * (len(lots[-1]) + 1) <= tokens:
+            lots[-1].append(i)
+        else:
+            lots.append([i])
+    return lots
 
 
 def pad(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], chosen: Sequence[int]) -> Batch:

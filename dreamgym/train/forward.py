@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dreamgym.llm import _llama as fast_forward
+from dreamgym.llm import _llama
 from dreamgym.train.batch import Batch
 
 
@@ -26,9 +26,9 @@ def token_logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0, 
 
 def _logits(model: nn.Module, batch: Batch, chosen: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """Logits [N, V] that predict the chosen tokens; the last token of a row predicts nothing and is not computed."""
-    if fast_forward.supports(model):
+    if _llama.supports(model):
         real = torch.arange(batch.ids.shape[1] - 1)[None] < (batch.lengths - 1)[:, None]  # [B, T-1]
-        hidden = fast_forward.forward(model, batch.ids[:, :-1][real], (batch.lengths - 1).tolist(), dtype=dtype)
+        hidden = _llama.forward(model, batch.ids[:, :-1][real], (batch.lengths - 1).tolist(), dtype=dtype)
         return nn.functional.linear(hidden[chosen[real]], model.lm_head.weight)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is not None):
         states = model.model(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state  # [B, T-1, D]

@@ -50,7 +50,7 @@ class Learner:
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if algorithm.config.kl_coef else None
 
     def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-        """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Groups without a signal are counted, not trained."""
+        """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Groups without a signal are only counted."""
         rows, kinds = self._rows(groups)
         metrics = {f"groups_{kind}": float(count) for kind, count in sorted(kinds.items())}
         metrics |= {"rows": float(len(rows)), "tokens": float(sum(sum(row.mask) for row in rows))}

@@ -5,10 +5,12 @@ One trainer for all three: what differs is the rows.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from torch import nn
 
 from dreamgym.config import Config
 from dreamgym.errors import InvariantError, UsageError
-from dreamgym.train.batch import Batch, micro_batches
+from dreamgym.train.batch import Batch, cut, pad
 from dreamgym.train.forward import token_logprobs
 
 
@@ -46,33 +48,66 @@ def train(
     *,
     segments: Sequence[Sequence[str]] | None = None,
     on_step: Callable[[int, float, dict[str, float]], bool | None] | None = None,
+    checkpoint: Path | None = None,
 ) -> dict[str, float]:
-    """Fit the rows; returns the last loss, and each segment's when `segments` names the segment of every token.
+    """Fit the rows; returns the last losses, each segment's too when `segments` names the segment of every token.
 
     Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights. `on_step(step, share done, losses)` may
-    return True to stop early. InvariantError on a loss that is not a number.
+    return True to stop early. With `checkpoint`, an interrupted training goes on from that file, which is removed at the end.
+    InvariantError on a loss that is not a number.
     """
     if not ids:
         raise UsageError("Nothing to train on: no rows. Expected at least one trajectory that ended without an error.")
     optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
-    order = np.random.default_rng(config.seed)
     total = max(1, math.ceil(config.epochs * sum(len(row) for row in ids) / config.batch_tokens))
-    start, step, losses = time.monotonic(), 0, {}
+    clock = _Clock(checkpoint, model, optimiser)
+    losses: dict[str, float] = {}
     model.train()
-    done = 0.0
-    while done < 1.0:
-        for batch in _shuffled(ids, weights, config.batch_tokens, order):
-            done = _progress(step, total, start, config.seconds)
-            if done >= 1.0:
-                break
-            _set_lr(optimiser, config, done)
-            losses = _step(model, optimiser, batch, segments, config)
-            step += 1
-            if on_step and on_step(step, done, losses):
-                done = 1.0
-                break
+    for batch in _endless(ids, weights, config, skip=clock.step):
+        done = max(clock.step / total, clock.seconds / config.seconds if config.seconds else 0.0)
+        if done >= 1.0:
+            break
+        _set_lr(optimiser, config, done)
+        losses = _step(model, optimiser, batch, segments, config)
+        clock.tick()
+        if on_step and on_step(clock.step, done, losses):
+            break
     model.eval()
-    return {**losses, "steps": float(step), "seconds": time.monotonic() - start}
+    clock.finish()
+    return {**losses, "steps": float(clock.step), "seconds": clock.seconds}
+
+
+class _Clock:
+    """Counts steps and seconds of training across interruptions, and owns the checkpoint that bridges them."""
+
+    EVERY_S = 30.0
+
+    def __init__(self, path: Path | None, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        self.path, self.model, self.optimiser = path, model, optimiser
+        self.step, self.before = 0, 0.0
+        if path is not None and path.exists():
+            state = torch.load(path, weights_only=True)
+            model.load_state_dict(state["model"])
+            optimiser.load_state_dict(state["optimiser"])
+            self.step, self.before = state["step"], state["seconds"]
+        self.start = self.saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.start
+
+    def tick(self) -> None:
+        self.step += 1
+        if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
+            self.saved = time.monotonic()
+            state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(state, self.path.with_suffix(".tmp"))
+            self.path.with_suffix(".tmp").replace(self.path)
+
+    def finish(self) -> None:
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
@@ -83,12 +118,17 @@ def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Ad
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
 
-def _shuffled(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], tokens: int, rng: np.random.Generator) -> list[Batch]:
-    """One epoch: rows in random order, cut into pools, batches alike in length within a pool, batches in random order."""
-    order = rng.permutation(len(ids)).tolist()
-    pool = max(1, 16 * tokens * len(ids) // max(1, sum(len(row) for row in ids)))
-    batches = [batch for i in range(0, len(order), pool) for batch in micro_batches(ids, weights, order[i : i + pool], tokens=tokens)]
-    return [batches[i] for i in rng.permutation(len(batches))]
+def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:
+    """Epoch after epoch of batches, without the first `skip`: rows shuffled, cut into pools, alike in length within a batch."""
+    pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(len(row) for row in ids)))
+    for epoch in itertools.count():
+        rng = np.random.default_rng((config.seed, epoch))
+        order = rng.permutation(len(ids)).tolist()
+        batches = [b for i in range(0, len(order), pool) for b in cut(ids, order[i : i + pool], tokens=config.batch_tokens)]
+        for i in rng.permutation(len(batches)):
+            skip -= 1
+            if skip < 0:
+                yield pad(ids, weights, batches[i])
 
 
 def _step(
@@ -116,11 +156,6 @@ def _by_segment(nll: torch.Tensor, names: Sequence[Sequence[str]], chosen: torch
     for row, column, value in zip(rows.tolist(), columns.tolist(), nll.tolist(), strict=True):
         sums[names[row][column + 1]].append(value)
     return {f"loss_{name}": float(np.mean(values)) for name, values in sums.items()}
-
-
-def _progress(step: int, total: int, start: float, seconds: float | None) -> float:
-    by_steps = step / total
-    return max(by_steps, (time.monotonic() - start) / seconds) if seconds else by_steps
 
 
 def _set_lr(optimiser: torch.optim.Optimizer, config: SFTConfig, done: float) -> None:

@@ -19,13 +19,14 @@ STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(frozenset(room.split()) for room in storey.split("|"))
     for storey in (
         "types protocols | errors | plugins | config | layout",
-        "llm | envs | logs | replay | runlog | returns",
+        "llm | envs | logs | replay | runlog | returns | progress",
         "agent | rollout | experience | curriculum",
         "train",
         "loop | evals",
         "exec | adapters",
-        "recipes quickstart",
-        "cli __main__ | report",
+        "recipes",
+        "report",
+        "cli __main__",
     )
 )
 ON_THE_GROUND = {("protocols", "types"), ("plugins", "errors"), ("config", "errors")}  # allowed within storey 0: (importer, imported)

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from dreamgym import runlog
 from dreamgym.errors import DreamGymError, InvariantError, RunDirError
-from dreamgym.runlog import RunDir, append_jsonl, progress, read_jsonl, track, trajectory_from_json, trajectory_to_json, write_atomic
+from dreamgym.progress import progress, track
+from dreamgym.runlog import RunDir, append_jsonl, read_jsonl, trajectory_from_json, trajectory_to_json, write_atomic
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 CONFIG = 'seed = 0\n\n[dream]\niterations = 3\nname = "a"\n'

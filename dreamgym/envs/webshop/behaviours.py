@@ -103,7 +103,7 @@ def _from_results(wanted: Requirements, state: str, rng: random.Random, memo: Me
     if rows and rng.random() < slip / 2:
         memo.current = rng.choice(rows)[0]
         return f"click[{memo.current}]"
-    for asin, title, price in rows:
+    for asin, price, title in rows:
         fits = all(word in title.split() for word in wanted.words) and (
             wanted.bound is None or float(price) <= wanted.bound or rng.random() < slip
         )

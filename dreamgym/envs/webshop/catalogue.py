@@ -22,15 +22,42 @@ CATEGORIES = {
 }
 QUALITIES = {  # adjectives, so that a title's only noun is the thing itself (the title score of the reward counts nouns)
     "scarf": (("soft", "knitted", "silky", "fleecy", "ribbed", "sheer"), ("striped", "plaid", "floral", "plain", "fringed", "dotted")),
-    "jacket": (("quilted", "waterproof", "padded", "knitted", "fleecy", "reversible"), ("slim", "hooded", "vintage", "casual", "plaid", "cropped")),
-    "backpack": (("waterproof", "padded", "foldable", "woven", "rigid", "quilted"), ("slim", "roomy", "vintage", "casual", "sporty", "striped")),
-    "hat": (("soft", "woven", "knitted", "foldable", "waterproof", "fleecy"), ("wide", "vintage", "plain", "striped", "sporty", "dotted")),
-    "lamp": (("wooden", "metallic", "ceramic", "wireless", "foldable", "rustic"), ("modern", "vintage", "tall", "compact", "bright", "dimmable")),
-    "chair": (("wooden", "metallic", "padded", "foldable", "woven", "rigid"), ("modern", "rustic", "tall", "compact", "ergonomic", "swivel")),
-    "rug": (("soft", "woven", "fleecy", "washable", "silky", "reversible"), ("striped", "floral", "modern", "vintage", "plain", "shaggy")),
-    "speaker": (("wireless", "waterproof", "metallic", "wooden", "rugged", "solar"), ("compact", "portable", "loud", "modern", "vintage", "slim")),
-    "keyboard": (("wireless", "mechanical", "foldable", "metallic", "washable", "rugged"), ("compact", "ergonomic", "slim", "silent", "bright", "portable")),
-    "brush": (("wooden", "soft", "metallic", "foldable", "washable", "rigid"), ("round", "wide", "compact", "gentle", "portable", "plain")),
+    "jacket": (
+        ("quilted", "waterproof", "padded", "knitted", "fleecy", "reversible"),
+        ("slim", "hooded", "vintage", "casual", "plaid", "cropped"),
+    ),
+    "backpack": (
+        ("waterproof", "padded", "foldable", "woven", "rigid", "quilted"),
+        ("slim", "roomy", "vintage", "casual", "sporty", "striped"),
+    ),
+    "hat": (
+        ("soft", "woven", "knitted", "foldable", "waterproof", "fleecy"),
+        ("wide", "vintage", "plain", "striped", "sporty", "dotted"),
+    ),
+    "lamp": (
+        ("wooden", "metallic", "ceramic", "wireless", "foldable", "rustic"),
+        ("modern", "vintage", "tall", "compact", "bright", "dimmable"),
+    ),
+    "chair": (
+        ("wooden", "metallic", "padded", "foldable", "woven", "rigid"),
+        ("modern", "rustic", "tall", "compact", "ergonomic", "swivel"),
+    ),
+    "rug": (
+        ("soft", "woven", "fleecy", "washable", "silky", "reversible"),
+        ("striped", "floral", "modern", "vintage", "plain", "shaggy"),
+    ),
+    "speaker": (
+        ("wireless", "waterproof", "metallic", "wooden", "rugged", "solar"),
+        ("compact", "portable", "loud", "modern", "vintage", "slim"),
+    ),
+    "keyboard": (
+        ("wireless", "mechanical", "foldable", "metallic", "washable", "rugged"),
+        ("compact", "ergonomic", "slim", "silent", "bright", "portable"),
+    ),
+    "brush": (
+        ("wooden", "soft", "metallic", "foldable", "washable", "rigid"),
+        ("round", "wide", "compact", "gentle", "portable", "plain"),
+    ),
 }  # fmt: skip
 OPTIONS = {"color": ("red", "blue", "green", "black", "white", "pink", "brown", "yellow"), "size": ("small", "medium", "large")}
 EXTRA_QUALITIES = ("durable", "lightweight", "premium", "stylish", "everyday", "handmade", "sturdy", "elegant", "giftable", "seasonal")

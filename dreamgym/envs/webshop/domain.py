@@ -19,9 +19,33 @@ DONE = "purchase done"
 HOME = "shop home\n[search]"
 BUTTON = re.compile(r"^\s*\[(clicked )?button\] (.*) \[(?:clicked )?button_\]$")
 ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
-RESULT = re.compile(r"^\[(b\w+)\] (.+) \$([\d.]+)", re.MULTILINE)
-OPTION_LINE = re.compile(r"^([a-z ]+): (\[.+)$", re.MULTILINE)
-FILLER = frozenset(["i", "am", "looking", "for", "a", "an", "the", "need", "find", "me", "would", "like", "want", "please", "some", "with", "and", "to", "buy"])
+RESULT = re.compile(r"^\[(b\w+)\] \$([\d.]+)(?: to \S+)? (.+)$", re.MULTILINE)  # ASIN, price, title
+ITEM = re.compile(r"item \$([\d.]+)(?: to \S+)? (.+)")
+OPTION_LINE = re.compile(r"^([^\[\]\n]+): (\[.+\])$", re.MULTILINE)
+CHOSEN_LINE = re.compile(r"^chosen (\[.+\])$", re.MULTILINE)
+FILLER = frozenset(
+    [
+        "i",
+        "am",
+        "looking",
+        "for",
+        "a",
+        "an",
+        "the",
+        "need",
+        "find",
+        "me",
+        "would",
+        "like",
+        "want",
+        "please",
+        "some",
+        "with",
+        "and",
+        "to",
+        "buy",
+    ]
+)
 INSTRUCTION = re.compile(
     r"^(?P<base>[a-z -]+?)(?: with (?P<options>[a-z]+: .+?))?(?:, and price lower than (?P<bound>\d+\.\d\d) dollars)?$"
 )
@@ -71,16 +95,14 @@ def requirements(instruction: str) -> Requirements | None:
 @lru_cache(maxsize=65536)
 def read_item(state: str) -> Item | None:
     """The item page in a state's text, or None when it is another page."""
-    lines = state.split("\n")
-    if not lines[0].startswith("item ") or len(lines) < 2 or not (price := re.fullmatch(r"price \$([\d.]+)(?: to .*)?", lines[1])):
+    head = ITEM.match(state)
+    if not head:
         return None
-    offered, chosen = {}, {}
-    for name, values in OPTION_LINE.findall(state):
-        offered[name] = tuple(ELEMENT.findall(values))
-        if marked := re.search(r"\[([^\[\]]+)\]\*", values):
-            chosen[name] = marked[1]
+    offered = {name: tuple(ELEMENT.findall(values)) for name, values in OPTION_LINE.findall(state)}
+    marked = ELEMENT.findall(line[1]) if (line := CHOSEN_LINE.search(state)) else []
+    chosen = {name: value for value in marked for name, values in offered.items() if value in values}
     try:
-        return Item(lines[0].removeprefix("item "), float(price[1]), offered, chosen)
+        return Item(head[2], float(head[1]), offered, chosen)
     except ValueError:
         return None
 
@@ -89,9 +111,11 @@ class ShopDomain:
     """The `Domain` of shops that look like WebShop."""
 
     name = "webshop"
+    atoms = (r"(?<!search)\[[^\[\]\n]+\]", r" ?\$\d+(?:\.\d+)?")
+    """What a tokenizer should keep in one piece: a clickable element, and a price."""
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
-        """The state mapping: the rich text as a short lower-case list of facts and `[elements]`; chosen options carry a `*`."""
+        """The state mapping: the rich text as a short lower-case list of facts and `[elements]`."""
         if raw["mode"] != "text_rich":
             raise UsageError(f"The state mapping reads text_rich observations, got '{raw['mode']}'. Make the shop with mode='text_rich'.")
         return Observation(_abstract(raw["text"]))
@@ -120,14 +144,14 @@ class ShopDomain:
             return f"search {argument}, so results."
         if argument == "buy now":
             return _explain_purchase(task.instruction, state, transition.terminated and transition.reward >= 1.0)
-        shown = {asin: f"{title} ${price}" for asin, title, price in RESULT.findall(state)}
+        shown = {asin: f"${price} {title}" for asin, price, title in RESULT.findall(state)}
         if argument in shown:
-            return f"open {argument} {shown[argument]}, so its page."
+            return f"open [{argument}] {shown[argument]}, so its page."
         if argument == "back to search":
             return "back, so home."
         if argument in ("next >", "< prev", "description", "features", "reviews"):
-            return f"go {argument}."
-        return f"choose {argument}, so it is marked."
+            return f"go [{argument}]."
+        return f"choose [{argument}], so it is chosen."
 
     def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
         """Whether a claimed success stands on what the state shows. It never turns a failure into a success."""
@@ -188,10 +212,11 @@ def _explain_purchase(instruction: str, state: str, success: bool) -> str:
         return f"buy, {'success' if success else 'failure'}."
     words = item.title.split()
     facts = [f"{word} {'yes' if word in words else 'no'}" for word in wanted.words]
-    facts += [f"{value} {'yes' if item.chosen.get(name) == value else 'no'}" for name, value in wanted.options]
+    facts += [f"[{value}] {'yes' if item.chosen.get(name) == value else 'no'}" for name, value in wanted.options]
     if wanted.bound is not None:
-        facts.append(f"{item.price:g} under {wanted.bound:g} {'yes' if item.price <= wanted.bound else 'no'}")
-    return f"buy {item.title} {' '.join(item.chosen.values()) or 'plain'}. {', '.join(facts)}, {'success' if success else 'failure'}."
+        facts.append(f"${item.price:g} under {wanted.bound:g} {'yes' if item.price <= wanted.bound else 'no'}")
+    bought = f"${item.price:g} {item.title} {''.join(f'[{value}]' for value in item.chosen.values())}".strip()
+    return f"buy {bought}. {', '.join(facts)}, {'success' if success else 'failure'}."
 
 
 @lru_cache(maxsize=65536)
@@ -219,7 +244,7 @@ def _abstract_results(nodes: Sequence[tuple[str, bool, bool]], number: str) -> s
         if is_button and text in controls:
             buttons.append(text)
         elif is_button:
-            rows.append(f"[{text}] {nodes[i + 1][0]} {_whole(nodes[i + 2][0])}")
+            rows.append(f"[{text}] {_whole(nodes[i + 2][0])} {nodes[i + 1][0]}")
     listed = [f"[{name}]" for name in ("next >", "< prev", "back to search") if name in buttons]
     return "\n".join([f"results {number}", *rows, "".join(listed)])
 
@@ -231,13 +256,16 @@ def _whole(price: str) -> str:
 
 def _abstract_item(nodes: Sequence[tuple[str, bool, bool]]) -> str:
     fixed = ("back to search", "< prev", "description", "features", "reviews", "buy now")
-    options: list[str] = []
     plain = [text for text, is_button, _ in nodes if not is_button]
-    title, price = plain[-3], plain[-2].removeprefix("price: ")
+    names, title, price = plain[:-3], plain[-3], plain[-2].removeprefix("price: ")
+    options: list[str] = []
+    chosen = ""
     for text, is_button, clicked in nodes:
         if is_button and text not in fixed:
-            options[-1] += f"[{text}]{'*' if clicked else ''}"
-        elif not is_button and text in plain[:-3]:
+            options[-1] += f"[{text}]"
+            chosen += f"[{text}]" if clicked else ""
+        elif not is_button and text in names and len(options) < len(names):
             options.append(f"{text}: ")
+    listed = [*options, *([f"chosen {chosen}"] if chosen else [])]
     buttons = "[description][features][reviews][buy now][< prev][back to search]"
-    return "\n".join([f"item {title}", f"price {_whole(price)}", *options, buttons])
+    return "\n".join([f"item {_whole(price)} {title}", *listed, buttons])

@@ -1,0 +1,167 @@
+"""The command line. Everything heavy is imported inside the command that needs it, so that `dreamgym --help` is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dreamgym.errors import DreamGymError
+
+app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
+
+
+@app.command()
+def quickstart(
+    budget: Annotated[
+        str, typer.Option(help="small (minutes), default (under half an hour) or full (three seeds and baselines; hours).")
+    ] = "default",
+    run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the whole loop on the built-in shop: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
+    from dreamgym import report
+    from dreamgym.recipes import quickstart as recipe
+
+    config = recipe.budget_config(budget)
+    path = run or Path("runs") / recipe.RUNS[budget]
+    summary = recipe.run_seeds(config, path, budget=budget, say=lambda text: print(text, file=sys.stderr, flush=True))
+    written = [report.write(one) for one in _runs_in(path)]
+    _show(summary, as_json)
+    if not as_json:
+        for page in written:
+            print(f"report: {page}")
+
+
+@app.command(name="report")
+def report_command(run: Run) -> None:
+    """Write report.html of a run, finished or not, and print where it is."""
+    from dreamgym import report
+
+    for one in _runs_in(run):
+        print(f"report: {report.write(one)}")
+
+
+@app.command()
+def summary(run: Run, as_json: Json = False) -> None:
+    """Print the results table of a finished run."""
+    from dreamgym.errors import RunDirError
+    from dreamgym.runlog import RunDir
+
+    folder = run / "all" if (run / "all").is_dir() else run
+    found = RunDir.view(folder).summary()
+    if found is None:
+        raise RunDirError(f"'{run}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
+    _show(found, as_json)
+
+
+@app.command()
+def fidelity(run: Run, as_json: Json = False) -> None:
+    """How far the run's dreams may be trusted: paired replay under the trained policy, with the guard and without."""
+    from dreamgym.runlog import RunDir
+
+    audit = RunDir.view(run).data("audit")
+    if as_json:
+        print(json.dumps(audit))
+        return
+    _table(
+        "Dreams replayed in the real environment",
+        ["", "with guard", "without guard"],
+        [[name.replace("_", " "), *(_rate(audit[kind][name]) for kind in ("with_guard", "without_guard"))] for name in AUDIT],
+    )
+
+
+COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
+AUDIT = ("dream_success", "real_success", "false_success", "false_failure", "consistency", "state_exact", "first_divergence")
+
+
+@app.command()
+def play(
+    run: Run,
+    instruction: Annotated[str | None, typer.Option(help="What to ask for; without it, a training task.")] = None,
+) -> None:
+    """Step through a dream by hand: type actions, read what the experience model reasons and shows."""
+    from dreamgym.recipes.play import play_dream
+
+    play_dream(run, instruction)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine offers: versions, cores, bfloat16, GPU, optional packages."""
+    from dreamgym.recipes.doctor import examine
+
+    found = examine()
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _table("dreamgym doctor", ["what", "found"], [[name, str(value)] for name, value in found.items()])
+
+
+def main() -> None:
+    """Entry point: errors made on purpose are one message and exit code 2; Ctrl-C says how to go on."""
+    try:
+        app()
+    except DreamGymError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted: nothing that was written is lost; the same command goes on from here.", file=sys.stderr)
+        sys.exit(130)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """The run itself, or the runs of its seeds."""
+    return sorted(path.glob("seed-*")) or [path]
+
+
+def _show(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary))
+        return
+    rows = []
+    for name in ("warm_start", "sft", "dream", "s2r", "real_only"):
+        if entry := summary.get(name):
+            sampled = entry["sampled"]
+            rows.append([
+                name,
+                f"{100 * entry['real_success']:.1f} [{100 * entry['ci95'][0]:.1f}, {100 * entry['ci95'][1]:.1f}]",
+                f"{100 * sampled['value']:.1f} [{100 * sampled['low']:.1f}, {100 * sampled['high']:.1f}]",
+                *(f"{entry[key]:,.0f}" for key in COSTS),
+            ])  # fmt: skip
+    _table(
+        f"Success in the real environment on held-out tasks, % [95 % interval]; seeds {summary['seeds']}, commit {summary['commit']}",
+        ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds"],
+        rows,
+    )
+    if isinstance(audit := summary.get("audit"), dict):
+        print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
+        for name in AUDIT:
+            print(f"  {name.replace('_', ' '):<20}{_rate(audit['with_guard'][name]):<28}{_rate(audit['without_guard'][name])}")
+
+
+def _rate(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{100 * value['value']:.1f} % [{100 * value['low']:.1f}, {100 * value['high']:.1f}] of {value['n']}"
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=max(120, Console().width)).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The gap meter: a small budget of real episodes, spent during training, that says whether the dream still tells the truth.
+
+Two questions, both asked of the current policy on the same tasks: does it succeed as often in the real environment as it dreams
+(fresh real episodes), and were the dreams it just trained on true (paired replay of their actions)?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.evals.replayed import Fidelity, replay, summarise
+from dreamgym.evals.success import Rate, success
+from dreamgym.protocols import BatchEnv, Env, Family, Policy
+from dreamgym.rollout import rollout
+from dreamgym.types import Trajectory
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What a probe found, and what it cost."""
+
+    dream: Rate
+    real: Rate
+    paired: Fidelity
+    real_steps: int
+
+    def metrics(self) -> dict[str, float | None]:
+        """For metrics.jsonl: rates in [0, 1], the gap as dream minus real."""
+        return {
+            "probe_dream_success": self.dream.value,
+            "probe_real_success": self.real.value,
+            "probe_real_low": self.real.low,
+            "probe_real_high": self.real.high,
+            "gap": self.dream.value - self.real.value,
+            "false_success": self.paired.false_success.value,
+            "false_failure": self.paired.false_failure.value,
+            "state_exact": self.paired.state_exact.value,
+            "first_divergence": self.paired.first_divergence,
+        }
+
+
+class GapMeter:
+    """Probes with real steps and keeps count of them in `real_steps`."""
+
+    def __init__(self, family: Family, real: BatchEnv) -> None:
+        self.family, self.real = family, real
+        self.real_steps = 0
+
+    def measure(self, policy: Policy, dreamed: Sequence[Trajectory], *, n: int, seed: int) -> Gap:
+        """Probe with up to `n` of the dreamed episodes whose tasks the real environment knows, spread over them evenly."""
+        known = [t for t in dreamed if t.task.source == "real" and t.error is None]
+        chosen = known[:: max(1, len(known) // n)][:n]
+        fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.family.max_steps, name=f"probe/{seed}")
+        replays = replay(chosen, self._env, self.family.domain)
+        steps = sum(len(t.turns) for t in fresh) + sum(r.steps for r in replays)
+        self.real_steps += steps
+        return Gap(success(chosen), success(fresh), summarise(replays), steps)
+
+    def _env(self) -> Env:
+        return self.family.env()

@@ -1,0 +1,59 @@
+"""Playing in a dream by hand, in a terminal."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from dreamgym import config as configuration
+from dreamgym.recipes import parts as build
+from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.parts import Parts
+from dreamgym.runlog import RunDir
+from dreamgym.types import Observation, StepResult, Task
+
+
+def open_parts(path: Path) -> Parts:
+    """The shared parts of a run that has trained its experience model, for reading."""
+    run = RunDir.view(path)
+    config = configuration.build(RunConfig, tomllib.loads(run.config_toml), where=str(path / "config.toml"))
+    from dreamgym.llm import tiny
+
+    tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
+    return Parts(config, path, build.make_family(config), run.read_episodes("logs"), tokenizer, build.vocabulary(tokenizer))
+
+
+def play_dream(path: Path, instruction: str | None) -> None:
+    """Read actions from standard input until the dream ends, an empty line, or end of file."""
+    from dreamgym.experience.env import DreamEnv
+
+    parts = open_parts(path)
+    task = Task("play", instruction, parts.family.name, source="synthetic") if instruction else parts.family.tasks("train", 1, seed=0)[0]
+    batch, _ = parts.dream(build.open_replay(None, parts.logs))
+    env = DreamEnv(batch)
+    print(f"task: {task.instruction}\n(type an action such as search[lamp] or click[buy now]; an empty line ends)\n")
+    _show(env.reset(task))
+    while action := _ask():
+        result = env.step(action)
+        print(f"  reasoning: {result.info['reasoning']}")
+        _show(result.observation)
+        if result.terminated or result.truncated:
+            print(_ending(result))
+            return
+
+
+def _ask() -> str:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return ""
+
+
+def _show(observation: Observation) -> None:
+    print("\n".join(f"  | {line}" for line in observation.text.split("\n")))
+
+
+def _ending(result: StepResult) -> str:
+    verdict = result.info["verdict"]
+    reasons = f" ({'; '.join(verdict.reasons)})" if verdict.reasons else ""
+    return f"the dream is over: reward {result.reward:g}{reasons}" if result.terminated else "the dream was cut off at the horizon"

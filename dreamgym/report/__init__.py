@@ -1,0 +1,66 @@
+"""The report of a run: one self-contained page, made from the run directory and nothing else, finished or not.
+
+    data.py       the run directory as plain records       metrics.py   what every number means
+    sentences.py  what the numbers say, in words           charts.py    lines, stacks and intervals as SVG
+    curves.py     which charts a run gets                  episodes.py  three episodes, turn by turn
+    page.html, parts.html, style.css                       the page
+
+Nothing is loaded until a page is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from dreamgym.runlog import RunDir, write_atomic
+
+PAGE = "report.html"
+
+
+def write(run_path: Path) -> Path:
+    """Write `report.html` into a run directory and return its path. RunDirError if it is not one."""
+    run = RunDir.view(run_path)
+    page = run.path / PAGE
+    write_atomic(page, render(run).encode("utf-8", "replace"))
+    return page
+
+
+def render(run: RunDir) -> str:
+    """The page as text. Everything that came out of a run is escaped: what a model writes may look like HTML."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from dreamgym.report import charts, curves, data, episodes, sentences
+    from dreamgym.report.metrics import METRICS
+
+    found = data.read(run)
+    environment = Environment(
+        loader=FunctionLoader(_resource), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["interval"] = charts.interval
+    environment.filters |= {
+        "percent": sentences.percent,
+        "count": sentences.count,
+        "duration": sentences.duration,
+        "together": sentences.together,
+    }
+    return environment.get_template("page.html").render(
+        run=found,
+        style=Markup(_resource("style.css")),
+        facts=sentences.facts(found),
+        headline=sentences.headline(found),
+        status=sentences.status(found),
+        scale=data.scale(found.rows),
+        trust=[(audit, sentences.trust(audit)) for audit in found.audits],
+        audit_rows=data.AUDIT_ROWS,
+        practice=curves.practice(found),
+        details=curves.details(found),
+        stops=sentences.stops(found),
+        episodes=episodes.chosen(run),
+        metrics=METRICS,
+    )
+
+
+def _resource(name: str) -> str:
+    return (resources.files(__name__) / name).read_text(encoding="utf-8")

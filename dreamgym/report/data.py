@@ -1,0 +1,208 @@
+"""A run directory as plain records. Whatever is missing, or is not a finite number, is None: a partial run is a run."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dreamgym.evals.success import Rate
+from dreamgym.runlog import RunDir
+
+LOOPS = ("dream", "s2r", "real_only")
+"""The phases that call the loop, in the order of a run."""
+
+PHASES = ("logs", "tokenizer", "experience", "warm", "sft", *LOOPS, *(f"eval-{name}" for name in ("warm", "sft", *LOOPS)), "audit")
+
+POLICIES = {  # row of the results: (its name in the phases, its label, what it is)
+    "warm_start": ("warm", "Warm start", "imitates the successful logs, briefly"),
+    "sft": ("sft", "SFT, converged", "the same logs, until success on development tasks stops rising"),
+    "dream": ("dream", "Dream", "RL inside the experience model, from the warm start"),
+    "s2r": ("s2r", "Dream, then real (S2R)", "the dream's policy, then RL in the real environment"),
+    "real_only": ("real_only", "Real only", "RL in the real environment, from the warm start"),
+}
+
+COSTS = {
+    "real_transitions_offline": "real steps: logs",
+    "real_transitions_online": "real steps: training",
+    "real_transitions_probe": "real steps: probes",
+    "dream_transitions": "dreamed steps",
+}
+
+AUDIT_ROWS = {
+    "dream_success": "success in the dream",
+    "real_success": "success of the same actions in reality",
+    "false_success": "false success",
+    "unguarded_false_success": "false success, as the model claimed it",
+    "false_failure": "false failure",
+    "consistency": "dreamed successes that are real",
+    "state_exact": "next states exactly right",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy of the results table."""
+
+    key: str
+    label: str
+    meaning: str
+    greedy: Rate | None
+    sampled: Rate | None
+    per_seed: tuple[float, ...]  # greedy success, when several seeds are pooled
+    costs: Mapping[str, float | None]  # transitions, by the keys of COSTS
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """One column of the audit: dreams replayed in the real environment, under one setting of the guard."""
+
+    rates: Mapping[str, Rate]  # by the keys of AUDIT_ROWS; without the missing ones
+    gap: float | None  # dream success minus real success
+    first_divergence: float | None  # mean step, from 1
+    unreadable: float | None  # answers that could not be parsed
+
+
+@dataclass(frozen=True)
+class Audit:
+    """With the guard and without it."""
+
+    label: str  # names the seed when there are several
+    with_guard: Fidelity | None
+    without_guard: Fidelity | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything the page shows, but for the episodes."""
+
+    name: str
+    config: Mapping[str, Any]
+    config_toml: str
+    summary: Mapping[str, Any]  # empty while there is none
+    phases: Mapping[str, Mapping[str, Any]]  # what each finished phase left
+    lines: Mapping[str, Sequence[Mapping[str, Any]]]  # metrics.jsonl by phase, one line per iteration, in order
+    rows: Sequence[Row]
+    audits: Sequence[Audit]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary)
+
+
+def read(run: RunDir) -> Run:
+    """Read a run, finished or not."""
+    summary = run.summary() or {}
+    phases = {name: run.data(name) for name in PHASES if run.done(name)}
+    toml = ""
+    with suppress(FileNotFoundError):
+        toml = run.config_toml
+    return Run(
+        name=run.path.resolve().name,
+        config=_config(toml),
+        config_toml=toml,
+        summary=summary,
+        phases=phases,
+        lines=_by_phase(run.read_jsonl("metrics.jsonl")),
+        rows=[row for key in POLICIES if (row := _row(key, summary.get(key), phases))],
+        audits=_audits(summary.get("audit") or phases.get("audit"), summary.get("seeds")),
+    )
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+def block(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The nested table at `path`, empty when it or anything above it is missing."""
+    for name in path:
+        found = values.get(name)
+        values = found if isinstance(found, Mapping) else {}
+    return values
+
+
+def rate(value: Any) -> Rate | None:
+    """A rate written as {value, low, high, n}; None without a value or without any case."""
+    if not isinstance(value, Mapping):
+        return None
+    centre, n = number(value.get("value")), number(value.get("n"))
+    if centre is None or n == 0:
+        return None
+    low, high = number(value.get("low")), number(value.get("high"))
+    return Rate(centre, centre if low is None else low, centre if high is None else high, int(n or 0))
+
+
+def scale(rows: Iterable[Row]) -> float:
+    """The right end of the interval bars: the tenth above the largest bound, so that all bars of the table share it."""
+    highs = [r.high for row in rows for r in (row.greedy, row.sampled) if r]
+    return min(1.0, math.ceil(10 * max(highs, default=1.0) + 1e-9) / 10)
+
+
+def _config(toml: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(toml)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _by_phase(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Lines by phase and iteration. A resumed run repeats what came after its checkpoint: the later line is the one that counts."""
+    found: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for record in records:
+        iteration = number(record.get("iteration"))
+        if iteration is not None:
+            found.setdefault(str(record.get("phase")), {})[iteration] = record
+    return {phase: [lines[i] for i in sorted(lines)] for phase, lines in found.items()}
+
+
+def _row(key: str, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
+    """A row from the summary, or, while there is none, from what its evaluation left."""
+    phase, label, meaning = POLICIES[key]
+    if not isinstance(entry, Mapping):
+        judged = phases.get(f"eval-{phase}")
+        if judged is None:
+            return None
+        offline = block(phases, "logs").get("transitions")
+        entry = {"sampled": judged.get("sampled"), "real_transitions_offline": offline}
+        greedy = rate(judged.get("greedy"))
+    else:
+        low, high = (*(entry.get("ci95") or ()), None, None)[:2]
+        greedy = rate({"value": entry.get("real_success"), "low": low, "high": high, "n": entry.get("episodes")})
+    return Row(
+        key=key,
+        label=label,
+        meaning=meaning,
+        greedy=greedy,
+        sampled=rate(entry.get("sampled")),
+        per_seed=tuple(value for value in map(number, entry.get("per_seed") or ()) if value is not None),
+        costs={name: number(entry.get(name)) for name in COSTS},
+        seconds=number(entry.get("seconds")),
+    )
+
+
+def _audits(value: Any, seeds: Any) -> list[Audit]:
+    """One audit, or one per seed."""
+    several = isinstance(value, list)
+    found = value if several else [value]
+    names = seeds if isinstance(seeds, list) and len(seeds) == len(found) else range(len(found))
+    return [
+        Audit(f"seed {name}" if several else "", _fidelity(audit.get("with_guard")), _fidelity(audit.get("without_guard")))
+        for name, audit in zip(names, found, strict=True)
+        if isinstance(audit, Mapping) and audit
+    ]
+
+
+def _fidelity(value: Any) -> Fidelity | None:
+    if not isinstance(value, Mapping):
+        return None
+    return Fidelity(
+        rates={name: found for name in AUDIT_ROWS if (found := rate(value.get(name)))},
+        gap=number(value.get("gap")),
+        first_divergence=number(value.get("first_divergence")),
+        unreadable=number(value.get("unreadable")),
+    )

@@ -1,0 +1,93 @@
+"""Three episodes, turn by turn: a dreamed success, a dreamed failure (one that the guard refused, if there is one) and a real one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from dreamgym.runlog import RunDir
+from dreamgym.types import Trajectory
+
+PAGE = 400  # rows asked for at a time: SQLite limits the parameters of a query
+
+READ = """
+SELECT t.row, e.source, e.instruction, t.state, t.action, t.next_state, t.reward
+FROM transitions t JOIN trajectories e ON e.number = t.trajectory WHERE t.row IN ({})
+"""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A row of the replay buffer that the experience model was shown."""
+
+    row: int
+    source: str
+    instruction: str
+    state: str
+    action: str
+    next_state: str
+    reward: float
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An episode of the page, with the text of its neighbours as far as the replay log still has it."""
+
+    title: str
+    file: str
+    trajectory: Trajectory
+    memories: Mapping[int, Remembered]
+
+
+def chosen(run: RunDir) -> list[Shown]:
+    """Up to three episodes; fewer when a run has not come so far."""
+    names = run.episode_names()
+    dreams = [*sorted((n for n in names if n.startswith("dream-")), reverse=True), *(n for n in names if n == "audit-with_guard")]
+    real = [f"eval-{policy}-greedy" for policy in ("s2r", "dream", "real_only", "sft", "warm")]
+    wanted: list[tuple[str, Iterable[str], Callable[[Trajectory], bool]]] = [
+        ("A dreamed success", dreams, lambda t: t.success),
+        ("A dreamed failure", dreams, lambda t: not t.success and t.error is None),
+        ("A real episode on a held-out task", [n for n in real if n in names], lambda t: t.error is None),
+    ]
+    return [shown for title, files, fits in wanted if (shown := _first(run, title, files, fits))]
+
+
+def _first(run: RunDir, title: str, files: Iterable[str], fits: Callable[[Trajectory], bool]) -> Shown | None:
+    """The best fitting episode of the first file that has one: judged by the guard and refused first, then of middle length."""
+    for file in files:
+        found = [t for t in run.read_episodes(file) if t.turns and fits(t)]
+        if found:
+            best = min(found, key=lambda t: (not _refused(t), not t.success, abs(len(t.turns) - 4)))
+            return Shown(title, file, best, _memories(run, file, best))
+    return None
+
+
+def _refused(trajectory: Trajectory) -> bool:
+    return any(t.verdict is not None and not t.verdict.passed for t in trajectory.transitions)
+
+
+def _memories(run: RunDir, file: str, trajectory: Trajectory) -> dict[int, Remembered]:
+    """The neighbours' text. An audit's own buffer held the logs alone, which are the first rows of the dream's."""
+    rows = sorted({row for transition in trajectory.transitions for row in transition.neighbours})
+    log = run.path / "replay" / "dream.sqlite"
+    if not rows or not log.is_file():
+        return {}
+    try:
+        return {memory.row: memory for memory in _read(log, rows)}
+    except sqlite3.Error:  # being rewritten, or of another version: the page shows row numbers instead
+        return {}
+
+
+def _read(log: Path, rows: list[int]) -> Iterator[Remembered]:
+    """Rows by number, without a lock that a writer would notice and without a file left behind."""
+    journal = log.with_name(log.name + "-wal")
+    busy = journal.is_file() and journal.stat().st_size > 0
+    mode = "mode=ro" if busy else "mode=ro&immutable=1"  # a log at rest is not even given a shared-memory file
+    with closing(sqlite3.connect(f"{log.resolve().as_uri()}?{mode}", uri=True, timeout=1.0)) as db:
+        for start in range(0, len(rows), PAGE):
+            page = rows[start : start + PAGE]
+            for columns in db.execute(READ.format(", ".join("?" * len(page))), page):
+                yield Remembered(*columns)

@@ -1,0 +1,107 @@
+"""Every number of a run, explained once. The report's notes and docs/metrics.md are made from this table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """What a number is, in what unit, and how it looks when something is wrong."""
+
+    unit: str
+    meaning: str
+    worry: str
+
+
+METRICS: dict[str, dict[str, Metric]] = {
+    "Results": {
+        "real_success": Metric(
+            "share", "greedy episodes on held-out tasks that end with reward 1 in the real environment", "no higher than the warm start's"
+        ),
+        "sampled": Metric(
+            "share", "the same with actions sampled at temperature 1, as in training", "far below greedy: the policy is unsure"
+        ),
+        "ci95": Metric(
+            "share",
+            "95 % Wilson interval of a success rate over episodes; it does not cover differences between seeds",
+            "intervals of two rows overlap: their order is not established",
+        ),
+        "episodes": Metric("episodes", "how many a rate was measured on", "fewer than some hundred"),
+        "real_transitions_offline": Metric(
+            "steps", "real steps in the logs that everything starts from", "differs between rows of a table"
+        ),
+        "real_transitions_online": Metric("steps", "real steps taken to train the policy", "above 0 for a policy said to be dreamed only"),
+        "real_transitions_probe": Metric("steps", "real steps spent on measuring during training", "large beside the training steps"),
+        "dream_transitions": Metric("steps", "steps inside the experience model", "0 after a dream"),
+        "seconds": Metric(
+            "s",
+            "training time of the policy and its ancestry; in a line of metrics, since its phase began",
+            "grows faster than the iterations",
+        ),
+        "peak_rss_mb": Metric("MiB", "largest memory of the process", "near what the machine has"),
+    },
+    "Fidelity of the dream": {
+        "dream_success": Metric("share", "dreamed episodes that the dream, after the guard, ends with reward 1", "far above real_success"),
+        "gap": Metric("share", "dream success minus real success of the same policy", "above 0.10, or growing: the policy games the dream"),
+        "false_success": Metric("share", "of ended episodes that fail in reality, those the dream calls a success", "above 0.05"),
+        "unguarded_false_success": Metric(
+            "share", "the same by the experience model's own claim, before the guard", "high: only the guard keeps the dream honest"
+        ),
+        "false_failure": Metric(
+            "share", "of episodes that succeed in reality, those the dream calls a failure", "high: true successes earn nothing"
+        ),
+        "consistency": Metric("share", "of dreamed successes, those that succeed in reality", "below 0.9"),
+        "state_exact": Metric(
+            "share", "next states equal to the real ones, up to and with the first that differs", "falls during training"
+        ),
+        "first_divergence": Metric("step", "mean step, from 1, at which a dream first shows another state than reality", "near 1"),
+        "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),
+        "probe_real_success": Metric(
+            "share", "fresh real episodes during training, on tasks just dreamed of", "stands still while success rises"
+        ),
+        "probe_real_low": Metric("share", "lower bound of its 95 % interval", "-"),
+        "probe_real_high": Metric("share", "upper bound of its 95 % interval", "-"),
+        "probe_dream_success": Metric("share", "success in the dream on the same tasks", "far above probe_real_success"),
+    },
+    "Practice, per iteration": {
+        "success": Metric(
+            "share", "training episodes that end with reward 1, where they were collected: dream or real", "falls, or jumps to 1"
+        ),
+        "length": Metric("steps", "mean length of a training episode", "at the horizon: nothing ends"),
+        "truncated": Metric("share", "episodes cut off at the horizon", "near 1"),
+        "failed_rollouts": Metric(
+            "episodes", "episodes that broke technically; counted, never trained on", "above 0 in the real environment"
+        ),
+        "groups_mixed": Metric("groups", "tasks whose rollouts differ in return: the only ones that teach", "0"),
+        "groups_failed": Metric("groups", "tasks that no rollout solved", "nearly all: too hard"),
+        "groups_succeeded": Metric("groups", "tasks that every rollout solved", "nearly all: too easy"),
+        "groups_even": Metric("groups", "tasks with equal returns between 0 and 1", "many: partial rewards without contrast"),
+        "groups_single": Metric("groups", "tasks with fewer than two sound rollouts", "above 0"),
+        "rows": Metric("rows", "token sequences trained on", "0: nothing was learned"),
+        "tokens": Metric("tokens", "sampled tokens trained on", "0"),
+        "entropy": Metric("nats/token", "entropy of the policy on trained tokens", "near 0 early, or rising without end"),
+        "grad_norm": Metric("norm", "mean norm of the gradient before clipping", "0, or spikes"),
+        "clipped": Metric("share", "trained tokens whose ratio was clipped", "above 0.2: steps too large"),
+        "approx_kl": Metric("nats/token", "k3 estimate of the divergence from the policy that sampled", "above 0.1"),
+        "kl": Metric("nats/token", "k3 estimate of the divergence from the reference policy, where it is charged", "grows steadily"),
+        "steps": Metric("steps", "optimiser steps taken", "0"),
+        "version": Metric("number", "weights published so far", "stands still"),
+        "remembered": Metric("rows", "transitions the replay buffer took in, past the guard", "0 in a dream"),
+        "synthetic_share": Metric("share", "rollouts on tasks that the experience model invented", "0 although lambda is above 0"),
+        "tasks_proposed": Metric("tasks", "variations asked for", "0: no task had variance"),
+        "tasks_accepted": Metric("tasks", "variations taken into the pool", "0"),
+        "tasks_malformed": Metric("tasks", "refused: not an instruction of this environment", "most of the proposals"),
+        "tasks_duplicate": Metric("tasks", "refused: already in the pool", "most of the proposals"),
+        "tasks_held_out": Metric("tasks", "refused: a development or test task", "many: variation copies"),
+        "tasks_impossible": Metric("tasks", "refused: nothing in real memory could satisfy it", "most of the proposals"),
+    },
+    "Supervised training, per step": {
+        "loss": Metric("nats/token", "weighted negative log-likelihood of a batch", "rises, or is not finite"),
+        "loss_start": Metric("nats/token", "the same on the first state of an episode", "near 0: tasks give their answers away"),
+        "loss_reasoning": Metric("nats/token", "on the reasoning trace", "stays above 1"),
+        "loss_state": Metric("nats/token", "on the next state", "stays above 0.5"),
+        "loss_reward": Metric("nats/token", "on reward and end", "stays near its first value"),
+        "loss_task": Metric("nats/token", "on varied instructions", "near 0: they are copied"),
+        "done": Metric("share", "of the phase's budget of epochs or seconds", "-"),
+    },
+}
