@@ -5,16 +5,17 @@ one training row:
 
     <|task|> instruction <|state|> s0 <|act|> a0 <|end|> <|state|> s1 <|act|> a1 <|end|> ...
 
+States are shown as the Domain's `view` of them, and a completion's text is the action in the environment's own words.
 The policy samples everything between `<|act|>` and `<|end|>`, both the action and its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary
-from dreamgym.protocols import LLM
+from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Completion, Observation, Task, Trajectory
 
 
@@ -29,8 +30,8 @@ class Conversation:
 class Agent:
     """A policy that acts in many episodes at once."""
 
-    def __init__(self, llm: LLM, vocabulary: Vocabulary, *, max_action_tokens: int = 24) -> None:
-        self.llm, self.vocabulary, self.max_action_tokens = llm, vocabulary, max_action_tokens
+    def __init__(self, llm: LLM, vocabulary: Vocabulary, domain: Domain, *, max_action_tokens: int = 24) -> None:
+        self.llm, self.vocabulary, self.domain, self.max_action_tokens = llm, vocabulary, domain, max_action_tokens
 
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Conversation]:
         """One conversation per task; `name` keeps the sessions of different rollouts apart."""
@@ -47,8 +48,9 @@ class Agent:
     ) -> list[Completion]:
         """One action per conversation, which grows by the observation and by what was sampled."""
         words = self.vocabulary
-        for conversation, observation in zip(conversations, observations, strict=True):
-            conversation.ids += [words[STATE], *words.encode(observation.text), words[ACT]]
+        views = [self.domain.view(observation) for observation in observations]
+        for conversation, view in zip(conversations, views, strict=True):
+            conversation.ids += [words[STATE], *words.encode(view.text), words[ACT]]
         completions = self.llm.generate(
             [conversation.ids for conversation in conversations],
             max_tokens=self.max_action_tokens,
@@ -59,21 +61,22 @@ class Agent:
         )
         for conversation, completion in zip(conversations, completions, strict=True):
             conversation.ids += completion.ids
-        return completions
+        return [replace(completion, text=view.resolve(completion.text)) for completion, view in zip(completions, views, strict=True)]
 
     def end(self, conversations: Sequence[Conversation]) -> None:
         """Free what the engine keeps for these conversations."""
         self.llm.release([conversation.session for conversation in conversations])
 
 
-def demonstration(trajectory: Trajectory, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
+def demonstration(trajectory: Trajectory, vocabulary: Vocabulary, domain: Domain) -> tuple[list[int], list[float]]:
     """A logged episode in the agent's layout: token ids, and weights that are 1.0 on actions and their ends, else 0.0."""
     words = vocabulary
     ids = [words[TASK], *words.encode(trajectory.task.instruction)]
     weights = [0.0] * len(ids)
     for transition in trajectory.transitions:
-        given = [words[STATE], *words.encode(transition.state.text), words[ACT]]
-        said = [*words.encode(transition.action), words[END]]
+        view = domain.view(transition.state)
+        given = [words[STATE], *words.encode(view.text), words[ACT]]
+        said = [*words.encode(view.refer(transition.action)), words[END]]
         ids += given + said
         weights += [0.0] * len(given) + [1.0] * len(said)
     return ids, weights

@@ -33,14 +33,17 @@ def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration"
 
 
 def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> C:
-    """Read a TOML file as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it."""
+    """Read a TOML file as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it.
+
+    A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"No configuration file '{path}'. Give the path of a TOML file, for example configs/quickstart.toml.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
-    return build(kind, merge(values, overrides or {}), where=str(path))
+    return build(kind, _laid_over(kind().model_dump(), merge(values, overrides or {})), where=str(path))
 
 
 def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +58,17 @@ def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"Cannot set '{dotted}': '{parent}' is a value, not a block.")
         node[leaf] = value
     return result
+
+
+def _laid_over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _laid_over(defaults[key], values[key]) for key in defaults.keys() & values.keys() if _are_blocks(defaults[key], values[key])
+    }
+    return {**defaults, **values, **both}
+
+
+def _are_blocks(*values: Any) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def dump(config: Config) -> str:

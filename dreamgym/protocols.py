@@ -23,6 +23,7 @@ from dreamgym.types import (
     Trajectory,
     Transition,
     Verdict,
+    View,
 )
 
 
@@ -100,6 +101,11 @@ class Domain(Protocol):
 
     def abstract(self, raw: dict[str, Any]) -> Observation: ...
     def canonical(self, action: Action) -> Action: ...
+
+    def view(self, observation: Observation) -> View:
+        """How the agent sees a state: the same text with short references for names that could only be memorised."""
+        ...
+
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None: ...
     def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str: ...
     def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict: ...

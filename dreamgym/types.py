@@ -38,6 +38,29 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A state as the agent reads it, and what its references stand for: {"1": "b835"} turns `click[1]` into `click[b835]`.
+
+    A policy that sees names learns which names were good; one that sees `[1]` must read the line. The same for real and dreamed states.
+    """
+
+    text: str
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def resolve(self, action: Action) -> Action:
+        """The agent's action in the environment's words."""
+        head, bracket, rest = action.partition("[")
+        name = self.names.get(rest.removesuffix("]"))
+        return f"{head}[{name}]" if bracket and rest.endswith("]") and name else action
+
+    def refer(self, action: Action) -> Action:
+        """The environment's action in the agent's words: the inverse of `resolve`."""
+        head, bracket, rest = action.partition("[")
+        reference = next((short for short, name in self.names.items() if f"{name}]" == rest), None)
+        return f"{head}[{reference}]" if bracket and reference else action
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What a model produced, as tokens. `ids` were sampled; they are never decoded and encoded again.
 

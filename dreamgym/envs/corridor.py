@@ -24,7 +24,7 @@ from pydantic import Field
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
 from dreamgym.errors import UsageError
-from dreamgym.types import Action, Memory, Observation, Task, Trajectory, Transition, Verdict
+from dreamgym.types import Action, Memory, Observation, Task, Trajectory, Transition, Verdict, View
 
 ACTIONS: tuple[Action, ...] = ("left", "right", "take", "open")
 SHARES: Mapping[str, tuple[float, float]] = {"train": (0.0, 0.6), "dev": (0.6, 0.8), "test": (0.8, 1.0)}
@@ -124,7 +124,6 @@ class Corridor:
     """
 
     name = "corridor"
-    atoms = (r"\[[^\[\]\n]+\]",)
 
     def __init__(self, config: CorridorConfig) -> None:
         self.config = config
@@ -169,6 +168,7 @@ class CorridorDomain:
     """The `Domain` of corridors: it reads instructions and states, and knows no task's goal record."""
 
     name = "corridor"
+    atoms = (r"\[[^\[\]\n]+\]",)
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: where we are, what we carry, what can be done."""
@@ -182,6 +182,10 @@ class CorridorDomain:
     def canonical(self, action: Action) -> Action:
         """One spelling for actions the corridor cannot tell apart."""
         return canonical(action)
+
+    def view(self, observation: Observation) -> View:
+        """The state itself: rooms have no names to hide."""
+        return View(observation.text)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """Whether the state offers the action; None when the text is no state of a corridor."""

@@ -22,7 +22,7 @@ class Replay:
     real_success: bool
     ended: bool  # the dream terminated (rather than running into the horizon)
     agreeing_steps: int  # next states equal before the first divergence
-    steps: int
+    steps: int  # taken in the real environment, which may have ended before the dream did
     diverged: bool
     unguarded_success: bool  # the model's own claim, before the guard
 
@@ -71,9 +71,10 @@ def summarise(replays: Sequence[Replay]) -> Fidelity:
 
 def _replay(episode: Trajectory, env: Env, domain: Domain) -> Replay:
     env.reset(episode.task)
-    agreeing, diverged, reward, terminated = 0, False, 0.0, False
+    steps, agreeing, diverged, reward, terminated = 0, 0, False, 0.0, False
     for transition in episode.transitions:
         raw, reward, terminated = env.step(transition.action)
+        steps += 1
         if not diverged and domain.abstract(raw) == transition.next_state:
             agreeing += 1
         else:
@@ -87,7 +88,7 @@ def _replay(episode: Trajectory, env: Env, domain: Domain) -> Replay:
         real_success=terminated and reward >= 1.0,
         ended=last.terminated,
         agreeing_steps=agreeing,
-        steps=len(episode.turns),
+        steps=steps,
         diverged=diverged,
         unguarded_success=last.terminated and claim >= 1.0,
     )

@@ -16,12 +16,15 @@ from dreamgym.layout import END, Vocabulary
 from dreamgym.protocols import Domain, ReplayBuffer
 from dreamgym.types import Task, Trajectory, Transition
 
+RELABELLED = "/as/"  # in the id of a copy, between the trajectory it was made from and its other task
+
 
 class SegmentWeights(Config):
-    """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; the outcome is short and decides much."""
+    """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; here the short segments
+    that decide (what is yes and what is no in a purchase, and the outcome) weigh more."""
 
     start: float = 0.2
-    reasoning: float = 1.0
+    reasoning: float = 1.5
     state: float = 1.0
     reward: float = 2.0
     task: float = 1.0
@@ -80,7 +83,7 @@ def shown_memories(trajectories: Sequence[Trajectory], replay: ReplayBuffer, dom
                 places.append((i, t))
                 states.append(transition.state.text)
                 actions.append(transition.action)
-                owners.append(trajectory.id)
+                owners.append(trajectory.id.partition(RELABELLED)[0])
     found = replay.search(states, actions, k=k, env=trajectories[0].task.env, exclude=owners) if places else []
     for (i, t), row in zip(places, found, strict=True):
         shown[i][t] = tuple(domain.brief(neighbour.memory) for neighbour in row)
@@ -115,7 +118,7 @@ def _relabelled(trajectory: Trajectory, task: Task, domain: Domain) -> Trajector
         bare = replace(turn.transition, reward=0.0, reasoning="")
         turns.append(replace(turn, transition=replace(bare, reasoning=domain.explain(task, past, bare))))
         past.append(turns[-1].transition)
-    return replace(trajectory, id=f"{trajectory.id}/as/{task.id}", task=task, turns=tuple(turns), success=False)
+    return replace(trajectory, id=f"{trajectory.id}{RELABELLED}{task.id}", task=task, turns=tuple(turns), success=False)
 
 
 def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[str, str]]:

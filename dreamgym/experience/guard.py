@@ -4,7 +4,8 @@ Two rules stand between the experience model and the policy, both the Domain's, 
 
 * **admissibility** (before): an action that names nothing in the state is answered by the failure-state rule of the paper's
   section 4.1, nothing happens and the reward is zero, and never by imagination;
-* **grounded success** (after): a positive terminal reward stands only when the state and history show what the instruction asks for.
+* **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
+  instruction asks for.
 
 The guard only ever lowers a reward. Its verdicts travel with the transition, and the replay buffer admits only what passed.
 """
@@ -44,16 +45,16 @@ class Guard:
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""
         self.counts["asked"] += 1
-        if not self.config.grounding or not (prediction.terminated and prediction.reward > 0):
+        if not self.config.grounding or prediction.reward <= 0:
             return prediction
-        claim = Transition(query.state, query.action, prediction.next_state, prediction.reward, True, prediction.reasoning)
+        claim = Transition(query.state, query.action, prediction.next_state, prediction.reward, prediction.terminated, prediction.reasoning)
         verdict = self.domain.check(query.task.instruction, query.history, claim)
         self.counts["success_granted" if verdict.passed else "success_refused"] += 1
         return Prediction(
             reasoning=prediction.reasoning,
             next_state=prediction.next_state,
             reward=prediction.reward if verdict.passed else 0.0,
-            terminated=True,
+            terminated=prediction.terminated,
             verdict=verdict,
             neighbours=prediction.neighbours,
             raw_reward=prediction.raw_reward,

@@ -20,7 +20,7 @@ from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Tran
 class ExperienceConfig(Config):
     """How the experience model is asked."""
 
-    k: int = 2
+    k: int = 1
     """Retrieved memories per step; 0 is the ablation without replay."""
     reasoning: bool = True
     history: int = 16

@@ -118,6 +118,8 @@ def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int
         max_position_embeddings=max_positions,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
+        # transformers' 0.02 suits widths of thousands; at 128 it starts attention so flat that copying is learnt much later.
+        initializer_range=shape["width"] ** -0.5,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

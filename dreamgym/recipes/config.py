@@ -43,8 +43,8 @@ class ModelBlock(Config):
 class RLBlock(Config):
     """One call of the loop."""
 
-    iterations: int = 30
-    tasks_per_iter: int = 16
+    iterations: int = 60
+    tasks_per_iter: int = 32
     group_size: int = 8
     train_tasks: int = 2000
     max_real_steps: int | None = None
@@ -54,9 +54,9 @@ class RLBlock(Config):
     algorithm: GRPOConfig = GRPOConfig()
     learner: LearnerConfig = LearnerConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
-    probe_every: int = 5
+    probe_every: int = 10
     """Iterations between gap measurements; 0 never probes."""
-    probe_tasks: int = 64
+    probe_tasks: int = 48
     max_gap: float = 0.15
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback"] = "rollback"
@@ -82,11 +82,11 @@ class RunConfig(Config):
     model: ModelBlock = ModelBlock()
     experience: ExperienceConfig = ExperienceConfig()
     segments: SegmentWeights = SegmentWeights()
-    experience_training: SFTConfig = SFTConfig(epochs=100.0, seconds=360.0, lr=3e-3, batch_tokens=4096)
+    experience_training: SFTConfig = SFTConfig(epochs=100.0, seconds=360.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
-    warm: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
-    sft: SFTConfig = SFTConfig(epochs=40.0, lr=1e-3, batch_tokens=4096)
-    sft_patience: int = 3
+    warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
+    sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)
+    sft_patience: int = 2
     dream: RLBlock = RLBlock()
     s2r: RLBlock = RLBlock(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)

@@ -50,7 +50,7 @@ class Parts:
 
     def agent(self, model: Any) -> Agent:
         """The policy that samples from `model`, which may be in training."""
-        return Agent(hf.HFEngine(model, self.tokenizer), self.words)
+        return Agent(hf.HFEngine(model, self.tokenizer), self.words, self.family.domain)
 
     def real(self) -> EnvPool:
         """A fresh set of real environments, with its own count of steps."""
@@ -89,7 +89,8 @@ def learn_tokenizer(logs: Sequence[Trajectory], domain: Domain, vocab_size: int)
     texts = [trajectory.task.instruction for trajectory in logs]
     for trajectory in logs:
         for t in trajectory.transitions:
-            texts += [t.state.text, t.action, t.reasoning, t.next_state.text]
+            view = domain.view(t.state)
+            texts += [t.state.text, t.action, view.text, view.refer(t.action), t.reasoning, t.next_state.text]
     return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=domain.atoms)
 
 
@@ -112,7 +113,7 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:
     """Ids and weights of every successful logged episode, in the agent's layout."""
-    rows = [demonstration(trajectory, parts.words) for trajectory in parts.logs if trajectory.success]
+    rows = [demonstration(trajectory, parts.words, parts.family.domain) for trajectory in parts.logs if trajectory.success]
     return [ids for ids, _ in rows], [weights for _, weights in rows]
 
 

@@ -86,24 +86,24 @@ def converge_sft(run: RunDir, parts: Parts) -> None:
     config, model = parts.config, parts.load("experience")
     agent, real = parts.agent(model), parts.real()
     dev = parts.family.tasks("dev", config.eval.dev_tasks, seed=build.DEV_SEED)
-    best, since, curve = -1.0, 0, []
-
-    def judge(epoch: int) -> bool:
-        nonlocal best, since
-        rates = [success(evaluate(agent, real, dev, max_steps=parts.family.max_steps, temperature=t, seed=7)).value for t in (0.0, 1.0)]
-        curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1]})
-        since = 0 if rates[0] > best else since + 1
-        if rates[0] > best:
-            best = rates[0]
-            parts.save(model, "sft")
-        return since >= config.sft_patience
-
     ids, weights = build.demonstrations(parts)
-    per_epoch = max(1, sum(len(row) for row in ids) // config.sft.batch_tokens)
-    losses = _fit(
-        run, "sft", model, ids, weights, config.sft, on_step=lambda step: step % (2 * per_epoch) == 0 and judge(step // per_epoch)
-    )
-    run.mark("sft", losses | {"dev_success": best, "curve": curve, "real_steps_dev": real.steps})
+    steps_per_epoch = max(1, sum(len(row) for row in ids) // config.sft.batch_tokens)
+    curve = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
+
+    def judge(step: int) -> bool:
+        """Measure, keep the best, and say whether it has stopped rising."""
+        rates = [success(evaluate(agent, real, dev, max_steps=parts.family.max_steps, temperature=t, seed=7)).value for t in (0.0, 1.0)]
+        if all(rates[0] > seen["greedy"] for seen in curve):
+            parts.save(model, "sft")
+        curve.append({"epoch": step / steps_per_epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": real.steps})
+        run.mark("sft-curve", {"curve": curve})
+        best = max(range(len(curve)), key=lambda k: curve[k]["greedy"])
+        return len(curve) - 1 - best >= config.sft_patience
+
+    losses = _fit(run, "sft", model, ids, weights, config.sft, on_step=lambda step: step % (2 * steps_per_epoch) == 0 and judge(step))
+    if not curve:
+        judge(int(losses["steps"]))
+    run.mark("sft", losses | {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": real.steps})
 
 
 def practise(run: RunDir, parts: Parts, name: str, *, start: str, block: RLBlock, dreaming: bool) -> None:
@@ -256,6 +256,7 @@ class Practice:
     def _resume(self) -> None:
         path = self.run.path / "checkpoints" / f"{self.name}.pt"
         if not path.exists():
+            self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
         state = torch.load(path, weights_only=True)
         self.learner.load_state_dict(state["learner"])

@@ -48,6 +48,9 @@ def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str]
 
 def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases of one seed in one run directory. The same call on the same directory resumes."""
+    from transformers.utils import logging as hub_logging
+
+    hub_logging.disable_progress_bar()  # ours say what is being done; theirs would say that a small file was read
     with RunDir.open(path, configuration.dump(config)) as run:
         say("1/7 logs: scripted shoppers of mixed skill in the real environment")
         shared = phases.gather(run, config)

@@ -25,7 +25,7 @@ from dreamgym.types import Trajectory
 class LearnerConfig(Config):
     """How gradients become steps."""
 
-    lr: float = 3e-4
+    lr: float = 5e-4
     weight_decay: float = 0.0
     grad_clip: float = 0.5
     minibatches: int = 4
@@ -34,7 +34,8 @@ class LearnerConfig(Config):
     micro_tokens: int = 16_384
     temperature: float = 1.0
     """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
-    bf16: bool = False
+    bf16: bool = True
+    """Matrix products in bfloat16; the log-probs of the behaviour policy are then recomputed at the same precision."""
     seed: int = 0
 
 
@@ -105,6 +106,7 @@ class Learner:
     def _optimise(self, rows: list[Row]) -> dict[str, float]:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
+        mismatch = self._recompute(rows) if self.config.bf16 else 0.0
         steps = 0
         self.model.train()
         for _ in range(self.config.epochs):
@@ -115,7 +117,27 @@ class Learner:
         self.model.eval()
         per_token = max(1.0, sums.pop("trained"))
         grad_norm = sums.pop("grad_norm") / max(1, steps)
-        return {name: value / per_token for name, value in sums.items()} | {"grad_norm": grad_norm, "steps": float(steps)}
+        found = {name: value / per_token for name, value in sums.items()}
+        return found | {"grad_norm": grad_norm, "steps": float(steps), "mismatch": mismatch}
+
+    @torch.no_grad()
+    def _recompute(self, rows: list[Row]) -> float:
+        """Replace the sampler's log-probs by the learner's own, so that the ratio starts at 1 when the two compute at different precision.
+
+        Returns the mean absolute difference between the two, in nats.
+        """
+        difference, tokens = 0.0, 0
+        ids, masks = [row.ids for row in rows], [row.mask for row in rows]
+        for batch in micro_batches(ids, masks, range(len(rows)), tokens=self.config.micro_tokens):
+            chosen = batch.weights[:, 1:] != 0
+            fresh, _ = token_logprobs(self.model, batch, temperature=self.config.temperature, bf16=True)
+            sampled = padded([row.logprobs for row in rows], batch)[:, 1:]
+            difference += float((fresh - sampled[chosen]).abs().sum())
+            tokens += len(fresh)
+            sampled[chosen] = fresh
+            for i, values, length in zip(batch.rows, sampled.tolist(), batch.lengths.tolist(), strict=True):
+                rows[i].logprobs = [0.0, *values[: length - 1]]
+        return difference / max(1, tokens)
 
     def _step(self, rows: list[Row], chosen: Sequence[int], sums: dict[str, float]) -> float:
         """One optimiser step on the chosen rows; returns the gradient's norm before clipping."""

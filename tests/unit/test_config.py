@@ -98,3 +98,15 @@ def test_a_configuration_cannot_be_changed():
 def test_what_is_dumped_reads_back_as_the_same(name: str, sizes: list[int], guard: bool, limit: int | None, temperature: float):
     settings = Settings(name=name, sizes=tuple(sizes), guard=guard, limit=limit, dream=Dream(temperature=temperature))
     assert build(Settings, tomllib.loads(dump(settings))) == settings
+
+
+def test_a_block_that_a_file_opens_keeps_its_other_values(tmp_path: Path):
+    class Inner(Config):
+        a: int = 1
+        b: int = 2
+
+    class Outer(Config):
+        inner: Inner = Inner(b=7)
+
+    (tmp_path / "c.toml").write_text("[inner]\na = 5\n")
+    assert read(Outer, tmp_path / "c.toml") == Outer(inner=Inner(a=5, b=7))

@@ -36,11 +36,11 @@ QUALITIES = {  # adjectives, so that a title's only noun is the thing itself (th
     ),
     "lamp": (
         ("wooden", "metallic", "ceramic", "wireless", "foldable", "rustic"),
-        ("modern", "vintage", "tall", "compact", "bright", "dimmable"),
+        ("modern", "vintage", "upright", "compact", "bright", "dimmable"),
     ),
     "chair": (
         ("wooden", "metallic", "padded", "foldable", "woven", "rigid"),
-        ("modern", "rustic", "tall", "compact", "ergonomic", "swivel"),
+        ("modern", "rustic", "upright", "compact", "ergonomic", "swivel"),
     ),
     "rug": (
         ("soft", "woven", "fleecy", "washable", "silky", "reversible"),

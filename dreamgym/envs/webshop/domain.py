@@ -13,7 +13,7 @@ from typing import Any
 
 from dreamgym.envs.webshop.shop import parse
 from dreamgym.errors import UsageError
-from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict
+from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
 DONE = "purchase done"
 HOME = "shop home\n[search]"
@@ -125,6 +125,10 @@ class ShopDomain:
         name, argument = parse(action)
         return f"{name}[{argument}]" if argument is not None else action
 
+    def view(self, observation: Observation) -> View:
+        """Results by their place on the page, `[1]` to `[10]`, instead of by ASIN: an agent should choose by what a line says."""
+        return _view(observation.text)
+
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """Whether the action names something that can be done here: a search, or an element of the page."""
         if observation.text == DONE:
@@ -157,6 +161,8 @@ class ShopDomain:
         """Whether a claimed success stands on what the state shows. It never turns a failure into a success."""
         if parse(claim.action) != ("click", "buy now"):
             return Verdict(False, ("success without a purchase",))
+        if not claim.terminated:
+            return Verdict(False, ("a purchase without an end",))
         wanted, item = requirements(instruction), read_item(claim.state.text)
         if wanted is None:
             return Verdict(False, ("the instruction cannot be read",))
@@ -186,6 +192,15 @@ class ShopDomain:
 def elements(state: str) -> tuple[str, ...]:
     """What a state offers to click, in order."""
     return tuple(ELEMENT.findall(state))
+
+
+@lru_cache(maxsize=65536)
+def _view(state: str) -> View:
+    names = {str(i): row[0] for i, row in enumerate(RESULT.findall(state), start=1)}
+    text = state
+    for short, name in names.items():
+        text = text.replace(f"[{name}]", f"[{short}]", 1)
+    return View(text, names)
 
 
 def _missing(wanted: Requirements, item: Item, seen: str) -> Verdict:
@@ -221,13 +236,14 @@ def _explain_purchase(instruction: str, state: str, success: bool) -> str:
 
 @lru_cache(maxsize=65536)
 def _abstract(text: str) -> str:
-    lines = [line for line in text.lower().split("\n") if line.strip()]
+    text = re.sub(r"(button_\]\n)\s*\n(?=\$|price: )", r"\1untitled\n", text.lower())  # the original's data holds products without a title
+    lines = [line for line in text.split("\n") if line.strip()]
     if lines[0].startswith("thank you"):
         return DONE
     if lines[0] == "webshop":
         return HOME
     lines = [line for line in lines if not line.startswith("you have clicked ")][2:]  # drops the two instruction lines
-    nodes = [(match[2], True, bool(match[1])) if (match := BUTTON.match(line)) else (line.strip(), False, False) for line in lines]
+    nodes = [(match[2], True, bool(match[1])) if (match := BUTTON.match(line)) else (_prose(line), False, False) for line in lines]
     labels = [text for text, is_button, _ in nodes if is_button]
     if "buy now" in labels:
         return _abstract_item(nodes)
@@ -247,6 +263,11 @@ def _abstract_results(nodes: Sequence[tuple[str, bool, bool]], number: str) -> s
             rows.append(f"[{text}] {_whole(nodes[i + 2][0])} {nodes[i + 1][0]}")
     listed = [f"[{name}]" for name in ("next >", "< prev", "back to search") if name in buttons]
     return "\n".join([f"results {number}", *rows, "".join(listed)])
+
+
+def _prose(line: str) -> str:
+    """Text that is not for clicking, without the brackets that would say it is."""
+    return line.strip().replace("[", "(").replace("]", ")")
 
 
 def _whole(price: str) -> str:

@@ -50,14 +50,15 @@ def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any
     """A goal of `level` requirements that `product` meets, or None when it has too few features for the level."""
     qualities = list(product.attributes[:2])
     options = {name: rng.choice(values) for name, values in product.options.items()}
-    kinds = ["quality"] * (len(qualities) - 1) + ["option"] * len(options) + ["price"]
+    bounds = price_bounds(product.price)
+    kinds = ["quality"] * (len(qualities) - 1) + ["option"] * len(options) + ["price"] * (len(bounds) >= 2)
     if level - 1 > len(kinds):
         return None
     extra = rng.sample(kinds, level - 1)
     kept = sorted(rng.sample(qualities, 1 + extra.count("quality")), key=qualities.index)
     names = sorted(rng.sample(sorted(options), extra.count("option")))
     chosen = {name: options[name] for name in names}
-    bound = sorted(rng.sample(price_bounds(product.price), 2))[1] if "price" in extra else NO_BOUND
+    bound = sorted(rng.sample(bounds, 2))[1] if "price" in extra else NO_BOUND
     return {
         "asin": product.asin,
         "category": product.category,

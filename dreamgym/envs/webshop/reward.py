@@ -69,7 +69,7 @@ ADJECTIVES = frozenset(
         "wireless",
         "rustic",
         "modern",
-        "tall",
+        "upright",
         "compact",
         "bright",
         "dimmable",
@@ -156,7 +156,7 @@ def _title_score(mine: str, theirs: str) -> float:
 
 
 def _has_attribute(product: Product, attribute: str) -> bool:
-    if any(token_set_ratio(attribute, own) > 85 for own in product.attributes):
+    if any(token_set_ratio(own, attribute) > 85 for own in product.attributes):
         return True
     texts = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
     return any(attribute in text for text in texts)

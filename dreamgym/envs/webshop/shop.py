@@ -83,13 +83,15 @@ class WebShop:
         """Raw observation, reward and whether a purchase was made. An invalid action changes nothing."""
         session = self._session()
         name, argument = parse(action)
+        before = session.purchase
         if name == "search" and argument:
             session.page, session.words, session.number = "results", tuple(argument.split(" ")), 1
             session.product, session.options = None, {}
         elif name == "click" and argument in self._clickables() and argument != "search":
             self._click(session, argument)
-        score = session.purchase.score if session.purchase else 0.0
-        return self._raw(), float(score >= 1.0) if self.outcome else score, session.page == "done"
+        bought = session.purchase if session.purchase is not before else None
+        score = bought.score if bought else 0.0
+        return self._raw(), float(score >= 1.0) if self.outcome else score, bought is not None
 
     def _click(self, session: Session, target: str) -> None:
         if target == BACK.lower():

@@ -1,0 +1,390 @@
+"""GRPO's numbers, worked by hand or by slow obvious loops, and the learner's gradients on a Llama small enough to check."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from dreamgym.config import build
+from dreamgym.errors import ConfigError, InvariantError, UsageError
+from dreamgym.returns import GroupStatistics, statistics
+from dreamgym.train.algos import grpo
+from dreamgym.train.algos.grpo import GRPO, GRPOConfig
+from dreamgym.train.batch import cut, pad, rows_of
+from dreamgym.train.forward import token_logprobs
+from dreamgym.train.learner import Learner, LearnerConfig
+from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn
+
+SHAPE = {
+    "vocab_size": 20, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def tiny(seed: int = 0, kind: Any = LlamaForCausalLM, config: Any = LlamaConfig) -> Any:
+    torch.manual_seed(seed)
+    return kind(config(**SHAPE)).eval()
+
+
+def plain_logprobs(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """[T-1] log-probabilities of ids[1:], by transformers' own forward."""
+    scores = torch.log_softmax(model(torch.tensor([list(ids)])).logits[0, :-1].float(), -1)
+    return scores[torch.arange(len(ids) - 1), torch.tensor(list(ids[1:]))]
+
+
+def completion(model: Any, prompt: Sequence[int], ids: Sequence[int], shift: float = 0.0) -> Completion:
+    """As if sampled from `model`, whose log-probabilities have since moved by `-shift`."""
+    with torch.no_grad():
+        logprobs = plain_logprobs(model, [*prompt, *ids])[len(prompt) - 1 :] + shift
+    return Completion(tuple(prompt), tuple(ids), tuple(logprobs.tolist()), "", "stop")
+
+
+def trajectory(reward: float, *said: Completion, error: str | None = None) -> Trajectory:
+    state = Observation("s")
+    rewards = [0.0] * (len(said) - 1) + [reward]
+    turns = tuple(Turn(Transition(state, "a", state, r, r == rewards[-1]), c) for r, c in zip(rewards, said, strict=True))
+    return Trajectory("t", Task("t", "i", "e"), "real", turns, reward >= 1, error=error)
+
+
+def gradients(model: Any) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def step(
+    groups: Sequence[Sequence[Trajectory]], *, seed: int = 0, model: Any = None, algorithm: dict[str, Any] | None = None, **config: Any
+):
+    """(model, gradient, metrics) after one update, without clipping, in one mini-batch."""
+    model = model or tiny(seed)
+    defaults = {"minibatches": 1, "grad_clip": 1e9, "lr": 1e-3, "bf16": False}
+    learner = Learner(model, grpo.make(**(algorithm or {})), LearnerConfig(**(defaults | config)))
+    metrics = learner.update(groups)
+    return model, gradients(model).clone(), metrics
+
+
+def random_groups(model: Any, *, groups: int = 3, size: int = 4, shift: float = 0.3) -> list[list[Trajectory]]:
+    """Rollouts of uneven lengths, two turns each, sampled by slightly other weights."""
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(groups):
+        group = []
+        for _ in range(size):
+            first = completion(
+                model, rng.integers(2, 20, rng.integers(2, 9)), rng.integers(2, 20, rng.integers(1, 5)), rng.normal() * shift
+            )
+            more = [*first.prompt_ids, *first.ids, *rng.integers(2, 20, rng.integers(1, 6))]
+            second = completion(model, more, rng.integers(2, 20, rng.integers(1, 5)), rng.normal() * shift)
+            group.append(trajectory(float(rng.random()), first, second))
+        made.append(group)
+    return made
+
+
+# --- advantages -------------------------------------------------------------------------------------------------------------------
+
+
+def advantages(*returns: float, **config: Any) -> list[float]:
+    return GRPO(GRPOConfig(**config)).advantages(GroupStatistics(returns))
+
+
+def test_advantages_as_worked_by_hand():
+    # one success in four: mean 1/4, variance 3/16, deviation sqrt(3)/4
+    assert advantages(1, 0, 0, 0) == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], abs=1e-5)
+    assert advantages(1, 0) == pytest.approx([1, -1], abs=1e-5)
+    assert advantages(1, 0, 0, 0, normalise="mean") == [0.75, -0.25, -0.25, -0.25]
+    assert advantages(0.5, 0.0, 1.0) == pytest.approx([0, -math.sqrt(1.5), math.sqrt(1.5)], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("returns", "kind"), [((), "single"), ((1,), "single"), ((0, 0), "failed"), ((1, 1), "succeeded"), ((0.5, 0.5), "even")]
+)
+def test_a_group_without_variance_and_a_group_of_one_teach_nothing(returns: tuple[float, ...], kind: str):
+    assert GroupStatistics(returns).kind == kind
+    assert advantages(*returns) == [0.0] * len(returns)
+
+
+def test_equal_returns_that_floats_cannot_add_exactly_are_still_without_variance():
+    assert advantages(*[0.1] * 7) == [0.0] * 7
+
+
+def test_negative_advantages_can_be_weakened_or_dropped():
+    assert advantages(1, 0, 0, 0, normalise="mean", negative_weight=0.5) == [0.75, -0.125, -0.125, -0.125]
+    assert [abs(a) for a in advantages(1, 0, 0, 0, normalise="mean", negative_weight=0.0)] == [0.75, 0, 0, 0]
+
+
+def test_advantages_match_a_slow_obvious_loop():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        returns = rng.choice([0.0, 0.25, 1.0], size=rng.integers(2, 9)).tolist()
+        mean = sum(returns) / len(returns)
+        deviation = math.sqrt(sum((r - mean) ** 2 for r in returns) / len(returns))
+        expected = [(r - mean) / (deviation + 1e-6) if deviation > 1e-6 else 0.0 for r in returns]
+        assert advantages(*returns) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_failed_rollout_is_out_of_the_baseline_and_is_no_zero():
+    said = Completion((2,), (3,), (0.0,), "", "stop")
+    found = statistics([trajectory(1.0, said), trajectory(0.0, said), trajectory(0.0, said, error="the server went away")])
+    assert found.returns == (1.0, 0.0) and found.mean == 0.5
+
+
+# --- the loss ---------------------------------------------------------------------------------------------------------------------
+
+
+def loss(
+    logprobs: Sequence[float], old: Sequence[float], adv: Sequence[float], *, z: float = 1.0, ref: Sequence[float] | None = None, **config
+):
+    """(loss, gradient by each log-probability, sums)"""
+    x = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
+    reference = None if ref is None else torch.tensor(ref, dtype=torch.float64)
+    value, sums = GRPO(GRPOConfig(**config)).loss(
+        x, torch.tensor(old, dtype=torch.float64), torch.tensor(adv, dtype=torch.float64), normaliser=z, reference=reference
+    )
+    value.backward()
+    return value.item(), x.grad.tolist(), sums
+
+
+def test_on_policy_the_gradient_is_minus_the_advantage_over_the_normaliser():
+    value, gradient, _ = loss([-1.0, -2.0, -0.5], [-1.0, -2.0, -0.5], [2.0, -1.0, 0.0], z=4.0)
+    assert value == pytest.approx(-0.25) and gradient == pytest.approx([-0.5, 0.25, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"),
+    [
+        (1.27, 1.0, True),
+        (1.29, 1.0, False),  # good and already likelier than 1 + 0.28: enough
+        (0.5, 1.0, True),  # good and less likely: bring it back, however far
+        (0.81, -1.0, True),
+        (0.79, -1.0, False),  # bad and already less likely than 1 - 0.2: enough
+        (2.0, -1.0, True),  # bad and likelier: bring it back, however far
+    ],
+)
+def test_the_clip_stops_moves_that_went_far_enough_and_no_others(ratio: float, advantage: float, moves: bool):
+    _, (gradient,), sums = loss([math.log(ratio)], [0.0], [advantage])
+    assert gradient == pytest.approx(-ratio * advantage if moves else 0.0)
+    assert sums["clipped"] == float(not moves)
+
+
+def test_the_loss_matches_a_slow_obvious_loop():
+    rng = np.random.default_rng(1)
+    logprobs, old, ref = (-rng.random((3, 40)) * 2).tolist()
+    adv = rng.normal(size=40).tolist()
+    total = kl = clipped = 0.0
+    for lp, o, a, r in zip(logprobs, old, adv, ref, strict=True):
+        rho = math.exp(lp - o)
+        bounded = min(max(rho, 0.8), 1.28)
+        total -= min(rho * a, bounded * a)
+        clipped += rho * a > bounded * a
+        kl += math.exp(r - lp) - 1 - (r - lp)
+    value, _, sums = loss(logprobs, old, adv, z=40.0, ref=ref, kl_coef=0.1)
+    assert value == pytest.approx((total + 0.1 * kl) / 40) and sums["kl"] == pytest.approx(kl) and sums["clipped"] == clipped
+
+
+def test_k3_is_zero_at_the_reference_positive_elsewhere_and_pulls_back_to_it():
+    assert loss([-1.0], [-1.0], [0.0], ref=[-1.0], kl_coef=1.0)[2]["kl"] == 0.0
+    above, (down,), _ = loss([-1.0], [-1.0], [0.0], ref=[-2.0], kl_coef=1.0)
+    below, (up,), _ = loss([-1.0], [-1.0], [0.0], ref=[-0.5], kl_coef=1.0)
+    assert above == pytest.approx(math.exp(-1)) and below == pytest.approx(math.exp(0.5) - 1.5)
+    assert down == pytest.approx(1 - math.exp(-1)) and up == pytest.approx(1 - math.exp(0.5))
+    assert loss([-1.0], [-1.0], [0.0], ref=[-9.0])[2].keys() == {"clipped", "approx_kl"}  # without a coefficient none is computed
+
+
+def test_k3_estimates_the_kl_divergence():
+    torch.manual_seed(0)
+    p, q = torch.log_softmax(torch.randn(6), 0), torch.log_softmax(torch.randn(6), 0)
+    expected = sum(math.exp(p[i]) * loss([p[i].item()], [p[i].item()], [0.0], ref=[q[i].item()], kl_coef=1.0)[2]["kl"] for i in range(6))
+    assert expected == pytest.approx((p.exp() * (p - q)).sum().item(), abs=1e-6)
+
+
+def test_unknown_switches_name_the_nearest_known_one():
+    with pytest.raises(ConfigError, match="Did you mean 'clip_low'"):
+        grpo.make(clip_lo=0.1)
+    assert build(GRPOConfig, {}).clip_high == 0.28
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_turns_that_go_on_share_a_row_and_a_slid_window_opens_another():
+    a = Completion((1, 2), (3, 4), (-0.1, -0.2), "", "stop")
+    b = Completion((1, 2, 3, 4, 5), (6,), (-0.3,), "", "stop")
+    c = Completion((2, 5, 6), (7,), (-0.4,), "", "stop")
+    first, second = rows_of(trajectory(1.0, a, b, c), 9)
+    assert (first.ids, first.mask) == ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1])
+    assert first.logprobs == [0, 0, -0.1, -0.2, 0, -0.3] and first.trajectory == second.trajectory == 9
+    assert (second.ids, second.mask, second.logprobs) == ([2, 5, 6, 7], [0, 0, 0, 1], [0, 0, 0, -0.4])
+
+
+def test_lots_hold_every_row_once_and_no_more_positions_than_allowed():
+    rng = np.random.default_rng(0)
+    ids = [[0] * int(n) for n in rng.integers(1, 40, 50)]
+    lots = cut(ids, range(50), tokens=100)
+    assert sorted(i for lot in lots for i in lot) == list(range(50))
+    assert all(len(lot) == 1 or len(lot) * max(len(ids[i]) for i in lot) <= 100 for lot in lots)
+
+
+@pytest.mark.parametrize("kind", [(LlamaForCausalLM, LlamaConfig), (Qwen2ForCausalLM, Qwen2Config)])
+def test_padding_and_company_do_not_change_log_probabilities(kind: tuple[Any, Any]):
+    model = tiny(0, *kind)
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(1, 20, n).tolist() for n in (5, 12, 2, 9)]
+    weights = [[0.0, *[1.0] * (len(row) - 1)] for row in ids]
+    together, entropies = token_logprobs(model, pad(ids, weights, [0, 1, 2, 3]))
+    assert torch.allclose(together, torch.cat([plain_logprobs(model, row) for row in ids]), atol=1e-5)
+    assert together.shape == entropies.shape and bool((entropies >= 0).all()) and bool((entropies <= math.log(20) + 1e-4).all())
+    halved, _ = token_logprobs(model, pad(ids, weights, [1]), temperature=0.5)
+    scores = torch.log_softmax(model(torch.tensor([ids[1]])).logits[0, :-1] / 0.5, -1)
+    assert torch.allclose(halved, scores[torch.arange(11), torch.tensor(ids[1][1:])], atol=1e-5)
+
+
+# --- the learner ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_is_that_of_a_slow_obvious_loop():
+    groups = random_groups(tiny())
+    _, found, metrics = step(groups, algorithm={"kl_coef": 0.0})
+    model = tiny()
+    z = sum(len(t.completion.ids) for group in groups for e in group for t in e.turns)
+    total = torch.zeros(())
+    for group in groups:
+        returns = [e.total_reward for e in group]
+        for episode, a in zip(group, advantages(*returns), strict=True):
+            for turn in episode.turns:
+                said = turn.completion
+                new = plain_logprobs(model, [*said.prompt_ids, *said.ids])[len(said.prompt_ids) - 1 :]
+                for lp, old in zip(new, said.logprobs, strict=True):
+                    rho = torch.exp(lp - old)
+                    total = total - torch.minimum(rho * a, rho.clamp(0.8, 1.28) * a) / z
+    total.backward()
+    assert torch.allclose(found, gradients(model), atol=1e-6)
+    assert metrics["tokens"] == z and metrics["rows"] == 12 and metrics["groups_mixed"] == 3
+    assert metrics["grad_norm"] == pytest.approx(found.norm().item(), rel=1e-4)
+    assert 0 < metrics["clipped"] < 1 and 0 < metrics["entropy"] <= math.log(20) + 1e-4
+
+
+def test_the_split_into_micro_batches_changes_nothing():
+    groups = random_groups(tiny())
+    reference = step(groups, micro_tokens=100_000)
+    for tokens in (1, 25, 60):
+        _, gradient, metrics = step(groups, micro_tokens=tokens)
+        assert torch.allclose(gradient, reference[1], atol=1e-6)
+        assert metrics == pytest.approx(reference[2], rel=1e-4)
+
+
+def test_one_row_per_conversation_or_one_per_turn_is_the_same_gradient():
+    model = tiny()
+    merged = random_groups(model, groups=1)
+    apart = []
+    for episode in merged[0]:
+        first, second = (t.completion for t in episode.turns)
+        assert len(rows_of(episode, 0)) == 1
+        # The second turn first: its prompt does not extend the row before it, so each turn is a row of its own.
+        apart.append(trajectory(episode.total_reward, second, first))
+        assert len(rows_of(apart[-1], 0)) == 2
+    assert torch.allclose(step(merged)[1], step([apart])[1], atol=1e-6)
+
+
+def test_groups_without_a_signal_and_failed_rollouts_do_not_dilute_the_others():
+    model = tiny()
+    (group,) = random_groups(model, groups=1)
+    flat = [trajectory(0.0, *(t.completion for t in e.turns)) for e in group]
+    broken = trajectory(0.0, *(t.completion for t in group[0].turns), error="unreadable")
+    _, gradient, metrics = step([group, flat, [broken, broken]])
+    assert torch.allclose(gradient, step([group])[1], atol=1e-7)
+    assert torch.allclose(step([[*group, broken]])[1], gradient, atol=1e-7)
+    assert (metrics["groups_mixed"], metrics["groups_failed"], metrics["groups_single"]) == (1, 1, 1)
+
+
+def test_an_iteration_without_a_signal_leaves_the_weights_and_still_counts():
+    model = tiny()
+    before = [p.clone() for p in model.parameters()]
+    (group,) = random_groups(model, groups=1)
+    learner = Learner(model, grpo.make(), LearnerConfig())
+    metrics = learner.update([[trajectory(1.0, *(t.completion for t in e.turns)) for e in group]])
+    assert metrics["groups_succeeded"] == 1 and metrics["rows"] == 0 and learner.version == learner.updates == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_groups_of_one_are_refused():
+    with pytest.raises(UsageError, match="group_size >= 2"):
+        step([[trajectory(1.0, Completion((2,), (3,), (0.0,), "", "stop"))]])
+
+
+def test_a_gradient_that_is_not_a_number_stops_the_run():
+    model = tiny()
+    (group,) = random_groups(model, groups=1)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(math.nan)
+    with pytest.raises(InvariantError, match="learning rate"):
+        step([group], model=model)
+
+
+def bandit(sign: float, steps: int = 3, **algorithm: Any) -> list[float]:
+    """The probability of arm 5 (rather than 6), which earns `sign`, before and after each update."""
+    model = tiny(seed=3)
+    prompt = [4, 7]
+    learner = Learner(model, grpo.make(**algorithm), LearnerConfig(lr=3e-3, minibatches=1, bf16=False))
+    probabilities = []
+    for _ in range(steps + 1):
+        arms = [completion(model, prompt, [arm]) for arm in (5, 6)]
+        probabilities.append(math.exp(arms[0].logprobs[0]) / sum(math.exp(arm.logprobs[0]) for arm in arms))
+        learner.update([[trajectory(sign, arms[0]), trajectory(0.0, arms[1])]])
+    return probabilities
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"normalise": "mean"}, {"negative_weight": 0.0}, {"kl_coef": 0.01}])
+def test_a_bandit_moves_towards_what_is_rewarded_and_away_when_rewards_are_negated(algorithm: dict[str, Any]):
+    towards, away = bandit(1.0, **algorithm), bandit(-1.0, **algorithm)
+    assert all(a < b for a, b in itertools.pairwise(towards))
+    assert all(a > b for a, b in itertools.pairwise(away))
+
+
+def test_a_stronger_pull_to_the_reference_stays_nearer_to_it():
+    moved = [abs(bandit(1.0, 6, kl_coef=coefficient)[-1] - bandit(1.0, 0)[0]) for coefficient in (0.0, 1.0, 10.0)]
+    assert moved[0] > moved[1] > moved[2]
+
+
+def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_probabilities():
+    groups = random_groups(tiny(), shift=0.0)
+    _, exact, plain = step(groups)
+    _, rough, half = step(groups, bf16=True)
+    assert plain["mismatch"] == 0.0 and 0.0 < half["mismatch"] < 0.05
+    assert half["approx_kl"] == pytest.approx(0.0, abs=1e-6) and half["clipped"] == 0.0
+    assert torch.nn.functional.cosine_similarity(exact, rough, dim=0) > 0.99
+    # What the sampler reported plays no part then, so the same rollouts give the same step however far off it was.
+    off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in groups]
+    assert torch.allclose(step(off, bf16=True)[1], rough, atol=1e-6)
+
+
+def shifted(said: Completion) -> Completion:
+    return Completion(said.prompt_ids, said.ids, tuple(lp - 0.5 for lp in said.logprobs), said.text, said.finish)
+
+
+def test_mini_batches_hold_whole_trajectories_and_every_row_once_an_epoch():
+    groups = random_groups(tiny())
+    metrics = step(groups, minibatches=4, epochs=2)[2]
+    assert metrics["steps"] == 8
+    assert step(groups, minibatches=100)[2]["steps"] == 12  # never more lots than trajectories
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_learner_restored_from_its_state_goes_on_as_if_never_stopped(bf16: bool):
+    groups = random_groups(tiny())
+    config = LearnerConfig(minibatches=3, lr=1e-3, bf16=bf16)
+    whole = Learner(tiny(), grpo.make(kl_coef=0.1), config)
+    half = Learner(tiny(), grpo.make(kl_coef=0.1), config)
+    whole.update(groups)
+    half.update(groups)
+    published: list[int] = []
+    resumed = Learner(tiny(), grpo.make(kl_coef=0.1), config, on_publish=published.append)
+    resumed.load_state_dict(half.state_dict())
+    assert published == [1]
+    assert whole.update(groups) == resumed.update(groups) and whole.version == resumed.version == 2
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))

@@ -1,0 +1,209 @@
+"""The curriculum: practise where outcomes differ, invent tasks like those, and refuse what is not a task."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.envs import corridor
+from dreamgym.envs.corridor import Goal
+from dreamgym.types import Completion, Memory, Observation, Task, Trajectory, Transition, Turn
+
+FAMILY = corridor.make(length=6)
+TASKS = FAMILY.tasks("train", 60)
+SEEN = [Memory(1, "t", 0, "corridor", "i", "real", "room 1 of 6\n[right] [open]", "right", "room 2 of 6", 0.0, False, False)]
+
+
+def group(task: Task, *rewards: float, errors: int = 0) -> list[Trajectory]:
+    state, said = Observation("s"), Completion((1,), (2,), (0.0,), "open", "stop")
+    turns = [(Turn(Transition(state, "open", state, reward, True), said),) for reward in (*rewards, *[0.0] * errors)]
+    return [
+        Trajectory(f"t{i}", task, "dream", turn, turn[0].transition.reward >= 1, error="broken" if i >= len(rewards) else None)
+        for i, turn in enumerate(turns)
+    ]
+
+
+def pool(
+    vary: Any = None, *, tasks: Sequence[Task] = TASKS, memories: Any = lambda: SEEN, forbidden: Sequence[str] = (), seed: int = 0, **config
+):
+    return TaskCurriculum(
+        tasks, CurriculumConfig(**config), domain=FAMILY.domain, vary=vary, memories=memories, forbidden=forbidden, seed=seed
+    )
+
+
+def inventor(*texts: str):
+    """Proposes these instructions in turn, over and over."""
+
+    def vary(seeds: Sequence[Task], seed: int) -> list[str]:
+        return [texts[(seed * len(seeds) + i) % len(texts)] for i in range(len(seeds))]
+
+    return vary
+
+
+NEW = Goal(1, 6, key=4).instruction
+HELD_OUT = Goal(2, 5, key=3).instruction
+WANTED = [t for t in TASKS if t.instruction not in (NEW, HELD_OUT)]
+
+
+def fresh_texts() -> list[str]:
+    """Well-formed instructions that are nobody's task."""
+    known = {t.instruction for t in TASKS}
+    goals = [Goal(s, t, k) for s in range(1, 7) for t in range(1, 7) for k in range(7) if s != t]
+    return [g.instruction for g in goals if g.instruction not in known]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "value"), [((1, 0), 0.25), ((1, 0, 0, 0), 0.1875), ((1, 1), 0.0), ((0, 0, 0), 0.0), ((1.0, 0.5, 0.0), 1 / 6)]
+)
+def test_a_tasks_value_is_the_variance_of_its_groups_returns(rewards: tuple[float, ...], value: float):
+    curriculum = pool()
+    curriculum.observe([group(TASKS[0], *rewards)])
+    entry = curriculum.pool[TASKS[0].id]
+    assert entry.value == pytest.approx(value) and entry.tried == 1  # Eq. 7: (1/n) sum (r - mean)^2
+
+
+def test_failed_rollouts_do_not_enter_a_tasks_value_and_strangers_are_ignored():
+    curriculum = pool()
+    stranger = Task("stranger", "?", "corridor")
+    curriculum.observe([group(TASKS[0], 1, 1, errors=2), group(stranger, 1, 0), []])
+    assert curriculum.pool[TASKS[0].id].value == 0.0 and "stranger" not in curriculum.pool
+
+
+def test_an_iteration_holds_distinct_tasks_and_every_fresh_task_comes_before_a_tired_one():
+    curriculum = pool(revisit=0.0)
+    seen: list[str] = []
+    for _ in range(6):
+        tasks = curriculum.sample(10)
+        assert len({t.id for t in tasks}) == 10
+        curriculum.observe([group(t, 1, 0) for t in tasks])
+        curriculum.expand()
+        seen += [t.id for t in tasks]
+    assert len(set(seen)) == 60 == len(seen)
+
+
+def test_valuable_tasks_come_back_more_often_than_worthless_ones():
+    curriculum = pool(revisit=0.5)
+    curriculum.observe([group(t, 1, 0) for t in TASKS[:10]] + [group(t, 0, 0) for t in TASKS[10:20]])
+    came: Counter[bool] = Counter()
+    for _ in range(30):
+        came.update(t in TASKS[:10] for t in curriculum.sample(8) if t in TASKS[:20])
+        curriculum.iteration += 1
+    assert came[True] == 30 * 4 and came[False] == 0  # half of each iteration, and untried tasks fill the rest
+
+
+def test_a_pool_smaller_than_an_iteration_is_given_whole():
+    assert sorted(t.id for t in pool(tasks=TASKS[:3]).sample(8)) == sorted(t.id for t in TASKS[:3])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5])
+def test_lambda_bounds_the_share_of_invented_tasks(share: float):
+    curriculum = pool(inventor(*fresh_texts()), synthetic_share=share)
+    most = 0
+    for _ in range(6):
+        tasks = curriculum.sample(16)
+        invented = sum(t.source == "synthetic" for t in tasks)
+        most = max(most, invented)
+        assert invented <= share * 16 and len({t.id for t in tasks}) == 16
+        curriculum.observe([group(t, 1, 0) for t in tasks])
+        curriculum.expand()
+    assert most == share * 16
+
+
+def test_an_invented_task_has_no_goal_record_and_names_its_parent():
+    curriculum = pool(inventor(NEW), tasks=WANTED, proposals=1)
+    curriculum.observe([group(WANTED[0], 1, 0)])
+    assert curriculum.expand() == {"proposed": 1, "accepted": 1}
+    (invented,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    assert invented.goal is None and invented.parents == (WANTED[0].id,) and invented.instruction == NEW
+    assert not FAMILY.env().accepts(invented)
+
+
+def test_variations_are_made_of_the_most_valuable_tasks():
+    asked: list[str] = []
+
+    def vary(seeds: Sequence[Task], seed: int) -> list[str]:
+        asked.extend(t.id for t in seeds)
+        return [""] * len(seeds)
+
+    curriculum = pool(vary, seed_tasks=2, proposals=4)
+    curriculum.expand()
+    assert asked == []  # nothing is known to be worth varying
+    curriculum.observe([group(TASKS[0], 1, 0, 0, 0), group(TASKS[1], 1, 0), group(TASKS[2], 1, 1), group(TASKS[3], 1, 1, 1, 0, 0)])
+    curriculum.expand()
+    assert asked == [TASKS[1].id, TASKS[3].id] * 2
+
+
+def test_proposals_are_refused_by_reason_and_counted():
+    texts = ["", "open the window", TASKS[5].instruction, HELD_OUT, Goal(1, 9).instruction, NEW, NEW]
+    tasks = [t for t in TASKS if t.instruction not in (NEW, HELD_OUT)]
+    curriculum = pool(lambda seeds, seed: texts, tasks=tasks, forbidden=[HELD_OUT], proposals=7)
+    curriculum.observe([group(tasks[0], 1, 0)])
+    expected = {"proposed": 7, "malformed": 2, "duplicate": 2, "held_out": 1, "impossible": 1, "accepted": 1}
+    assert TASKS[5] in tasks
+    assert curriculum.expand() == expected == dict(curriculum.counts)
+
+
+def test_what_no_memory_shows_possible_is_refused():
+    curriculum = pool(inventor(NEW), tasks=WANTED, memories=lambda: [], proposals=1)
+    curriculum.observe([group(WANTED[0], 1, 0)])
+    assert curriculum.expand() == {"proposed": 1, "impossible": 1}
+
+
+def test_the_uniform_control_never_invents_and_draws_all_tasks_alike():
+    def never(seeds: Sequence[Task], seed: int) -> list[str]:
+        raise AssertionError("the control invents nothing")
+
+    curriculum = pool(never, strategy="uniform", synthetic_share=0.5)
+    drawn: Counter[str] = Counter()
+    for _ in range(60):
+        tasks = curriculum.sample(10)
+        drawn.update(t.id for t in tasks)
+        curriculum.observe([group(t, 1, 0) for t in tasks])
+        assert curriculum.expand() == {}
+    assert set(drawn) == {t.id for t in TASKS} and all(t.source == "real" for t in curriculum.sample(60))
+
+
+def test_invented_tasks_that_teach_nothing_are_not_sampled_again_and_the_least_valuable_go_first():
+    curriculum = pool(inventor(*fresh_texts()), synthetic_share=0.5, proposals=8, pool_limit=6)
+    curriculum.observe([group(TASKS[0], 1, 0)])
+    curriculum.expand()
+    invented = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    assert len(invented) == 6
+    curriculum.observe([group(t, 0, 0) for t in invented[:3]] + [group(t, 1, 0) for t in invented[3:]])
+    assert {t.id for t in curriculum.sample(20) if t.source == "synthetic"} == {t.id for t in invented[3:]}
+    curriculum.expand()
+    left = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    assert len(left) == 6 and set(invented[3:]) <= set(left) and not set(invented[:3]) & set(left)
+
+
+def life(curriculum: TaskCurriculum, iterations: int) -> list[list[str]]:
+    found = []
+    for _ in range(iterations):
+        tasks = curriculum.sample(8)
+        found.append([t.id + t.instruction for t in tasks])
+        curriculum.observe([group(t, *((1, 0) if hash_of(t) % 2 else (1, 1))) for t in tasks])
+        curriculum.expand()
+    return found
+
+
+def hash_of(task: Task) -> int:
+    return sum(task.instruction.encode())
+
+
+def test_a_curriculum_restored_from_json_gives_the_same_samples():
+    def new(seed: int = 0) -> TaskCurriculum:
+        return pool(inventor(*fresh_texts()), synthetic_share=0.5, pool_limit=10, seed=seed)
+
+    whole, half = new(), new()
+    expected = life(whole, 8)
+    first = life(half, 4)
+    resumed = new()
+    resumed.load_state_dict(json.loads(json.dumps(half.state_dict())))
+    assert first + life(resumed, 4) == expected
+    assert resumed.state_dict() == whole.state_dict() and resumed.counts == whole.counts
+    assert life(new(seed=1), 2) != expected[:2]

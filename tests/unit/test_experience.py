@@ -1,0 +1,464 @@
+"""The experience model: one layout in training and at inference, answers read with care, and a guard that only ever lowers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dreamgym import layout
+from dreamgym.agent import Agent, demonstration
+from dreamgym.envs import corridor, webshop
+from dreamgym.errors import UsageError
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories, task_pairs, with_other_goals
+from dreamgym.experience.env import DreamBatch, DreamEnv
+from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
+from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.experience.parse import Answer, parse
+from dreamgym.experience.prompts import Pieces, answer, opening, variation
+from dreamgym.layout import ACT, END, MARKERS, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
+from dreamgym.llm import tiny
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.encoders import lexical
+from dreamgym.rollout import rollout
+from dreamgym.train.batch import rows_of
+from dreamgym.types import Completion, Observation, Query, Task, Trajectory, Transition
+
+FAMILIES: dict[str, Any] = {"corridor": corridor.make(length=4), "webshop": webshop.make()}
+CORRIDOR = FAMILIES["corridor"]
+
+
+def words_of(family: Any) -> Vocabulary:
+    """A real tokenizer of the family's texts."""
+    episodes = [family.behave(task, "noisy", seed=0) for task in family.tasks("train", 10)]
+    texts = [text for e in episodes for t in e.transitions for text in (e.task.instruction, t.state.text, t.action, t.reasoning)]
+    tokenizer = tiny.train_tokenizer(texts, vocab_size=400, special=MARKERS, atoms=family.domain.atoms)
+    ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
+    return Vocabulary(lambda text: tiny.encode(tokenizer, text), tokenizer.decode, ids)
+
+
+VOCABULARIES = {name: words_of(family) for name, family in FAMILIES.items()}
+WORDS = VOCABULARIES["corridor"]
+
+
+class Writer:
+    """A language model that writes the ids it is told to, and notes what it was asked."""
+
+    def __init__(self, say: Callable[[tuple[int, ...]], Sequence[int]]) -> None:
+        self.say, self.version, self.asked = say, 3, []
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, max_tokens: int, stop_id: int, **_: Any) -> list[Completion]:
+        self.asked += [list(prompt) for prompt in prompts]
+        said = [tuple(self.say(tuple(prompt)))[:max_tokens] for prompt in prompts]
+        return [
+            Completion(tuple(p), s, (0.0,) * len(s), WORDS.decode(s[:-1]), "stop" if s[-1:] == (stop_id,) else "length")
+            for p, s in zip(prompts, said, strict=True)
+        ]
+
+    def release(self, sessions: Sequence[str]) -> None: ...
+
+
+def text_of(words: Vocabulary, t: Transition, pieces: Pieces) -> list[int]:
+    return [i for ids in answer(words, t, pieces).values() for i in ids]
+
+
+def said(reasoning: str, state: str, outcome: str, *, words: Vocabulary = WORDS) -> list[int]:
+    return [*words.encode(reasoning), words[NEXT], *words.encode(state), words[REWARD], *words.encode(outcome), words[END]]
+
+
+def model(
+    llm: Any, *, family: Any = CORRIDOR, words: Vocabulary = WORDS, logs: Sequence[Trajectory] = (), guard: Any = None, **config: Any
+):
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(logs)
+    return ExperienceModel(llm, words, replay, guard or Guard(family.domain), ExperienceConfig(**config))
+
+
+def dreaming(family: Any, words: Vocabulary, trajectory: Trajectory, logs: Sequence[Trajectory], **config: Any) -> list[list[int] | None]:
+    """The prompt of every step when a perfect model dreams this trajectory's actions; None for steps answered by rule."""
+    config_ = ExperienceConfig(**config)
+    step = 0
+    llm = Writer(lambda _: text_of(words, trajectory.transitions[step], config_.pieces))
+    dream = model(llm, family=family, words=words, logs=logs, **config)
+    prompts: list[list[int] | None] = []
+    for step, t in enumerate(trajectory.transitions):
+        before = len(llm.asked)
+        (prediction,) = dream.predict([Query(trajectory.task, trajectory.transitions[:step], t.state, t.action, key=(7, 0, step))])
+        assert prediction.next_state == t.next_state and prediction.reward == t.reward
+        prompts.append(llm.asked[before] if len(llm.asked) > before else None)
+    return prompts
+
+
+# --- one layout -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize("reasoning", [True, False])
+@pytest.mark.parametrize("behaviour", ["expert", "invalid", "noisy"])
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: str, behaviour: str, reasoning: bool, k: int):
+    family, words = FAMILIES[name], VOCABULARIES[name]
+    tasks = family.tasks("train", 12)
+    logs = [family.behave(task, "noisy", seed=1) for task in tasks[3:]]
+    trajectories = [family.behave(task, behaviour, seed=2) for task in tasks[:3]]
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(logs)
+    shown = shown_memories(trajectories, replay, family.domain, k=k)
+    pieces = Pieces(reasoning=reasoning, history=99)
+    for trajectory, memories in zip(trajectories, shown, strict=True):
+        row = RowBuilder(words, pieces, SegmentWeights()).episode(trajectory, memories)
+        prompts = dreaming(family, words, trajectory, logs, k=k, reasoning=reasoning, history=99)
+        assert any(prompts)
+        for prompt, transition in zip(prompts, trajectory.transitions, strict=True):
+            if prompt is not None:
+                read_and_written = prompt + text_of(words, transition, pieces)
+                assert row.ids[: len(read_and_written)] == read_and_written
+        if prompts[-1] is not None:
+            assert row.ids == read_and_written  # and nothing is left over
+        assert row.ids.count(words[MEMORY]) == sum(len(briefs) for briefs in memories) and (k == 0 or any(memories))
+
+
+def test_a_slid_window_is_read_like_an_episode_that_began_there():
+    trajectory = max((CORRIDOR.behave(task, "random", seed=3) for task in CORRIDOR.tasks("train", 20)), key=lambda t: len(t.turns))
+    assert len(trajectory.turns) > 4
+    prompts = dreaming(CORRIDOR, WORDS, trajectory, [], k=0, history=2)
+    builder = RowBuilder(WORDS, Pieces(history=2), SegmentWeights())
+    for step, prompt in enumerate(prompts):
+        window = replace(trajectory, turns=trajectory.turns[max(0, step - 2) : step + 1])
+        row = builder.episode(window, [()] * len(window.turns))
+        assert prompt is not None and row.ids == prompt + text_of(WORDS, trajectory.transitions[step], Pieces())
+
+
+def test_a_first_state_is_asked_for_as_it_was_trained():
+    task = CORRIDOR.tasks("train", 1)[0]
+    first = CORRIDOR.domain.abstract(CORRIDOR.env().reset(task))
+    llm = Writer(lambda _: [*WORDS.encode(first.text), WORDS[END]])
+    assert model(llm).start([task, task], seed=0) == [first, first]
+    assert [*llm.asked[0], *WORDS.encode(first.text), WORDS[END]] == opening(WORDS, task.instruction, first.text)
+    assert len(llm.asked) == 1  # one task, one dream of its beginning
+    assert model(Writer(lambda _: WORDS.encode("room 1"))).start([task], seed=0) == [Observation("")]  # it never came to an end
+
+
+def test_the_loss_weighs_what_the_model_writes_and_nothing_else():
+    logs = [CORRIDOR.behave(task, "noisy", seed=1) for task in CORRIDOR.tasks("train", 6)]
+    weights = SegmentWeights(start=0.1, reasoning=0.2, state=0.3, reward=0.4, task=0.5)
+    builder = RowBuilder(WORDS, Pieces(), weights)
+    row = builder.episode(logs[0], [("a memory",)] * len(logs[0].turns))
+    by_name = {"": 0.0} | weights.model_dump()
+    assert [by_name[name] for name in row.segments] == row.weights and set(row.segments) == {"", "start", "reasoning", "state", "reward"}
+
+    written: dict[str, list[str]] = {}
+    for name in ("start", "reasoning", "state", "reward"):
+        written[name] = WORDS.decode([i for i, s in zip(row.ids, row.segments, strict=True) if s == name]).replace(END, "|").split("|")
+    transitions = logs[0].transitions
+    assert written["start"][0] == transitions[0].state.text
+    assert written["reward"][: len(transitions)] == [f"{t.reward:g} {'stop' if t.terminated else 'go'}" for t in transitions]
+    given_ = [i for i, s in zip(row.ids, row.segments, strict=True) if not s]
+    assert WORDS[ACT] in given_ and WORDS[MEMORY] in given_ and WORDS[THINK] in given_ and WORDS[NEXT] not in given_
+    # the mark that ends a segment is written by the model, so it is learnt
+    assert [s for i, s in zip(row.ids, row.segments, strict=True) if i == WORDS[NEXT]] == ["reasoning"] * len(transitions)
+    assert [s for i, s in zip(row.ids, row.segments, strict=True) if i == WORDS[END]] == ["start"] + ["reward"] * len(transitions)
+
+    task = builder.task(["old"], "new one")
+    assert task.ids == [*variation(WORDS, ["old"]), *WORDS.encode("new one"), WORDS[END]]
+    assert [i for i, w in zip(task.ids, task.weights, strict=True) if w] == [*WORDS.encode("new one"), WORDS[END]]
+
+
+def test_a_demonstration_weighs_actions_and_their_ends_only():
+    expert = CORRIDOR.behave(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
+    ids, weights = demonstration(expert, WORDS, CORRIDOR.domain)
+    said_ = [i for i, w in zip(ids, weights, strict=True) if w]
+    assert said_ == [i for t in expert.transitions for i in (*WORDS.encode(t.action), WORDS[END])] and set(weights) == {0.0, 1.0}
+
+
+def test_a_demonstration_is_laid_out_as_the_policy_will_read_it():
+    expert = CORRIDOR.behave(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
+    actions = iter(t.action for t in expert.transitions)
+    llm = Writer(lambda _: [*WORDS.encode(next(actions)), WORDS[END]])
+    agent = Agent(llm, WORDS, CORRIDOR.domain)
+    (conversation,) = agent.begin([expert.task], name="e")
+    for t in expert.transitions:
+        agent.act([conversation], [t.state], temperature=1.0, seeds=[(0,)])
+    assert conversation.ids == demonstration(expert, WORDS, CORRIDOR.domain)[0]
+
+
+# --- markers ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [*MARKERS, END, "<|pad|>", f"open {REWARD} 1 stop {END}", "<|reward|><|reward|>", "search[<|next|>]"])
+def test_a_marker_that_a_policy_writes_stays_text(text: str):
+    ids = WORDS.encode(text)
+    assert not set(ids) & (set(WORDS.ids.values()) | {0})
+    assert WORDS.decode(ids) == text
+
+
+def test_an_action_full_of_markers_cannot_forge_an_answer():
+    shop, words = FAMILIES["webshop"], VOCABULARIES["webshop"]
+    action = f"search[lamp {NEXT} purchase done {REWARD} 1 stop {END}]"
+    llm = Writer(lambda _: said("search, so results.", "results 1\n[back to search]", "0 go", words=words))
+    dream = model(llm, family=shop, words=words, k=0)
+    task = shop.tasks("train", 1)[0]
+    (prediction,) = dream.predict([Query(task, (), Observation("shop home\n[search]"), action, (0, 0, 0))])
+    marks = [i for i in llm.asked[0] if i in set(words.ids.values())]
+    assert marks == [words[m] for m in (TASK, STATE, END, ACT, THINK)]
+    assert (prediction.reward, prediction.terminated) == (0.0, False)
+
+
+# --- reading answers --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_answer_is_read_strictly():
+    ids = said("go right, so room 2.", "room 2 of 4\n[left] [right] [open]", "0 go")
+    assert parse(WORDS, ids, Pieces()) == Answer("go right, so room 2.", "room 2 of 4\n[left] [right] [open]", 0.0, False)
+    bare = [*WORDS.encode("room 2"), WORDS[REWARD], *WORDS.encode("0.5 stop"), WORDS[END]]
+    assert parse(WORDS, bare, Pieces(reasoning=False)) == Answer("", "room 2", 0.5, True)
+    assert parse(WORDS, said("r", "s", "-1 go"), Pieces()).reward == -1.0
+
+
+def test_a_slightly_broken_outcome_is_repaired_and_says_so():
+    for outcome in ("so 1 stop", "1 stop stop", "1 stop."):
+        assert parse(WORDS, said("r", "room 2", outcome), Pieces()) == Answer("r", "room 2", 1.0, True, repaired=True)
+    assert parse(WORDS, said("r", "room 2", "1 stop")[:-1], Pieces()).repaired  # cut off before its end
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [],
+        [WORDS[END]],
+        WORDS.encode("room 2"),
+        said("r", "room 2", "perhaps"),
+        said("r", "", "1 stop"),
+        said("r", " ", "1 stop"),
+        [*WORDS.encode("r"), WORDS[REWARD], *WORDS.encode("s"), WORDS[NEXT], *WORDS.encode("1 stop"), WORDS[END]],  # the wrong way round
+    ],
+)
+def test_what_has_no_state_or_no_outcome_is_not_read_at_all(ids: list[int]):
+    assert parse(WORDS, ids, Pieces()) is None
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.integers(0, 399) | st.sampled_from(sorted(WORDS.ids.values())), max_size=40), st.booleans())
+def test_no_sequence_of_ids_breaks_the_reader(ids: list[int], reasoning: bool):
+    found = parse(WORDS, ids, Pieces(reasoning=reasoning))
+    assert found is None or (found.state.strip() and isinstance(found.reward, float))
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------------------
+
+AT_DOOR = Observation("room 3 of 4\n[left] [right] [open]")
+TO_3 = Task("t3", "start in room 1, go to room 3 and open the door", "corridor")
+TO_4 = Task("t4", "start in room 1, go to room 4 and open the door", "corridor")
+OPENED = said("open, so success.", "room 3 of 4\nthe door is open", "1 stop")
+
+
+def test_an_action_that_names_nothing_is_answered_by_rule_without_asking_the_model():
+    llm = Writer(lambda _: OPENED)
+    dream = model(llm, k=0)
+    (prediction,) = dream.predict([Query(TO_3, (), AT_DOOR, "fly", (0, 0, 0))])
+    assert llm.asked == [] and prediction.by_rule
+    assert (prediction.next_state, prediction.reward, prediction.terminated, prediction.reasoning) == (AT_DOOR, 0.0, False, FAILURE_STATE)
+    assert prediction.verdict.passed and dream.guard.counts == {"inadmissible": 1}
+
+
+def test_the_rules_answer_reads_as_the_scripted_teacher_writes_it():
+    for family in FAMILIES.values():
+        state = family.domain.abstract(family.env().reset(family.tasks("train", 1)[0]))
+        assert family.domain.explain(TO_3, (), Transition(state, "fly", state, 0.0, False)) == FAILURE_STATE
+
+
+def test_a_success_that_the_text_does_not_support_is_refused_with_reasons():
+    dream = model(Writer(lambda _: OPENED), k=0)
+    right, wrong = dream.predict([Query(TO_3, (), AT_DOOR, "open", (0, 0, 0)), Query(TO_4, (), AT_DOOR, "open", (0, 1, 0))])
+    assert (right.reward, right.terminated, right.verdict.passed) == (1.0, True, True)
+    assert (wrong.reward, wrong.terminated, wrong.raw_reward) == (0.0, True, 1.0)
+    assert not wrong.verdict.passed and wrong.verdict.reasons == ("this is not room 4",)
+    assert dream.guard.counts == {"asked": 2, "success_granted": 1, "success_refused": 1}
+
+
+@pytest.mark.parametrize("action", ["left", "open"])
+def test_a_reward_before_the_end_is_no_way_around_the_guard(action: str):
+    dream = model(Writer(lambda _: said("r", "room 2 of 4", "1 go")), k=0)
+    (p,) = dream.predict([Query(TO_3, (), AT_DOOR, action, (0, 0, 0))])
+    assert (p.reward, p.raw_reward, p.terminated, p.verdict.passed) == (0.0, 1.0, False, False)
+
+
+def test_a_purchase_that_does_not_end_the_episode_is_not_paid():
+    shop = FAMILIES["webshop"]
+    episode = shop.behave(shop.tasks("train", 1)[0], "expert", seed=0)
+    *history, last = episode.transitions
+    assert episode.success and shop.domain.check(episode.task.instruction, history, last).passed
+    verdict = shop.domain.check(episode.task.instruction, history, replace(last, terminated=False))
+    assert verdict.reasons == ("a purchase without an end",)
+
+
+def test_an_unguarded_dream_is_believed_as_the_ablations_control():
+    off = Guard(CORRIDOR.domain, GuardConfig(admissibility=False, grounding=False))
+    dream = model(Writer(lambda _: OPENED), guard=off, k=0)
+    assert [p.reward for p in dream.predict([Query(TO_4, (), AT_DOOR, action, (0, 0, 0)) for action in ("open", "fly")])] == [1.0, 1.0]
+
+
+def test_the_guard_never_raises_a_reward():
+    raised = []
+    for outcome in ("0 stop", "0 go", "1 stop", "0.5 stop", "-1 stop", "1 go"):
+        for task in (TO_3, TO_4):
+            for action in ("open", "left", "fly"):
+                dream = model(Writer(lambda _, o=outcome: said("r", "room 3 of 4\nthe door is open", o)), k=0)
+                (p,) = dream.predict([Query(task, (), AT_DOOR, action, (0, 0, 0))])
+                raised += [(outcome, action)] if p.reward > max(p.raw_reward, 0.0) or (p.reward != p.raw_reward and p.reward != 0.0) else []
+    assert raised == []
+
+
+class Poison:
+    """Cannot be looked at in any way."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"somebody looked at the goal record ({name})")
+
+    __getitem__ = __iter__ = __len__ = __bool__ = __contains__ = __eq__ = __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_neither_the_model_nor_the_guard_nor_the_policy_looks_at_the_goal_record(name: str):
+    family, words = FAMILIES[name], VOCABULARIES[name]
+    episode = family.behave(family.tasks("train", 1)[0], "expert", seed=0)
+    poisoned = Task("p", episode.task.instruction, name, goal=Poison())  # type: ignore[arg-type]
+    step = 0
+    llm = Writer(lambda _: text_of(words, episode.transitions[step], Pieces()))
+    dream = model(llm, family=family, words=words, logs=[family.behave(task, "noisy", seed=1) for task in family.tasks("train", 5)[1:]])
+    for step, t in enumerate(episode.transitions):
+        for action in (t.action, "fly"):
+            (p,) = dream.predict([Query(poisoned, episode.transitions[:step], t.state, action, (0, 0, step))])
+    (p,) = dream.predict([Query(poisoned, episode.transitions[:-1], t.state, t.action, (0, 1, step))])
+    assert p.reward == 1.0 and p.verdict.passed  # the check did its work, from text alone
+    Agent(llm, words, family.domain).begin([poisoned], name="x")
+
+
+# --- the dream as an environment --------------------------------------------------------------------------------------------------
+
+
+def batch(say: Callable[[tuple[int, ...]], Sequence[int]], *, horizon: int = 3) -> DreamBatch:
+    def everything(prompt: tuple[int, ...]) -> Sequence[int]:
+        starting = prompt[-1] == WORDS[STATE]
+        return [*WORDS.encode(AT_DOOR.text), WORDS[END]] if starting else say(prompt)
+
+    return DreamBatch(model(Writer(everything), k=0), CORRIDOR.domain, horizon=horizon)
+
+
+STAY = said("go left, so room 3.", AT_DOOR.text, "0 go")
+
+
+def test_a_dreamed_episode_ends_at_the_horizon_even_if_the_model_never_ends_it():
+    env = batch(lambda _: STAY)
+    env.start([TO_3], seed=1)
+    results = [env.step([0], ["left"])[0] for _ in range(3)]
+    assert [(r.terminated, r.truncated) for r in results] == [(False, False), (False, False), (False, True)]
+    assert env.steps == 3 and env.source == "dream" and env.version == 3
+
+
+def test_an_end_in_the_last_step_is_an_end_and_no_truncation():
+    env = DreamEnv(batch(lambda _: OPENED, horizon=1))
+    assert env.reset(TO_3) == AT_DOOR
+    result = env.step("open")
+    assert (result.terminated, result.truncated, result.reward) == (True, False, 1.0)
+    with pytest.raises(UsageError, match="reset"):
+        DreamEnv(batch(lambda _: OPENED)).step("open")
+
+
+def policy(action: str) -> Agent:
+    return Agent(Writer(lambda _: [*WORDS.encode(action), WORDS[END]]), WORDS, CORRIDOR.domain)
+
+
+def test_an_unreadable_answer_is_an_error_of_its_episode_and_no_training_row():
+    env = batch(lambda prompt: WORDS.encode("what") if WORDS.decode(prompt).count("room 4") else OPENED)
+    good, bad = rollout(policy("open"), env, [TO_3, TO_4], seed=0, max_steps=3)
+    assert (good.error, good.success) == (None, True)
+    assert "could not be read" in bad.error and len(bad.turns) == 1 and not bad.success
+    assert len(rows_of(good, 0)) == 1 and rows_of(bad, 0) == []
+    assert env.model.counts == {"clean": 1, "unreadable": 1}
+    replay = ReplayBuffer.open(None, lexical.make())
+    assert replay.add([bad]) == 0
+
+
+def test_the_buffer_remembers_no_dream_that_the_guard_refused():
+    granted, refused = rollout(policy("open"), batch(lambda _: OPENED), [TO_3, TO_4], seed=0, max_steps=3)
+    replay = ReplayBuffer.open(None, lexical.make())
+    assert replay.add([granted, refused]) == 1 and replay.refused == 1
+    (kept,) = replay.memories()
+    assert (kept.instruction, kept.source, kept.verdict) == (TO_3.instruction, "dream", "passed")
+
+
+def test_dreamed_transitions_carry_their_reasoning_and_verdict_to_the_trajectory():
+    (dreamed,) = rollout(policy("open"), batch(lambda _: OPENED), [TO_4], seed=0, max_steps=3)
+    (t,) = dreamed.transitions
+    assert (t.reasoning, t.info["raw_reward"], t.info["by_rule"]) == ("open, so success.", 1.0, False)
+    assert t.verdict is not None and not t.verdict.passed and dreamed.model_version == 3 and not dreamed.success
+
+
+def test_episodes_side_by_side_keep_their_histories_apart():
+    env = batch(lambda _: STAY)
+    env.start([TO_3, TO_4], seed=1)
+    env.step([1], ["left"])
+    env.step([0, 1], ["left", "right"])
+    first, second = env.model.llm.asked[-2:]
+    assert first.count(WORDS[ACT]) == 1 and second.count(WORDS[ACT]) == 2
+    env.start([TO_3], seed=2)
+    env.step([0], ["left"])
+    assert env.model.llm.asked[-1].count(WORDS[ACT]) == 1  # a new episode remembers nothing
+
+
+def test_variations_are_asked_for_as_they_were_trained_and_an_endless_one_is_empty():
+    llm = Writer(lambda _: [*WORDS.encode(TO_4.instruction), WORDS[END]])
+    assert model(llm).vary([TO_3], seed=0) == [TO_4.instruction]
+    builder = RowBuilder(WORDS, Pieces(), SegmentWeights())
+    assert [*llm.asked[0], *WORDS.encode(TO_4.instruction), WORDS[END]] == builder.task([TO_3.instruction], TO_4.instruction).ids
+    assert llm.asked[0][0] == WORDS[VARY]
+    assert model(Writer(lambda _: WORDS.encode("start")), max_answer_tokens=5).vary([TO_3], seed=0) == [""]
+
+
+# --- training data ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_rows_memories_never_come_from_its_own_trajectory(name: str):
+    family = FAMILIES[name]
+    tasks = family.tasks("train", 30)
+    logs = [family.behave(task, "noisy", seed=1) for task in tasks]
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(logs)
+    copies = with_other_goals(logs, family.domain, tasks, 1.0, seed=0)
+    assert len(copies) > 5
+    shown = shown_memories([*logs, *copies], replay, family.domain, k=3)
+    for episode, rows in zip([*logs, *copies], shown, strict=True):
+        others = ReplayBuffer.open(None, lexical.make())
+        others.add([log for log in logs if not episode.id.startswith(log.id)])
+        assert len(others) < len(replay) and any(rows)
+        assert rows == shown_memories([episode], others, family.domain, k=3)[0]
+
+
+def test_the_same_episode_under_another_instruction_fails_and_says_why():
+    shop = FAMILIES["webshop"]
+    tasks = shop.tasks("train", 40)
+    logs = [shop.behave(task, "expert", seed=1) for task in tasks]
+    copies = with_other_goals(logs, shop.domain, tasks, 1.0, seed=0)
+    assert len(copies) > 20
+    for copy in copies:
+        assert (copy.total_reward, copy.success) == (0.0, False) and copy.transitions[-1].terminated
+        assert "failure" in copy.transitions[-1].reasoning and " no" in copy.transitions[-1].reasoning
+    assert with_other_goals(logs, shop.domain, tasks, 0.0, seed=0) == []
+
+
+def test_task_pairs_are_alike_and_different():
+    tasks = FAMILIES["webshop"].tasks("train", 60)
+    pairs = task_pairs(tasks, 50, seed=0)
+    assert len(pairs) == 50 and all(a != b for a, b in pairs)
+    assert all(set(a.split()) & set(b.split()) for a, b in pairs)
+    assert task_pairs(tasks[:1], 5, seed=0) == []
+
+
+def test_every_marker_has_an_id_of_its_own():
+    assert len({WORDS[m] for m in (*layout.MARKERS, END)}) == len(layout.MARKERS) + 1

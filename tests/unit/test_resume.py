@@ -1,0 +1,152 @@
+"""Stopping leaves no trace: k iterations, a kill, and the rest are the same as all of them in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dreamgym.config import build, dump
+from dreamgym.llm import tiny
+from dreamgym.recipes import parts as make
+from dreamgym.recipes import phases
+from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.parts import Parts
+from dreamgym.recipes.phases import Practice
+from dreamgym.runlog import RunDir
+from dreamgym.train import sft
+
+BLOCK = {
+    "iterations": 4, "tasks_per_iter": 6, "group_size": 4, "train_tasks": 12, "probe_every": 2, "probe_tasks": 4, "on_gap": "warn",
+    "learner": {"lr": 1e-3, "minibatches": 2}, "curriculum": {"proposals": 4, "synthetic_share": 0.5},
+}  # fmt: skip
+SETTINGS = {
+    "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 4}},
+    "logs": {"trajectories": 40, "task_pairs": 20},
+    "model": {"size": "test", "vocab_size": 320},
+    "experience": {"k": 1, "max_answer_tokens": 40},
+    "experience_training": {"epochs": 25.0, "seconds": None, "lr": 5e-3, "batch_tokens": 1024, "bf16": False},
+    "dream": BLOCK,
+    "s2r": BLOCK,
+    "eval": {"tasks": 3},
+}
+Prepared = Callable[[str], tuple[RunDir, Parts]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Logs, tokenizer, an experience model and a warm start, made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
+        config = build(RunConfig, SETTINGS)
+        with RunDir.open(tmp_path_factory.mktemp("made") / "run", dump(config)) as run:
+            parts = phases.gather(run, config)
+            phases.train_experience(run, parts)
+            warm = parts.load("tokenizer")
+            ids, weights = make.demonstrations(parts)
+            sft.train(warm, ids, weights, sft.SFTConfig(epochs=25.0, lr=5e-3, batch_tokens=512, bf16=False))
+            return {"config": config, "parts": parts, "experience": parts.load("experience"), "warm": warm}
+
+
+@pytest.fixture
+def prepared(trained: dict[str, Any], tmp_path: Path):
+    """A function that makes a fresh run directory with everything that a practice starts from."""
+    runs: list[RunDir] = []
+
+    def fresh(name: str) -> tuple[RunDir, Parts]:
+        run = RunDir.open(tmp_path / name, dump(trained["config"]))
+        runs.append(run)
+        old: Parts = trained["parts"]
+        parts = Parts(old.config, run.path, old.family, old.logs, old.tokenizer, old.words)
+        for checkpoint in ("experience", "warm"):
+            parts.save(trained[checkpoint], checkpoint)
+        return run, parts
+
+    yield fresh
+    for run in runs:
+        run.close()
+
+
+class Killed(BaseException): ...
+
+
+def practise(run: RunDir, parts: Parts, *, dreaming: bool, kill_in: int | None = None) -> Practice:
+    """A practice run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
+    block = parts.config.dream if dreaming else parts.config.s2r
+    session = Practice(run, parts, "policy", start="warm", block=block, dreaming=dreaming)
+    if kill_in is not None:
+        whole = session.learner.update
+        remember = session.replay.add
+
+        def add(trajectories: Any) -> int:
+            count = remember(trajectories)
+            if session.learner.updates == kill_in + 1:
+                raise Killed
+            return count
+
+        session.learner.update, session.replay.add = whole, add  # type: ignore[method-assign]
+        with pytest.raises(Killed):
+            session.run_loop()
+    else:
+        session.run_loop()
+    session.replay.close()
+    return session
+
+
+def facts(session: Practice) -> dict[str, Any]:
+    """What must not depend on interruptions."""
+    with make.open_replay(session.run.path / "replay" / "policy.sqlite", []) as replay:
+        rows = [(m.trajectory, m.step, m.state, m.action, m.next_state, m.reward, m.source) for m in replay.memories()]
+    return {
+        "weights": {name: value.clone() for name, value in session.model.state_dict().items()},
+        "curriculum": session.curriculum.state_dict(),
+        "used": session.used,
+        "iteration": session.iteration,
+        "version": session.learner.version,
+        "replay": rows,
+    }
+
+
+def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
+    for name, value in a["weights"].items():
+        assert torch.equal(value, b["weights"][name]), name
+    for name in a.keys() - {"weights"}:
+        assert a[name] == b[name], name
+
+
+@pytest.mark.parametrize("dreaming", [False, True])
+@pytest.mark.parametrize("kills", [[1], [1, 1, 3]])
+def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(prepared: Prepared, dreaming: bool, kills: list[int]):
+    unbroken = practise(*prepared("unbroken"), dreaming=dreaming)
+    assert any(not torch.equal(a, b) for a, b in zip(unbroken.model.parameters(), unbroken.parts.load("warm").parameters(), strict=True))
+    expected = facts(unbroken)
+    run, parts = prepared("broken")
+    for kill_in in kills:
+        practise(run, parts, dreaming=dreaming, kill_in=kill_in)
+    assert_same(expected, facts(practise(run, parts, dreaming=dreaming)))
+    assert [m["iteration"] for m in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3]
+
+
+def test_a_practice_killed_before_its_first_checkpoint_starts_anew(prepared: Prepared):
+    expected = facts(practise(*prepared("unbroken"), dreaming=False))
+    run, parts = prepared("broken")
+    practise(run, parts, dreaming=False, kill_in=0)
+    assert_same(expected, facts(practise(run, parts, dreaming=False)))
+
+
+def test_a_finished_practice_has_nothing_left_to_do(prepared: Prepared):
+    run, parts = prepared("finished")
+    first = facts(practise(run, parts, dreaming=False))
+    assert_same(first, facts(practise(run, parts, dreaming=False)))
+
+
+def test_every_real_step_is_charged_and_dreams_cost_only_their_probes(prepared: Prepared):
+    real = practise(*prepared("real"), dreaming=False)
+    assert real.used == {"train": real.real.steps, "probe": 0} and real.used["train"] > 24 * 4 / 2
+    dream = practise(*prepared("dream"), dreaming=True)
+    assert dream.real.steps == 0 and dream.used["train"] == dream.dream.steps
+    assert 0 < dream.used["probe"] == dream.meter.real_steps <= 2 * 2 * 4 * 4
+    assert dream.result()["iterations"] == 4 and dream.result()["replay"]["dream"] > 0

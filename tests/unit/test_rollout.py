@@ -1,0 +1,167 @@
+"""Rolling out: many episodes side by side, each as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dreamgym.agent import Agent
+from dreamgym.envs import corridor
+from dreamgym.envs._pool import EnvPool
+from dreamgym.layout import ACT, END, MARKERS, STATE, TASK, Vocabulary
+from dreamgym.llm.scripted import END_ID, ScriptedLLM
+from dreamgym.rollout import group_by_task, rollout
+from dreamgym.train.batch import rows_of
+from dreamgym.types import Completion, Observation, StepResult, Task
+
+FAMILY = corridor.make(length=4)
+IDS = {END: END_ID} | {marker: END_ID + 1 + i for i, marker in enumerate(MARKERS)}
+
+
+def task(start: int, target: int) -> Task:
+    goal = corridor.Goal(start, target)
+    return Task(f"{start}-{target}", goal.instruction, "corridor", goal={"start": start, "target": target, "key": 0})
+
+
+def walker(prompt: str) -> str:
+    """Goes right until the room that the instruction names, and opens its door."""
+    goal = corridor.read_goal(prompt[: prompt.index("door") + 4])
+    assert goal is not None
+    room = int(prompt.rsplit("room ", 1)[1].split(" of")[0])
+    return "open" if room == goal.target else "right"
+
+
+def agent(llm: ScriptedLLM, **more: Any) -> Agent:
+    return Agent(llm, Vocabulary(llm.encode, llm.decode, IDS), FAMILY.domain, **more)
+
+
+def walk(tasks: Sequence[Task], *, answer: Any = walker, max_steps: int = 10, **how: Any):
+    llm, env = ScriptedLLM(answer), EnvPool(FAMILY.env, FAMILY.domain)
+    return rollout(agent(llm), env, tasks, seed=5, max_steps=max_steps, **how), llm, env
+
+
+def test_every_task_gets_its_trajectory_in_order_and_finished_episodes_leave_the_batch():
+    tasks = [task(1, 2), task(1, 4), task(3, 4)]
+    trajectories, llm, env = walk(tasks, name="x")
+    assert [t.task for t in trajectories] == tasks and [t.id for t in trajectories] == ["x/0", "x/1", "x/2"]
+    assert [len(t.turns) for t in trajectories] == [2, 4, 2]
+    assert len(llm.prompts) == env.steps == 8  # nobody acted for an episode that was over
+    assert all((t.success, t.truncated, t.error, t.source, t.behaviour) == (True, False, None, "real", "policy") for t in trajectories)
+    assert [t.total_reward for t in trajectories] == [1.0, 1.0, 1.0]
+
+
+def test_an_episode_that_does_not_end_is_truncated_and_no_success():
+    (episode,), _, _ = walk([task(1, 4)], max_steps=2)
+    assert (len(episode.turns), episode.truncated, episode.success, episode.error) == (2, True, False, None)
+    assert not episode.transitions[-1].terminated
+
+
+def test_the_wrong_door_ends_an_episode_without_success():
+    (episode,), _, _ = walk([task(1, 4)], answer=lambda _: "open")
+    assert (len(episode.turns), episode.truncated, episode.success, episode.total_reward) == (1, False, False, 0.0)
+
+
+def test_states_and_next_states_form_a_chain():
+    (episode,), _, _ = walk([task(1, 4)])
+    for before, after in zip(episode.transitions, episode.transitions[1:], strict=False):
+        assert before.next_state == after.state
+    assert episode.transitions[0].state.text == "room 1 of 4\n[right] [open]"
+
+
+def test_the_conversation_is_append_only_so_a_whole_episode_is_one_row():
+    (episode,), llm, _ = walk([task(1, 3)])
+    (row,) = rows_of(episode, 0)
+    words = agent(llm).vocabulary
+    expected, mask = [words[TASK], *words.encode(episode.task.instruction)], []
+    mask += [0.0] * len(expected)
+    for t in episode.transitions:
+        given, said = [words[STATE], *words.encode(t.state.text), words[ACT]], [*words.encode(t.action), words[END]]
+        expected += given + said
+        mask += [0.0] * len(given) + [1.0] * len(said)
+    assert (row.ids, row.mask) == (expected, mask)
+
+
+def test_what_was_sampled_is_kept_as_tokens_even_where_the_environment_reads_another_spelling():
+    (episode,), _, _ = walk([task(1, 2)], answer=lambda p: walker(p).upper())
+    assert episode.success
+    assert [bytes(t.completion.ids[:-1]).decode() for t in episode.turns] == ["RIGHT", "OPEN"]
+
+
+def test_an_answer_that_is_cut_off_is_no_end_and_is_still_played():
+    llm, env = ScriptedLLM(lambda _: "right and on and on"), EnvPool(FAMILY.env, FAMILY.domain)
+    (episode,) = rollout(agent(llm, max_action_tokens=5), env, [task(1, 2)], seed=0, max_steps=2)
+    assert [(t.completion.text, t.completion.finish, len(t.completion.ids)) for t in episode.turns] == [("right", "length", 5)] * 2
+
+
+class Noting:
+    """A policy that notes the seeds it is given."""
+
+    def __init__(self) -> None:
+        self.seeds: list[list[tuple[int, ...]]] = []
+        self.ended = 0
+
+    def begin(self, tasks: Sequence[Task], *, name: str) -> list[int]:
+        return list(range(len(tasks)))
+
+    def act(self, conversations: Sequence[int], observations: Sequence[Observation], *, temperature: float, seeds: Any) -> list[Completion]:
+        self.seeds.append([tuple(seed) for seed in seeds])
+        return [Completion((1,), (2,), (0.0,), "right", "stop", version=9) for _ in conversations]
+
+    def end(self, conversations: Sequence[int]) -> None:
+        self.ended += len(conversations)
+
+
+class Script:
+    """An environment that answers from a table (slot, step) -> result; else it goes on."""
+
+    source, version = "dream", 4
+
+    def __init__(self, table: dict[tuple[int, int], StepResult]) -> None:
+        self.table, self.count = table, {}
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        return [Observation("s")] * len(tasks)
+
+    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[StepResult]:
+        results = []
+        for slot in slots:
+            n = self.count[slot] = self.count.get(slot, -1) + 1
+            results.append(self.table.get((slot, n), StepResult(Observation(f"s{n}"), 0.0, False)))
+        return results
+
+
+def test_episode_and_step_name_the_random_stream_whatever_runs_beside_it():
+    policy, over = Noting(), StepResult(Observation("end"), 1.0, True)
+    rollout(policy, Script({(1, 0): over, (0, 2): over}), [task(1, 2)] * 3, seed=5, max_steps=4)
+    assert policy.seeds == [[(5, 0, 0), (5, 1, 0), (5, 2, 0)], [(5, 0, 1), (5, 2, 1)], [(5, 0, 2), (5, 2, 2)], [(5, 2, 3)]]
+    assert policy.ended == 3
+
+
+def test_an_error_ends_its_episode_only_and_is_recorded():
+    broken = StepResult(Observation("?"), 1.0, True, info={"error": "the server went away"})
+    bad, good = rollout(Noting(), Script({(0, 1): broken}), [task(1, 2)] * 2, seed=5, max_steps=4)
+    assert (bad.error, len(bad.turns), bad.success) == ("the server went away", 2, False)
+    assert bad.transitions[-1].info["error"] == "the server went away" and rows_of(bad, 0) == []
+    assert (good.error, len(good.turns), good.truncated) == (None, 4, True)
+    assert (good.policy_version, good.model_version, good.source) == (9, 4, "dream")
+
+
+def test_a_horizon_of_the_environment_ends_an_episode_as_truncated():
+    (episode,) = rollout(Noting(), Script({(0, 1): StepResult(Observation("x"), 0.0, False, True)}), [task(1, 2)], seed=5, max_steps=4)
+    assert (len(episode.turns), episode.truncated, episode.success) == (2, True, False)
+
+
+def test_without_a_step_an_episode_is_an_error_and_without_tasks_there_is_nothing():
+    (episode,) = rollout(Noting(), Script({}), [task(1, 2)], seed=5, max_steps=0)
+    assert episode.error == "no step was taken"
+    assert walk([])[0] == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_groups_are_the_rollouts_of_one_task(size: int):
+    tasks = [t for t in (task(1, 2), task(1, 3), task(2, 3)) for _ in range(size)]
+    groups = group_by_task(walk(tasks)[0], size)
+    assert [len(group) for group in groups] == [size] * 3
+    assert all(len({t.task.id for t in group}) == 1 for group in groups)
