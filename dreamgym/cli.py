@@ -11,6 +11,7 @@ import typer
 
 from dreamgym.errors import DreamGymError
 
+INTERRUPTED = 130  # what typer makes of Ctrl-C
 app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
@@ -63,9 +64,13 @@ def summary(run: Run, as_json: Json = False) -> None:
 @app.command()
 def fidelity(run: Run, as_json: Json = False) -> None:
     """How far the run's dreams may be trusted: paired replay under the trained policy, with the guard and without."""
+    from dreamgym.errors import RunDirError
     from dreamgym.runlog import RunDir
 
-    audit = RunDir.view(run).data("audit")
+    folder = RunDir.view(run)
+    if not folder.done("audit"):
+        raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
+    audit = folder.data("audit")
     if as_json:
         print(json.dumps(audit))
         return
@@ -110,9 +115,11 @@ def main() -> None:
     except DreamGymError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+            raise
         print("interrupted: nothing that was written is lost; the same command goes on from here.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _runs_in(path: Path) -> list[Path]:
@@ -125,8 +132,10 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(summary))
         return
     rows = []
-    for name in ("warm_start", "sft", "dream", "s2r", "real_only"):
-        if entry := summary.get(name):
+    entries = {name: summary.get(name) for name in ("warm_start", "sft", "dream", "s2r", "real_only")}
+    entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
+    for name, entry in entries.items():
+        if entry:
             sampled = entry["sampled"]
             rows.append([
                 name,

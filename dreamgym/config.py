@@ -41,6 +41,8 @@ def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> 
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"No configuration file '{path}'. Give the path of a TOML file, for example configs/quickstart.toml.") from error
+    except OSError as error:
+        raise ConfigError(f"Cannot read '{path}': {error.strerror}. Give the path of a TOML file that you may read.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
     return build(kind, _laid_over(kind().model_dump(), merge(values, overrides or {})), where=str(path))

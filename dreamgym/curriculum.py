@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.protocols import Domain
@@ -28,13 +29,13 @@ class CurriculumConfig(Config):
 
     strategy: Literal["variance", "uniform"] = "variance"
     """`uniform` samples real tasks alike and invents none: the control."""
-    synthetic_share: float = 0.25
+    synthetic_share: float = Field(default=0.25, ge=0.0, le=1.0)
     """lambda: the largest share of synthetic tasks in an iteration. The paper gives no value."""
     proposals: int = 16
     """Variations asked for per iteration."""
     seed_tasks: int = 8
     """The most valuable recent tasks, from which variations are made."""
-    revisit: float = 0.25
+    revisit: float = Field(default=0.25, ge=0.0, le=1.0)
     """Share of the real tasks of an iteration drawn by their last measured value instead of fresh."""
     pool_limit: int = 512
     """Synthetic tasks kept; the least valuable go first."""

@@ -32,7 +32,7 @@ class EnvPool:
         """Act in the episodes named by `slots`."""
         self.steps += len(slots)
         results = []
-        for slot, action in zip(slots, actions, strict=True):
-            raw, reward, terminated = self.envs[slot].step(self.domain.canonical(action))
-            results.append(StepResult(self.domain.abstract(raw), reward, terminated))
+        for slot, action in zip(slots, map(self.domain.canonical, actions), strict=True):
+            raw, reward, terminated = self.envs[slot].step(action)
+            results.append(StepResult(self.domain.abstract(raw), reward, terminated, info={"action": action}))
         return results

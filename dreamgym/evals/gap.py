@@ -1,7 +1,7 @@
 """The gap meter: a small budget of real episodes, spent during training, that says whether the dream still tells the truth.
 
-Two questions, both asked of the current policy on the same tasks: does it succeed as often in the real environment as it dreams
-(fresh real episodes), and were the dreams it just trained on true (paired replay of their actions)?
+Two questions, both on the same tasks: does the policy succeed as often in the real environment (fresh episodes) as in the dreams it just
+trained on, which are one update older, and were those dreams true (paired replay of their actions)?
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ class Gap:
     paired: Fidelity
     real_steps: int
 
+    @property
+    def gap(self) -> float | None:
+        """Dream success minus real success; None when no episode could be compared."""
+        return self.dream.value - self.real.value if self.dream.n and self.real.n else None
+
     def metrics(self) -> dict[str, float | None]:
-        """For metrics.jsonl: rates in [0, 1], the gap as dream minus real."""
+        """For metrics.jsonl: rates in [0, 1], None where there was no case to measure."""
         return {
-            "probe_dream_success": self.dream.value,
-            "probe_real_success": self.real.value,
-            "probe_real_low": self.real.low,
-            "probe_real_high": self.real.high,
-            "gap": self.dream.value - self.real.value,
-            "false_success": self.paired.false_success.value,
-            "false_failure": self.paired.false_failure.value,
-            "state_exact": self.paired.state_exact.value,
+            "probe_dream_success": _known(self.dream),
+            "probe_real_success": _known(self.real),
+            "probe_real_low": self.real.low if self.real.n else None,
+            "probe_real_high": self.real.high if self.real.n else None,
+            "gap": self.gap,
+            "false_success": _known(self.paired.false_success),
+            "false_failure": _known(self.paired.false_failure),
+            "state_exact": _known(self.paired.state_exact),
             "first_divergence": self.paired.first_divergence,
         }
 
@@ -59,3 +64,7 @@ class GapMeter:
 
     def _env(self) -> Env:
         return self.family.env()
+
+
+def _known(rate: Rate) -> float | None:
+    return rate.value if rate.n else None

@@ -1,7 +1,8 @@
 """Training rows of the experience model (Eq. 5): whole trajectories, with memories retrieved as they will be at inference.
 
-A row is one episode in the layout of `prompts`. Every segment the model must write carries its own weight; what it is given
-(task, actions, memories) weighs nothing. A row's memories never come from its own trajectory.
+A row is one episode in the layout of `prompts`; each step at which the history window has slid is one more. Every segment the model
+must write carries its own weight; what it is given (task, actions, memories) weighs nothing. A row's memories never come from its own
+trajectory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dreamgym.config import Config
-from dreamgym.experience.prompts import Pieces, answer, opening, question, variation
+from dreamgym.experience.prompts import Pieces, Step, answer, opening, question, variation
 from dreamgym.layout import END, Vocabulary
 from dreamgym.protocols import Domain, ReplayBuffer
 from dreamgym.types import Task, Trajectory, Transition
@@ -45,18 +46,25 @@ class RowBuilder:
     def __init__(self, words: Vocabulary, pieces: Pieces, weights: SegmentWeights) -> None:
         self.words, self.pieces, self.weights = words, pieces, weights
 
-    def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> ExperienceRow:
-        """A whole trajectory; `memories[t]` are the briefs shown with step t."""
+    def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
+        """A whole trajectory; `memories[t]` are the briefs shown with step t. A step past the window is a row of its own, as asked."""
+        steps = [Step(transition, shown) for transition, shown in zip(trajectory.transitions, memories, strict=True)]
+        instruction, size = trajectory.task.instruction, self.pieces.history + 1
+        slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
+        return [self._window(instruction, steps[:size]), *slid]
+
+    def _window(self, instruction: str, steps: Sequence[Step], *, past: int | None = None) -> ExperienceRow:
+        """One row. With `past`, the opening and the first `past` steps are given: they were learnt in the rows before."""
         row = ExperienceRow([], [], [])
-        transitions = trajectory.transitions
-        first = opening(self.words, trajectory.task.instruction, transitions[0].state.text)
-        said = len(self.words.encode(transitions[0].state.text)) + 1
+        state = steps[0].transition.state.text
+        first = opening(self.words, instruction, state)
+        said = len(self.words.encode(state)) + 1
         self._add(row, first[:-said], "")
-        self._add(row, first[-said:], "start")
-        for transition, shown in zip(transitions, memories, strict=True):
-            self._add(row, question(self.words, transition.action, shown, self.pieces), "")
-            for name, ids in answer(self.words, transition, self.pieces).items():
-                self._add(row, ids, name)
+        self._add(row, first[-said:], "start" if past is None else "")
+        for i, step in enumerate(steps):
+            self._add(row, question(self.words, step.transition.action, step.memories, self.pieces), "")
+            for name, ids in answer(self.words, step.transition, self.pieces).items():
+                self._add(row, ids, "" if past and i < past else name)
         return row
 
     def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dreamgym.errors import UsageError
+from dreamgym.experience.guard import DISPUTED
 from dreamgym.protocols import Domain, ExperienceModel
 from dreamgym.types import Action, Observation, Prediction, Query, StepResult, Task, Transition
 
@@ -64,8 +65,12 @@ class DreamBatch:
             "raw_reward": prediction.raw_reward,
             "by_rule": prediction.by_rule,
         }
+        if not query.state.text:
+            info["error"] = "the experience model's first state could not be read"
         if prediction.verdict.reasons == ("unreadable answer",):
             info["error"] = f"the experience model's answer could not be read: {prediction.raw[:200]!r}"
+        if prediction.verdict.reasons == (DISPUTED,):
+            info["error"] = f"masked by the guard: {DISPUTED}"
         return StepResult(prediction.next_state, prediction.reward, prediction.terminated, at_horizon and not prediction.terminated, info)
 
 

@@ -13,12 +13,14 @@ The guard only ever lowers a reward. Its verdicts travel with the transition, an
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from dreamgym.config import Config
 from dreamgym.protocols import Domain
 from dreamgym.types import Prediction, Query, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
+DISPUTED = "the model says failure, and the state shows every requirement met"
 
 
 class GuardConfig(Config):
@@ -26,6 +28,8 @@ class GuardConfig(Config):
 
     admissibility: bool = True
     grounding: bool = True
+    mask_disputed: bool = True
+    """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
 
 
 class Guard:
@@ -45,9 +49,11 @@ class Guard:
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""
         self.counts["asked"] += 1
-        if not self.config.grounding or prediction.reward <= 0:
+        if not self.config.grounding:
             return prediction
         claim = Transition(query.state, query.action, prediction.next_state, prediction.reward, prediction.terminated, prediction.reasoning)
+        if prediction.reward <= 0:
+            return self._dispute(query, claim, prediction) if prediction.terminated and self.config.mask_disputed else prediction
         verdict = self.domain.check(query.task.instruction, query.history, claim)
         self.counts["success_granted" if verdict.passed else "success_refused"] += 1
         return Prediction(
@@ -60,3 +66,10 @@ class Guard:
             raw_reward=prediction.raw_reward,
             raw=prediction.raw,
         )
+
+    def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
+        """A failure whose state shows a success is disputed: still a failure, with a verdict that keeps it out of training and memory."""
+        if not self.domain.check(query.task.instruction, query.history, replace(claim, reward=1.0)).passed:
+            return prediction
+        self.counts["failure_disputed"] += 1
+        return replace(prediction, verdict=Verdict(False, (DISPUTED,)))

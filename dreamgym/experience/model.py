@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from dreamgym.config import Config
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
@@ -20,10 +22,11 @@ from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Tran
 class ExperienceConfig(Config):
     """How the experience model is asked."""
 
-    k: int = 1
+    k: int = Field(default=1, ge=0)
     """Retrieved memories per step; 0 is the ablation without replay."""
     reasoning: bool = True
-    history: int = 16
+    history: int = Field(default=16, ge=0)
+    """Steps that stay in context; past them the window slides, in training as at inference."""
     max_answer_tokens: int = 160
     temperature: float = 0.0
     """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""

@@ -1,10 +1,11 @@
 """A small Llama from scratch: its tokenizer, its weights, and its checkpoint directory in the ordinary Hugging Face form.
 
-The tokenizer is byte-level BPE made for copying. Every digit and every punctuation mark is a token of its own, a newline too, and a word
-carries its leading space, so that a word is the same token wherever it stands:
+The tokenizer is byte-level BPE made for copying: a piece is never merged with its neighbours. Pieces are a word with the digits that follow
+it (`b017`), up to three digits, a punctuation mark, a newline, and whatever the Domain calls an atom (`[buy now]`, `$23`). Frequent pieces
+become one token, rare ones several. A word carries its leading space, so that it is the same token wherever it stands:
 
     search[red mug]     ->  ␣search  [  ␣red  ␣mug  ]
-    [b017] red          ->  [  ␣b  0  1  7  ]  ␣red
+    [b017] 1250 red     ->  [  ␣b017  ]  ␣  125  0  ␣red        with elements as atoms:  [␣b017]  ␣  125  0  ␣red
 
 The spaces that make this so after `[`, `(`, a newline, a hyphen or slash inside a word, and at the beginning of the text are put in
 by the normalizer and taken out by the decoder. `decode(encode(text)) == text` holds for every text.
@@ -23,7 +24,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dreamgym.errors import ConfigError, UsageError, nearest
+from dreamgym.errors import ConfigError, DreamGymError, UsageError, nearest
 
 PAD, END = "<|pad|>", "<|end|>"
 
@@ -132,6 +133,16 @@ def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int
 def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
     """Write an ordinary checkpoint directory. It appears whole or not at all; one that was there before is replaced."""
     path = Path(path)
+    try:
+        _write(model, tokenizer, path)
+    except Exception as error:  # a boundary: safetensors and tokenizers each raise their own kinds
+        if not any(words in str(error) for words in ("No space left", "quota exceeded")):
+            raise
+        raise DreamGymError(f"No space left on the disk for '{path}'. Free some, then give the same command again: it resumes.") from error
+    return path
+
+
+def _write(model: Any, tokenizer: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
@@ -148,7 +159,6 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    return path
 
 
 def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:
@@ -162,7 +172,9 @@ def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # a boundary: safetensors, tokenizers and json each raise their own kinds
-        raise UsageError(f"Cannot read the checkpoint at '{path}': {error} Save it again, or point to another checkpoint.") from error
+        raise UsageError(
+            f"Cannot read the checkpoint at '{path}': {error} Save it again, restore it from a copy, or point to another checkpoint."
+        ) from error
     return model, tokenizer
 
 

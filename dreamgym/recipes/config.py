@@ -15,6 +15,9 @@ from dreamgym.train.algos.grpo import GRPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
 
+Ablation = Literal["curriculum", "replay", "reasoning"]
+"""What is taken away: task generation and variance sampling, retrieved memories, or the reasoning trace (the paper's Table 2)."""
+
 
 class EnvBlock(Config):
     """The real environment."""
@@ -44,8 +47,8 @@ class RLBlock(Config):
     """One call of the loop."""
 
     iterations: int = 60
-    tasks_per_iter: int = 32
-    group_size: int = 8
+    tasks_per_iter: int = Field(default=32, ge=1)
+    group_size: int = Field(default=8, ge=2)
     train_tasks: int = 2000
     max_real_steps: int | None = None
     """Stop when this many real training steps are used; only for loops in the real environment."""
@@ -56,7 +59,7 @@ class RLBlock(Config):
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = 10
     """Iterations between gap measurements; 0 never probes."""
-    probe_tasks: int = 48
+    probe_tasks: int = Field(default=48, ge=1)
     max_gap: float = 0.15
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback"] = "rollback"
@@ -76,7 +79,7 @@ class RunConfig(Config):
     """Everything a quickstart run is made of."""
 
     seed: int = 0
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     env: EnvBlock = EnvBlock()
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
@@ -90,4 +93,14 @@ class RunConfig(Config):
     dream: RLBlock = RLBlock()
     s2r: RLBlock = RLBlock(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)
+    ablations: tuple[Ablation, ...] = ()
+    """Further dreams from the same warm start at the same budget, each without one part of the method."""
     eval: EvalBlock = EvalBlock()
+
+    def without(self, ablation: Ablation) -> RunConfig:
+        """The same settings without one part of the method."""
+        if ablation == "curriculum":
+            uniform = self.dream.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
+            return self.model_copy(update={"dream": self.dream.model_copy(update={"curriculum": uniform})})
+        change = {"replay": {"k": 0}, "reasoning": {"reasoning": False}}[ablation]
+        return self.model_copy(update={"experience": self.experience.model_copy(update=change)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dreamgym.experience.model import ExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
 from dreamgym.protocols import Domain, Family
-from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.config import Ablation, RunConfig
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Trajectory
 
@@ -35,6 +35,12 @@ class Parts:
     logs: list[Trajectory]
     tokenizer: Any
     words: Vocabulary
+    experience: str = "experience"  # the checkpoint that dreams
+
+    def without(self, ablation: Ablation) -> Parts:
+        """The parts of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
+        own = "experience" if ablation == "curriculum" else f"experience-no-{ablation}"
+        return replace(self, config=self.config.without(ablation), experience=own)
 
     def checkpoint(self, name: str) -> Path:
         """Where the model of that name lies."""
@@ -62,7 +68,7 @@ class Parts:
 
     def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None) -> tuple[DreamBatch, ExperienceModel]:
         """The trained experience model as an environment."""
-        engine = hf.HFEngine(self.load("experience"), self.tokenizer)
+        engine = hf.HFEngine(self.load(self.experience), self.tokenizer)
         engine.version = 1
         watch = Guard(self.family.domain, guard or self.config.guard)
         model = ExperienceModel(engine, self.words, replay, watch, self.config.experience, seed=self.config.seed)
@@ -104,10 +110,11 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
     """Training rows of the experience model: the logs, the logs under other goals, and task variations."""
     config, domain = parts.config, parts.family.domain
     tasks = list({t.task.instruction: t.task for t in parts.logs}.values())
-    episodes = parts.logs + with_other_goals(parts.logs, domain, tasks, config.logs.other_goals, config.seed)
+    sound = [trajectory for trajectory in parts.logs if trajectory.turns and trajectory.error is None]
+    episodes = sound + with_other_goals(sound, domain, tasks, config.logs.other_goals, config.seed)
     shown = shown_memories(episodes, replay, domain, k=config.experience.k)
     builder = RowBuilder(parts.words, config.experience.pieces, config.segments)
-    rows = [builder.episode(episode, memories) for episode, memories in zip(episodes, shown, strict=True) if episode.turns]
+    rows = [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
     return rows + [builder.task([seed], new) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)]
 
 

@@ -4,12 +4,12 @@ an interrupted one goes on from its last checkpoint."""
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
-
-import torch
 
 from dreamgym.agent import Agent
 from dreamgym.curriculum import TaskCurriculum
@@ -29,7 +29,7 @@ from dreamgym.recipes.config import RLBlock, RunConfig
 from dreamgym.recipes.parts import Parts
 from dreamgym.rollout import rollout
 from dreamgym.runlog import RunDir
-from dreamgym.train import sft
+from dreamgym.train import checkpoint, sft
 from dreamgym.train.learner import Learner
 from dreamgym.types import Task, Trajectory
 
@@ -56,16 +56,15 @@ def gather(run: RunDir, config: RunConfig) -> Parts:
 
 def train_experience(run: RunDir, parts: Parts) -> None:
     """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference."""
-    if run.done("experience"):
+    name = parts.experience
+    if run.done(name):
         return
-    config = parts.config
     rows = build.experience_rows(parts, build.open_replay(None, parts.logs))
     model = parts.load("tokenizer")
-    losses = _fit(
-        run, "experience", model, [r.ids for r in rows], [r.weights for r in rows], config.experience_training, [r.segments for r in rows]
-    )
-    parts.save(model, "experience")
-    run.mark("experience", losses | {"rows": len(rows), "tokens": sum(len(r.ids) for r in rows)})
+    ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
+    losses = _fit(run, name, model, ids, weights, parts.config.experience_training, segments)
+    parts.save(model, name)
+    _finish(run, name, losses | {"rows": len(rows), "tokens": sum(len(row) for row in ids)})
 
 
 def warm_start(run: RunDir, parts: Parts) -> None:
@@ -76,7 +75,7 @@ def warm_start(run: RunDir, parts: Parts) -> None:
     ids, weights = build.demonstrations(parts)
     losses = _fit(run, "warm", model, ids, weights, parts.config.warm)
     parts.save(model, "warm")
-    run.mark("warm", losses | {"demonstrations": len(ids), "tokens": sum(len(row) for row in ids)})
+    _finish(run, "warm", losses | {"demonstrations": len(ids), "tokens": sum(len(row) for row in ids)})
 
 
 def converge_sft(run: RunDir, parts: Parts) -> None:
@@ -88,14 +87,17 @@ def converge_sft(run: RunDir, parts: Parts) -> None:
     dev = parts.family.tasks("dev", config.eval.dev_tasks, seed=build.DEV_SEED)
     ids, weights = build.demonstrations(parts)
     steps_per_epoch = max(1, sum(len(row) for row in ids) // config.sft.batch_tokens)
-    curve = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
+    curve: list[dict[str, float]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
 
     def judge(step: int) -> bool:
-        """Measure, keep the best, and say whether it has stopped rising."""
+        """Measure, keep the best, and say whether it has stopped rising; what an interrupted training measured from here on goes."""
+        epoch, before = step / steps_per_epoch, real.steps
+        curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
         rates = [success(evaluate(agent, real, dev, max_steps=parts.family.max_steps, temperature=t, seed=7)).value for t in (0.0, 1.0)]
         if all(rates[0] > seen["greedy"] for seen in curve):
             parts.save(model, "sft")
-        curve.append({"epoch": step / steps_per_epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": real.steps})
+        spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before
+        curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent})
         run.mark("sft-curve", {"curve": curve})
         best = max(range(len(curve)), key=lambda k: curve[k]["greedy"])
         return len(curve) - 1 - best >= config.sft_patience
@@ -103,7 +105,8 @@ def converge_sft(run: RunDir, parts: Parts) -> None:
     losses = _fit(run, "sft", model, ids, weights, config.sft, on_step=lambda step: step % (2 * steps_per_epoch) == 0 and judge(step))
     if not curve:
         judge(int(losses["steps"]))
-    run.mark("sft", losses | {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": real.steps})
+    found = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
+    _finish(run, "sft", losses | found)
 
 
 def practise(run: RunDir, parts: Parts, name: str, *, start: str, block: RLBlock, dreaming: bool) -> None:
@@ -120,7 +123,7 @@ class Practice:
     """Owns what one loop needs beside the shared parts, its checkpoint, and its counts of steps."""
 
     def __init__(self, run: RunDir, parts: Parts, name: str, *, start: str, block: RLBlock, dreaming: bool) -> None:
-        self.run, self.parts, self.name, self.block = run, parts, name, block
+        self.run, self.parts, self.name, self.start, self.block = run, parts, name, start, block
         self.seed = parts.config.seed
         self.replay = parts.replay(name)
         self.dream, self.experience = parts.dream(self.replay) if dreaming else (None, None)
@@ -166,9 +169,9 @@ class Practice:
         }
 
     def _curriculum(self) -> TaskCurriculum:
-        family, block = self.parts.family, self.block
+        family, block, judged = self.parts.family, self.block, self.parts.config.eval
         config = block.curriculum if self.dream else block.curriculum.model_copy(update={"synthetic_share": 0.0})
-        held_out = [task.instruction for split in ("dev", "test") for task in family.tasks(split, self.parts.config.eval.tasks, seed=0)]
+        held_out = family.tasks("dev", judged.dev_tasks, seed=build.DEV_SEED) + family.tasks("test", judged.tasks, seed=build.TEST_SEED)
         pages = {m.next_state: m for m in self.replay.memories(env=family.name) if m.source != "dream"}
         return TaskCurriculum(
             family.tasks("train", block.train_tasks, seed=build.TRAIN_SEED),
@@ -176,7 +179,7 @@ class Practice:
             domain=family.domain,
             vary=(lambda seeds, i: self.experience.vary(seeds, seed=i)) if self.experience else None,
             memories=lambda: pages.values(),
-            forbidden=held_out,
+            forbidden=[task.instruction for task in held_out],
             seed=self.seed,
         )
 
@@ -204,25 +207,26 @@ class Practice:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
         self.stopped = self.stopped or self._spent()
         self._save()
-        self._advance(
-            note=f"success {found['success']:.2f}" + (f", real {found['probe_real_success']:.2f}" if "probe_real_success" in found else "")
-        )
+        real = found.get("probe_real_success")
+        self._advance(note=f"success {found['success']:.2f}" + ("" if real is None else f", real {real:.2f}"))
         return bool(self.stopped)
 
     def _probe(self, trajectories: list[Trajectory]) -> dict[str, Any]:
         """Measure the gap; an open one (twice in a row) ends the loop, and a rollback restores the last policy that told the truth."""
         gap = self.meter.measure(self.agent, trajectories, n=self.block.probe_tasks, seed=10_000 + self.iteration)
         self.used["probe"] += gap.real_steps
-        difference = gap.dream.value - gap.real.value
-        self.open_gaps = self.open_gaps + 1 if difference > self.block.max_gap else 0
-        good = self.parts.checkpoint(f"{self.name}-good")
+        if gap.gap is None:  # every dreamed episode failed, or was of an invented task: nothing was learnt about the gap
+            return gap.metrics()
+        self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
+        good = f"{self.name}-good"
         if self.open_gaps == 0:
-            tiny.save(self.model, self.parts.tokenizer, good)
+            self.parts.save(self.model, good)
         elif self.open_gaps >= 2 and self.block.on_gap != "warn":
-            self.stopped = f"the gap opened to {difference:.2f}"
-            if self.block.on_gap == "rollback" and good.exists():
-                self.model.load_state_dict(tiny.load(good)[0].state_dict())
-                self.stopped += ", rolled back to the last good policy"
+            self.stopped = f"the gap opened to {gap.gap:.2f}"
+            if self.block.on_gap == "rollback":
+                found = self.parts.checkpoint(good).exists()
+                self.model.load_state_dict(self.parts.load(good if found else self.start).state_dict())
+                self.stopped += f", rolled back to the {'last good policy' if found else 'policy it started from'}"
         return gap.metrics()
 
     def _spent(self) -> str:
@@ -231,6 +235,10 @@ class Practice:
         if self.block.max_seconds and self.seconds >= self.block.max_seconds:
             return "the budget of seconds is spent"
         return ""
+
+    @property
+    def _path(self) -> Path:
+        return self.run.path / "checkpoints" / f"{self.name}.pt"
 
     def _publish(self, version: int) -> None:
         self.agent.llm.version = version
@@ -246,24 +254,21 @@ class Practice:
             "used": self.used,
             "open_gaps": self.open_gaps,
             "stopped": self.stopped,
+            "refused": self.replay.refused,
         }
-        path = self.run.path / "checkpoints" / f"{self.name}.pt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        torch.save(state, temporary)
-        temporary.replace(path)
+        checkpoint.save(self._path, state)
 
     def _resume(self) -> None:
-        path = self.run.path / "checkpoints" / f"{self.name}.pt"
-        if not path.exists():
+        if not self._path.exists():
+            self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
             self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
-        state = torch.load(path, weights_only=True)
+        state = checkpoint.load(self._path)
         self.learner.load_state_dict(state["learner"])
         self.curriculum.load_state_dict(state["curriculum"])
         self.replay.rollback(state["replay"])
         self.iteration, self.seconds, self.used = state["iteration"], state["seconds"], state["used"]
-        self.open_gaps, self.stopped = state["open_gaps"], state["stopped"]
+        self.open_gaps, self.stopped, self.replay.refused = state["open_gaps"], state["stopped"], state["refused"]
 
 
 def judge_policies(run: RunDir, parts: Parts, names: Sequence[str]) -> None:
@@ -296,8 +301,9 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
     for kind, guard in guards.items():
         dream, experience = parts.dream(build.open_replay(None, parts.logs), guard)
         episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
-        measured = summarise(replay(episodes, parts.family.env, parts.family.domain))
-        found[kind] = fidelity_json(measured) | {"unreadable": experience.counts["unreadable"]}
+        replays = replay(episodes, parts.family.env, parts.family.domain)
+        counts = {"unreadable": experience.counts["unreadable"], "masked": experience.guard.counts["failure_disputed"]}
+        found[kind] = fidelity_json(summarise(replays)) | counts | {"real_steps": sum(one.steps for one in replays)}
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)
 
@@ -309,14 +315,21 @@ def fidelity_json(measured: Fidelity) -> dict[str, Any]:
 
 def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     counted = [t for t in trajectories if t.error is None]
-    n = max(1, len(counted))
+    n = len(counted) or math.nan  # a rate of nothing is not a number, and is written as null
     return {
         "success": sum(t.success for t in counted) / n,
         "length": sum(len(t.turns) for t in counted) / n,
         "truncated": sum(t.truncated for t in counted) / n,
         "failed_rollouts": float(len(trajectories) - len(counted)),
+        "masked": sum("masked" in (t.error or "") for t in trajectories) / max(1, len(trajectories)),
         "synthetic_share": sum(t.task.source == "synthetic" for t in trajectories) / max(1, len(trajectories)),
     }
+
+
+def _finish(run: RunDir, name: str, found: dict[str, Any]) -> None:
+    """Mark a fitted model as done, and only then drop what an interrupted training would have gone on from."""
+    run.mark(name, found)
+    (run.path / "checkpoints" / f"{name}.pt").unlink(missing_ok=True)
 
 
 def _fit(

@@ -15,6 +15,8 @@ from dreamgym.recipes.config import RunConfig
 from dreamgym.runlog import RunDir
 
 ROWS = ("warm_start", "sft", "dream", "s2r", "real_only")
+ANCESTRY: dict[str, tuple[str, ...]] = {"warm": (), "sft": (), "s2r": ("dream", "s2r")}
+"""The loops that made a policy, where that is not the loop of its own name alone."""
 CHECKPOINTS = {"warm_start": "warm", "sft": "sft", "dream": "dream", "s2r": "s2r", "real_only": "real_only"}
 RUNS = {"small": "quickstart-small", "default": "quickstart", "full": "quickstart-full"}
 
@@ -52,6 +54,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
 
     hub_logging.disable_progress_bar()  # ours say what is being done; theirs would say that a small file was read
     with RunDir.open(path, configuration.dump(config)) as run:
+        _sign(run)
         say("1/7 logs: scripted shoppers of mixed skill in the real environment")
         shared = phases.gather(run, config)
         say("2/7 experience model: reasoning, next state, reward and end, from whole logged trajectories (Eq. 5)")
@@ -70,6 +73,12 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
             say("   real only: the same loop in the real environment from the warm start, a large budget")
             phases.practise(run, shared, "real_only", start="warm", block=config.real_only, dreaming=False)
             rows.append("real_only")
+        for ablation in config.ablations:
+            say(f"   ablation: the dream without {ablation}, from the same warm start at the same budget")
+            reduced = shared.without(ablation)
+            phases.train_experience(run, reduced)
+            phases.practise(run, reduced, f"dream-no-{ablation}", start="warm", block=reduced.config.dream, dreaming=True)
+            rows.append(f"dream-no-{ablation}")
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         phases.judge_policies(run, shared, rows)
         say("7/7 audit: dreams of the trained policy, replayed in the real environment")
@@ -78,6 +87,13 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         run.write_summary(summary)
         require_work(run, config)
     return summary
+
+
+def _sign(run: RunDir) -> None:
+    """Note the commit that works on the run. A resume at another commit adds its own; looking at a finished run adds none."""
+    commits = run.data("process")["commits"] if run.done("process") else []
+    if not run.done("audit") or not commits:
+        run.mark("process", {"commits": list(dict.fromkeys([*commits, parts.commit()]))})
 
 
 def summarise(run: RunDir, config: RunConfig, budget: str) -> dict[str, Any]:
@@ -93,34 +109,35 @@ def summarise(run: RunDir, config: RunConfig, budget: str) -> dict[str, Any]:
             "false_failure": watched["false_failure"]["value"],
         }
     return rows | {
+        "ablations": {ablation: _row(run, f"dream-no-{ablation}", offline) for ablation in config.ablations},
         "audit": audit,
         "experience": run.data("experience"),
         "seeds": [config.seed],
-        "commit": parts.commit(),
+        "commit": ", ".join(run.data("process")["commits"]),
         "budget": budget,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_rss_mb": max((run.summary() or {}).get("peak_rss_mb", 0.0), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
 
 
 def _row(run: RunDir, row: str, offline: int) -> dict[str, Any] | None:
     """One policy: success, what it cost in real and dreamed transitions along its whole ancestry, and seconds."""
-    name = CHECKPOINTS[row]
+    name = CHECKPOINTS.get(row, row)
     if not run.done(f"eval-{name}"):
         return None
     judged = run.data(f"eval-{name}")
-    ancestry = {"warm": [], "sft": [], "dream": ["dream"], "s2r": ["dream", "s2r"], "real_only": ["real_only"]}[name]
-    loops = {ancestor: run.data(ancestor) for ancestor in ancestry}
-    fitted = ["experience", "sft" if name == "sft" else "warm"]
+    loops = {loop: run.data(loop) for loop in ANCESTRY.get(name, (name,))}
+    own = [f"experience-{name.removeprefix('dream-')}"] if name.startswith("dream-no-") else []
+    fitted = ["experience", "sft" if name == "sft" else "warm", *filter(run.done, own)]
+    probes = sum(loop["probe_steps"] for loop in loops.values()) + (run.data("sft")["real_steps_dev"] if name == "sft" else 0)
     return {
         "real_success": judged["greedy"]["value"],
         "ci95": [judged["greedy"]["low"], judged["greedy"]["high"]],
         "sampled": judged["sampled"],
         "episodes": judged["greedy"]["n"],
         "real_transitions_offline": offline,
-        "real_transitions_online": sum(loop["steps"] for phase, loop in loops.items() if phase != "dream"),
-        "real_transitions_probe": sum(loop["probe_steps"] for loop in loops.values())
-        + (run.data("sft")["real_steps_dev"] if name == "sft" else 0),
-        "dream_transitions": loops["dream"]["steps"] if "dream" in loops else 0,
+        "real_transitions_online": sum(loop["steps"] for name, loop in loops.items() if not name.startswith("dream")),
+        "real_transitions_probe": probes,
+        "dream_transitions": sum(loop["steps"] for name, loop in loops.items() if name.startswith("dream")),
         "seconds": sum(run.data(phase)["seconds"] for phase in fitted) + sum(loop["seconds"] for loop in loops.values()),
     }
 
@@ -132,6 +149,7 @@ def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
         found = [summary[row] for summary in summaries]
         rows[row] = None if any(entry is None for entry in found) else _pool_row(found)
     last = summaries[-1]
+    rows["ablations"] = {name: _pool_row([summary["ablations"][name] for summary in summaries]) for name in last["ablations"]}
     return rows | {
         "audit": [summary["audit"] for summary in summaries],
         "seeds": [seed for summary in summaries for seed in summary["seeds"]],
@@ -175,9 +193,10 @@ def require_work(run: RunDir, config: RunConfig) -> None:
         problems.append("no dream iteration had a gradient: every group was all success or all failure")
     if config.dream.iterations and not dream["replay"]["dream"]:
         problems.append("the replay buffer did not grow: no dreamed transition passed the guard")
-    if config.dream.curriculum.synthetic_share and config.dream.iterations and not dream["curriculum"].get("proposed"):
+    invents = config.dream.curriculum.strategy == "variance" and config.dream.curriculum.synthetic_share
+    if invents and config.dream.iterations and not dream["curriculum"].get("proposed"):
         problems.append("the curriculum proposed nothing: no group had any variance of returns")
-    if config.dream.probe_every and config.dream.iterations >= config.dream.probe_every and not dream["probe_steps"]:
+    if config.dream.probe_every and dream["iterations"] >= config.dream.probe_every and not dream["probe_steps"]:
         problems.append("the gap meter never probed the real environment")
     if problems:
         raise InvariantError(f"'{run.path}' finished, but " + "; ".join(problems) + f". Look at {run.path}/metrics.jsonl.")

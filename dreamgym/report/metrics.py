@@ -56,6 +56,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "first_divergence": Metric("step", "mean step, from 1, at which a dream first shows another state than reality", "near 1"),
         "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),
+        "masked": Metric(
+            "episodes",
+            "left out: the model called a failure what the state shows to be a success; per iteration, their share of the rollouts",
+            "above a few in a hundred: true successes earn nothing, and no rate here counts them",
+        ),
+        "real_steps": Metric("steps", "real steps that replaying the dreams took, or an evaluation; no policy is charged for them", "-"),
         "probe_real_success": Metric(
             "share", "fresh real episodes during training, on tasks just dreamed of", "stands still while success rises"
         ),
@@ -70,7 +76,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "length": Metric("steps", "mean length of a training episode", "at the horizon: nothing ends"),
         "truncated": Metric("share", "episodes cut off at the horizon", "near 1"),
         "failed_rollouts": Metric(
-            "episodes", "episodes that broke technically; counted, never trained on", "above 0 in the real environment"
+            "episodes", "episodes that broke technically or were masked; counted, never trained on", "above 0 in the real environment"
         ),
         "groups_mixed": Metric("groups", "tasks whose rollouts differ in return: the only ones that teach", "0"),
         "groups_failed": Metric("groups", "tasks that no rollout solved", "nearly all: too hard"),
@@ -84,6 +90,11 @@ METRICS: dict[str, dict[str, Metric]] = {
         "clipped": Metric("share", "trained tokens whose ratio was clipped", "above 0.2: steps too large"),
         "approx_kl": Metric("nats/token", "k3 estimate of the divergence from the policy that sampled", "above 0.1"),
         "kl": Metric("nats/token", "k3 estimate of the divergence from the reference policy, where it is charged", "grows steadily"),
+        "mismatch": Metric(
+            "nats/token",
+            "mean absolute difference of the sampler's and the learner's log-probabilities at the same weights, where measured",
+            "above 0.05: precision, temperature or tokens differ",
+        ),
         "steps": Metric("steps", "optimiser steps taken", "0"),
         "version": Metric("number", "weights published so far", "stands still"),
         "remembered": Metric("rows", "transitions the replay buffer took in, past the guard", "0 in a dream"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 
 from dreamgym.config import Config
@@ -28,11 +29,11 @@ class LearnerConfig(Config):
     lr: float = 5e-4
     weight_decay: float = 0.0
     grad_clip: float = 0.5
-    minibatches: int = 4
+    minibatches: int = Field(default=4, ge=1)
     """Optimiser steps per epoch, each on whole trajectories."""
     epochs: int = 1
     micro_tokens: int = 16_384
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, gt=0.0)
     """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
     bf16: bool = True
     """Matrix products in bfloat16; the log-probs of the behaviour policy are then recomputed at the same precision."""
@@ -106,7 +107,7 @@ class Learner:
     def _optimise(self, rows: list[Row]) -> dict[str, float]:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
-        mismatch = self._recompute(rows) if self.config.bf16 else 0.0
+        measured = {"mismatch": self._recompute(rows)} if self.config.bf16 else {}
         steps = 0
         self.model.train()
         for _ in range(self.config.epochs):
@@ -118,7 +119,7 @@ class Learner:
         per_token = max(1.0, sums.pop("trained"))
         grad_norm = sums.pop("grad_norm") / max(1, steps)
         found = {name: value / per_token for name, value in sums.items()}
-        return found | {"grad_norm": grad_norm, "steps": float(steps), "mismatch": mismatch}
+        return found | {"grad_norm": grad_norm, "steps": float(steps)} | measured
 
     @torch.no_grad()
     def _recompute(self, rows: list[Row]) -> float:

@@ -18,6 +18,7 @@ from torch import nn
 
 from dreamgym.config import Config
 from dreamgym.errors import InvariantError, UsageError
+from dreamgym.train import checkpoint
 from dreamgym.train.batch import Batch, cut, pad
 from dreamgym.train.forward import token_logprobs
 
@@ -53,8 +54,8 @@ def train(
     """Fit the rows; returns the last losses, each segment's too when `segments` names the segment of every token.
 
     Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights. `on_step(step, share done, losses)` may
-    return True to stop early. With `checkpoint`, an interrupted training goes on from that file, which is removed at the end.
-    InvariantError on a loss that is not a number.
+    return True to stop early. With `checkpoint`, an interrupted training goes on from that file; it stays for the caller to remove once
+    the model is safe elsewhere. InvariantError on a loss that is not a number.
     """
     if not ids:
         raise UsageError("Nothing to train on: no rows. Expected at least one trajectory that ended without an error.")
@@ -69,11 +70,11 @@ def train(
             break
         _set_lr(optimiser, config, done)
         losses = _step(model, optimiser, batch, segments, config)
-        clock.tick()
+        clock.step += 1
         if on_step and on_step(clock.step, done, losses):
             break
+        clock.save_if_due()  # after `on_step`, so that a step that was saved has been looked at
     model.eval()
-    clock.finish()
     return {**losses, "steps": float(clock.step), "seconds": clock.seconds}
 
 
@@ -86,7 +87,7 @@ class _Clock:
         self.path, self.model, self.optimiser = path, model, optimiser
         self.step, self.before = 0, 0.0
         if path is not None and path.exists():
-            state = torch.load(path, weights_only=True)
+            state = checkpoint.load(path)
             model.load_state_dict(state["model"])
             optimiser.load_state_dict(state["optimiser"])
             self.step, self.before = state["step"], state["seconds"]
@@ -96,18 +97,11 @@ class _Clock:
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.start
 
-    def tick(self) -> None:
-        self.step += 1
+    def save_if_due(self) -> None:
         if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
             self.saved = time.monotonic()
             state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(state, self.path.with_suffix(".tmp"))
-            self.path.with_suffix(".tmp").replace(self.path)
-
-    def finish(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            checkpoint.save(self.path, state)
 
 
 def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:

@@ -355,7 +355,7 @@ def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_
     groups = random_groups(tiny(), shift=0.0)
     _, exact, plain = step(groups)
     _, rough, half = step(groups, bf16=True)
-    assert plain["mismatch"] == 0.0 and 0.0 < half["mismatch"] < 0.05
+    assert "mismatch" not in plain and 0.0 < half["mismatch"] < 0.05  # where nothing was measured, nothing is said
     assert half["approx_kl"] == pytest.approx(0.0, abs=1e-6) and half["clipped"] == 0.0
     assert torch.nn.functional.cosine_similarity(exact, rough, dim=0) > 0.99
     # What the sampler reported plays no part then, so the same rollouts give the same step however far off it was.

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from dreamgym.config import Config, build, dump, merge, read
 from dreamgym.errors import ConfigError
+from dreamgym.recipes.config import RunConfig
 
 
 class Dream(Config):
@@ -79,6 +80,8 @@ def test_all_mistakes_are_told_at_once():
 def test_a_missing_or_broken_file_is_a_configuration_error(tmp_path: Path):
     with pytest.raises(ConfigError, match="No configuration file"):
         read(Settings, tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="Cannot read .* directory"):
+        read(Settings, tmp_path)
     with pytest.raises(ConfigError, match="not valid TOML"):
         read(Settings, write(tmp_path, "name = "))
 
@@ -110,3 +113,21 @@ def test_a_block_that_a_file_opens_keeps_its_other_values(tmp_path: Path):
 
     (tmp_path / "c.toml").write_text("[inner]\na = 5\n")
     assert read(Outer, tmp_path / "c.toml") == Outer(inner=Inner(a=5, b=7))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"dream": {"group_size": 1}}, ["'dream.group_size'", "greater than or equal to 2"]),
+        ({"dream": {"probe_tasks": 0}}, ["'dream.probe_tasks'"]),
+        ({"dream": {"curriculum": {"synthetic_share": 1.5}}}, ["'dream.curriculum.synthetic_share'", "less than or equal to 1"]),
+        ({"dream": {"learner": {"minibatches": 0}}}, ["'dream.learner.minibatches'"]),
+        ({"experience": {"history": -1}}, ["'experience.history'"]),
+        ({"seeds": []}, ["'seeds'"]),
+        ({"dream": {"curriculum": {"sythetic_share": 0.5}}}, ["'dream.curriculum.sythetic_share'", "Did you mean 'synthetic_share'?"]),
+    ],
+)
+def test_a_run_that_could_not_end_well_is_refused_before_it_begins(values: dict, words: list[str]):
+    with pytest.raises(ConfigError) as caught:
+        build(RunConfig, values, where="run.toml")
+    assert all(word in str(caught.value) for word in words), str(caught.value)

@@ -149,3 +149,8 @@ def test_a_probe_of_fewer_episodes_is_spread_over_all_of_them():
     gap = meter.measure(Opener(), many, n=5, seed=0)
     assert gap.dream.n == gap.real.n == 5 and gap.real_steps == 5 + 15
     assert meter.measure(Opener(), [], n=5, seed=0).real_steps == 0
+
+
+def test_a_probe_of_nothing_says_nothing():
+    gap = GapMeter(FAMILY, EnvPool(FAMILY.env, FAMILY.domain)).measure(Opener(), [replace(TRUE, error="broken")], n=5, seed=0)
+    assert gap.gap is None and set(gap.metrics().values()) == {None}

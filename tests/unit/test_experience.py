@@ -110,7 +110,7 @@ def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: 
     shown = shown_memories(trajectories, replay, family.domain, k=k)
     pieces = Pieces(reasoning=reasoning, history=99)
     for trajectory, memories in zip(trajectories, shown, strict=True):
-        row = RowBuilder(words, pieces, SegmentWeights()).episode(trajectory, memories)
+        (row,) = RowBuilder(words, pieces, SegmentWeights()).episode(trajectory, memories)
         prompts = dreaming(family, words, trajectory, logs, k=k, reasoning=reasoning, history=99)
         assert any(prompts)
         for prompt, transition in zip(prompts, trajectory.transitions, strict=True):
@@ -129,8 +129,34 @@ def test_a_slid_window_is_read_like_an_episode_that_began_there():
     builder = RowBuilder(WORDS, Pieces(history=2), SegmentWeights())
     for step, prompt in enumerate(prompts):
         window = replace(trajectory, turns=trajectory.turns[max(0, step - 2) : step + 1])
-        row = builder.episode(window, [()] * len(window.turns))
+        (row,) = builder.episode(window, [()] * len(window.turns))
         assert prompt is not None and row.ids == prompt + text_of(WORDS, trajectory.transitions[step], Pieces())
+
+
+@pytest.mark.parametrize("history", [0, 2])
+def test_a_window_slides_in_training_as_it_does_at_inference(history: int):
+    trajectory = max((CORRIDOR.behave(task, "random", seed=3) for task in CORRIDOR.tasks("train", 20)), key=lambda t: len(t.turns))
+    pieces = Pieces(history=history)
+    rows = RowBuilder(WORDS, pieces, SegmentWeights()).episode(trajectory, [()] * len(trajectory.turns))
+    assert len(rows) == len(trajectory.turns) - history > 2
+    learnt = 0
+    for step, prompt in enumerate(dreaming(CORRIDOR, WORDS, trajectory, [], k=0, history=history)):
+        assert prompt is not None
+        row, written = rows[max(0, step - history)], text_of(WORDS, trajectory.transitions[step], pieces)
+        assert row.ids[: len(prompt) + len(written)] == prompt + written
+        assert all(row.weights[len(prompt) : len(prompt) + len(written)])
+        assert step <= history or not any(row.weights[: len(prompt)])  # nothing is learnt twice
+        learnt += len(written)
+    opened = len(WORDS.encode(trajectory.transitions[0].state.text)) + 1
+    assert sum(weight > 0 for row in rows for weight in row.weights) == learnt + opened
+
+
+def test_an_episode_whose_first_state_cannot_be_read_is_a_failed_rollout_and_no_zero():
+    llm = Writer(lambda _: WORDS.encode("room 1"))  # never comes to an end
+    batch = DreamBatch(model(llm, k=0), CORRIDOR.domain, horizon=3)
+    batch.start([TO_3], seed=0)
+    (result,) = batch.step([0], ["right"])
+    assert "first state" in result.info["error"]
 
 
 def test_a_first_state_is_asked_for_as_it_was_trained():
@@ -147,7 +173,7 @@ def test_the_loss_weighs_what_the_model_writes_and_nothing_else():
     logs = [CORRIDOR.behave(task, "noisy", seed=1) for task in CORRIDOR.tasks("train", 6)]
     weights = SegmentWeights(start=0.1, reasoning=0.2, state=0.3, reward=0.4, task=0.5)
     builder = RowBuilder(WORDS, Pieces(), weights)
-    row = builder.episode(logs[0], [("a memory",)] * len(logs[0].turns))
+    (row,) = builder.episode(logs[0], [("a memory",)] * len(logs[0].turns))
     by_name = {"": 0.0} | weights.model_dump()
     assert [by_name[name] for name in row.segments] == row.weights and set(row.segments) == {"", "start", "reasoning", "state", "reward"}
 

@@ -16,6 +16,7 @@ from dreamgym.recipes import phases
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.parts import Parts
 from dreamgym.recipes.phases import Practice
+from dreamgym.report.metrics import METRICS
 from dreamgym.runlog import RunDir
 from dreamgym.train import sft
 
@@ -31,7 +32,9 @@ SETTINGS = {
     "experience_training": {"epochs": 25.0, "seconds": None, "lr": 5e-3, "batch_tokens": 1024, "bf16": False},
     "dream": BLOCK,
     "s2r": BLOCK,
-    "eval": {"tasks": 3},
+    "sft": {"epochs": 12.0, "lr": 5e-3, "batch_tokens": 512, "bf16": False},
+    "sft_patience": 9,
+    "eval": {"tasks": 3, "dev_tasks": 3},
 }
 Prepared = Callable[[str], tuple[RunDir, Parts]]
 
@@ -135,6 +138,52 @@ def test_a_practice_killed_before_its_first_checkpoint_starts_anew(prepared: Pre
     run, parts = prepared("broken")
     practise(run, parts, dreaming=False, kill_in=0)
     assert_same(expected, facts(practise(run, parts, dreaming=False)))
+
+
+def test_a_practice_whose_checkpoint_was_removed_starts_anew_from_the_logs_alone(prepared: Prepared):
+    expected = facts(practise(*prepared("unbroken"), dreaming=True))
+    run, parts = prepared("broken")
+    practise(run, parts, dreaming=True, kill_in=2)
+    (run.path / "checkpoints" / "policy.pt").unlink()
+    assert_same(expected, facts(practise(run, parts, dreaming=True)))
+
+
+@pytest.mark.parametrize("every_s", [-1.0, 1e9])
+def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_one(
+    prepared: Prepared, every_s: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sft._Clock, "EVERY_S", every_s)
+    whole, parts = prepared("unbroken")
+    phases.converge_sft(whole, parts)
+    best = parts.load("sft").state_dict()
+    run, parts = prepared("broken")
+    mark = run.mark
+    for entries in (1, 3):
+
+        def killing(phase: str, data: Any, entries: int = entries) -> None:
+            if phase == "sft-curve" and len(data["curve"]) == entries:
+                mark(phase, data)
+                raise Killed
+            mark(phase, data)
+
+        monkeypatch.setattr(run, "mark", killing)
+        with pytest.raises(Killed):
+            phases.converge_sft(run, parts)
+    monkeypatch.setattr(run, "mark", mark)
+    phases.converge_sft(run, parts)
+    found, expected = ({k: v for k, v in one.data("sft").items() if k != "seconds"} for one in (run, whole))
+    assert found == expected and len(found["curve"]) > 3 and found["real_steps_dev"] == found["curve"][-1]["real_steps"] > 0
+    assert all(torch.equal(value, best[name]) for name, value in parts.load("sft").state_dict().items())
+    assert not (run.path / "checkpoints" / "sft.pt").exists()
+
+
+def test_every_number_that_a_practice_writes_is_explained(prepared: Prepared):
+    run, parts = prepared("explained")
+    bf16 = {"learner": parts.config.dream.learner.model_copy(update={"bf16": True})}
+    parts.config = parts.config.model_copy(update={"dream": parts.config.dream.model_copy(update=bf16)})
+    practise(run, parts, dreaming=True)
+    written = {name for line in run.read_jsonl("metrics.jsonl") for name in line} - {"phase", "iteration"}
+    assert "mismatch" in written and written <= {name for group in METRICS.values() for name in group}
 
 
 def test_a_finished_practice_has_nothing_left_to_do(prepared: Prepared):

@@ -87,6 +87,7 @@ def test_what_was_sampled_is_kept_as_tokens_even_where_the_environment_reads_ano
     (episode,), _, _ = walk([task(1, 2)], answer=lambda p: walker(p).upper())
     assert episode.success
     assert [bytes(t.completion.ids[:-1]).decode() for t in episode.turns] == ["RIGHT", "OPEN"]
+    assert [t.action for t in episode.transitions] == ["right", "open"]  # what is remembered is spelled as the logs and the dreams are
 
 
 def test_an_answer_that_is_cut_off_is_no_end_and_is_still_played():

@@ -77,10 +77,10 @@ def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_doe
     for at in stops:
         with pytest.raises(Killed):
             train(tiny(), IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path, on_step=killer(at))
-        assert path.exists()
+        assert path.exists() == (at > 1)  # a step is saved when `on_step` has seen it
     resumed = tiny()
     found = train(resumed, IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path)
-    assert same(whole, resumed) and not path.exists()
+    assert same(whole, resumed) and path.exists()  # the caller removes it, once the model is safe elsewhere
     assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -168,7 +168,10 @@ class ShopDomain:
             return Verdict(False, ("the instruction cannot be read",))
         if item is None:
             return Verdict(False, ("no item page to buy from",))
-        return _missing(wanted, item, seen=" ".join(t.next_state.text for t in history if t.next_state.text.startswith("details ")))
+        visit = _since_opening(history)
+        clicked = {parse(t.action)[1] for t in visit}
+        seen = " ".join(t.next_state.text for t in visit if t.next_state.text.startswith("details "))
+        return _missing(wanted, item, clicked, seen)
 
     def brief(self, memory: Memory) -> str:
         """A memory as the experience model reads it: the action and what the page then held, without the constant buttons."""
@@ -203,10 +206,25 @@ def _view(state: str) -> View:
     return View(text, names)
 
 
-def _missing(wanted: Requirements, item: Item, seen: str) -> Verdict:
+def _since_opening(history: Sequence[Transition]) -> list[Transition]:
+    """What was done on the item's pages since the item was opened: options are chosen there or nowhere."""
+    visit: list[Transition] = []
+    for transition in reversed(history):
+        if not transition.state.text.startswith(("item ", "details ")):
+            break
+        visit.append(transition)
+    return visit
+
+
+def _missing(wanted: Requirements, item: Item, clicked: Collection[str | None], seen: str) -> Verdict:
+    """What an instruction asks for and the page, with what was clicked on it, does not show.
+
+    A page that says `chosen [red]` is not enough: a dream may copy that line from somebody else's visit. The click must be in the history.
+    """
     text = f"{item.title} {seen}".split()
     reasons = [f"no evidence for '{word}'" for word in wanted.words if word not in text]
     reasons += [f"{name} is not {value}" for name, value in wanted.options if item.chosen.get(name) != value]
+    reasons += [f"nobody clicked {value}" for name, value in wanted.options if item.chosen.get(name) == value and value not in clicked]
     if wanted.bound is not None and item.price > wanted.bound:
         reasons.append(f"price {item.price} is above {wanted.bound}")
     return Verdict(not reasons, tuple(reasons))

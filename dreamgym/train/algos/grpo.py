@@ -4,7 +4,7 @@
     L   = -sum m * min(rho * A, clip(rho, 1 - low, 1 + high) * A) / Z  +  beta * sum m * KL / Z
 
 Z is the number of trained tokens in the whole batch (token-mean, DAPO), given by the caller, so that micro-batches do not matter.
-A group without variance, or of one, teaches nothing: advantage 0, and its tokens do not count in Z.
+A group without variance, or of one, teaches nothing: advantage 0. Rollouts of advantage 0 are left out, and their tokens do not count in Z.
 `negative_weight` scales negative advantages. Small policies are pushed apart by long failing episodes; 0 learns from successes alone.
 """
 

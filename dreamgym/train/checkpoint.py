@@ -1,0 +1,31 @@
+"""Training state on disk: what an interrupted training or practice goes on from. Replaced whole, flushed, and never half-read."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dreamgym.errors import RunDirError
+from dreamgym.runlog import write_atomic
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Replace the state at `path`; a kill or a full disk leaves the one before."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_atomic(path, buffer.getvalue())
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state at `path`. RunDirError when it cannot be read."""
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except Exception as error:  # a boundary: zip files, pickles and tensors each raise their own kinds
+        reason = str(error).split("\n")[0]
+        raise RunDirError(
+            f"Cannot read the training state '{path}': {reason}. Restore the file, or delete it to begin this phase again."
+        ) from error
+    return state
