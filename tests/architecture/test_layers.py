@@ -118,7 +118,7 @@ def test_an_import_that_points_up_or_sideways_is_found(module: str, source: str)
         ("envs.webshop.shop", "from . import goals\nfrom .._episode import play\nfrom ...types import Task"),
         ("protocols", "from dreamgym.types import Task"),
         ("config", "from dreamgym.errors import nearest"),
-        ("recipes", "from dreamgym import loop, quickstart, __version__\nimport torch"),
+        ("recipes", "from dreamgym import loop, __version__\nimport torch"),
         ("cli", "def main():\n    from dreamgym.recipes import train"),
     ],
 )
