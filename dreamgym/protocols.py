@@ -83,7 +83,11 @@ class BatchEnv(Protocol):
     """Many episodes side by side, real or dreamed: the one interface that rollouts know."""
 
     source: str
-    version: int
+
+    @property
+    def version(self) -> int:
+        """Of the experience model; 0 for the real environment."""
+        ...
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]: ...
@@ -96,8 +100,11 @@ class Domain(Protocol):
     """
 
     name: str
-    atoms: Sequence[str]
-    """Regular expressions of what a tokenizer trained for this family keeps in one piece, such as `[buy now]`."""
+
+    @property
+    def atoms(self) -> Sequence[str]:
+        """Regular expressions of what a tokenizer trained for this family keeps in one piece, such as `[buy now]`."""
+        ...
 
     def abstract(self, raw: dict[str, Any]) -> Observation: ...
     def canonical(self, action: Action) -> Action: ...
@@ -161,7 +168,8 @@ class ReplayBuffer(Protocol):
 class ExperienceModel(Protocol):
     """M_exp and M_task of the paper: one set of weights that dreams transitions and varies tasks."""
 
-    version: int
+    @property
+    def version(self) -> int: ...
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...
     def predict(self, queries: Sequence[Query]) -> list[Prediction]: ...

@@ -65,12 +65,12 @@ class DreamBatch:
             "raw_reward": prediction.raw_reward,
             "by_rule": prediction.by_rule,
         }
-        if not query.state.text:
-            info["error"] = "the experience model's first state could not be read"
         if prediction.verdict.reasons == ("unreadable answer",):
             info["error"] = f"the experience model's answer could not be read: {prediction.raw[:200]!r}"
         if prediction.verdict.reasons == (DISPUTED,):
             info["error"] = f"masked by the guard: {DISPUTED}"
+        if not query.state.text:
+            info["error"] = "the experience model's first state could not be read"
         return StepResult(prediction.next_state, prediction.reward, prediction.terminated, at_horizon and not prediction.terminated, info)
 
 

@@ -102,5 +102,5 @@ class RunConfig(Config):
         if ablation == "curriculum":
             uniform = self.dream.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
             return self.model_copy(update={"dream": self.dream.model_copy(update={"curriculum": uniform})})
-        change = {"replay": {"k": 0}, "reasoning": {"reasoning": False}}[ablation]
-        return self.model_copy(update={"experience": self.experience.model_copy(update=change)})
+        changes: dict[str, dict[str, Any]] = {"replay": {"k": 0}, "reasoning": {"reasoning": False}}
+        return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})

@@ -17,7 +17,9 @@ from dreamgym.errors import InvariantError
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.replayed import Fidelity, replay, summarise
 from dreamgym.evals.success import evaluate, success
+from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import GuardConfig
+from dreamgym.experience.model import ExperienceModel
 from dreamgym.llm import tiny
 from dreamgym.logs.scripted import collect as collect_logs
 from dreamgym.loop import train
@@ -126,7 +128,10 @@ class Practice:
         self.run, self.parts, self.name, self.start, self.block = run, parts, name, start, block
         self.seed = parts.config.seed
         self.replay = parts.replay(name)
-        self.dream, self.experience = parts.dream(self.replay) if dreaming else (None, None)
+        self.dream: DreamBatch | None = None
+        self.experience: ExperienceModel | None = None
+        if dreaming:
+            self.dream, self.experience = parts.dream(self.replay)
         self.real = parts.real()
         self.env: BatchEnv = self.dream or self.real
         self.meter = GapMeter(parts.family, parts.real())
@@ -169,7 +174,7 @@ class Practice:
         }
 
     def _curriculum(self) -> TaskCurriculum:
-        family, block, judged = self.parts.family, self.block, self.parts.config.eval
+        family, block, judged, experience = self.parts.family, self.block, self.parts.config.eval, self.experience
         config = block.curriculum if self.dream else block.curriculum.model_copy(update={"synthetic_share": 0.0})
         held_out = family.tasks("dev", judged.dev_tasks, seed=build.DEV_SEED) + family.tasks("test", judged.tasks, seed=build.TEST_SEED)
         pages = {m.next_state: m for m in self.replay.memories(env=family.name) if m.source != "dream"}
@@ -177,7 +182,7 @@ class Practice:
             family.tasks("train", block.train_tasks, seed=build.TRAIN_SEED),
             config,
             domain=family.domain,
-            vary=(lambda seeds, i: self.experience.vary(seeds, seed=i)) if self.experience else None,
+            vary=(lambda seeds, i: experience.vary(seeds, seed=i)) if experience else None,
             memories=lambda: pages.values(),
             forbidden=[task.instruction for task in held_out],
             seed=self.seed,

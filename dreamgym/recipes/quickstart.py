@@ -164,10 +164,10 @@ def _pool_row(found: list[dict[str, Any]]) -> dict[str, Any]:
     wins = sum(round(entry["real_success"] * entry["episodes"]) for entry in found)
     sampled = wilson(sum(round(e["sampled"]["value"] * e["sampled"]["n"]) for e in found), sum(e["sampled"]["n"] for e in found))
     rate = wilson(wins, n)
-    counts = {
+    counts: dict[str, Any] = {
         key: sum(entry[key] for entry in found) / len(found) for key in found[0] if key.startswith(("real_trans", "dream_trans", "seconds"))
     }
-    rates = {
+    rates: dict[str, Any] = {
         key: sum(entry[key] for entry in found) / len(found)
         for key in ("dream_success", "false_success", "false_failure")
         if key in found[0]

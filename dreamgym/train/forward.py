@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -24,7 +26,7 @@ def token_logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0, 
     return picked, entropies
 
 
-def _logits(model: nn.Module, batch: Batch, chosen: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def _logits(model: Any, batch: Batch, chosen: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """Logits [N, V] that predict the chosen tokens; the last token of a row predicts nothing and is not computed."""
     if _llama.supports(model):
         real = torch.arange(batch.ids.shape[1] - 1)[None] < (batch.lengths - 1)[:, None]  # [B, T-1]

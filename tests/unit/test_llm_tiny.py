@@ -29,8 +29,8 @@ def pieces(tokenizer: Any, text: str) -> list[str]:
 
 def test_a_word_is_the_same_token_wherever_it_stands(tokenizer: Any) -> None:
     assert pieces(tokenizer, "search[red mug]") == ["Ġsearch", "[", "Ġred", "Ġmug", "]"]
-    assert pieces(tokenizer, "[b017] red") == ["[", "Ġb", "0", "1", "7", "]", "Ġred"]
-    assert pieces(tokenizer, "red\nmug (red red-mug") == ["Ġred", "Ċ", "Ġmug", "Ġ", "(", "Ġred", "Ġred", "-", "Ġmug"]
+    assert pieces(tokenizer, "[b017] 1250 red") == ["[", "Ġb017", "]", "Ġ", "1", "2", "5", "0", "Ġred"]
+    assert pieces(tokenizer, "red\nmug (red red-mug") == ["Ġred", "Ċ", "Ġmug", "Ġ(", "Ġred", "Ġred", "-", "Ġmug"]
     assert pieces(tokenizer, "red 42") == ["Ġred", "Ġ", "4", "2"]
 
 

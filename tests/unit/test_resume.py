@@ -12,7 +12,7 @@ import torch
 from dreamgym.config import build, dump
 from dreamgym.llm import tiny
 from dreamgym.recipes import parts as make
-from dreamgym.recipes import phases
+from dreamgym.recipes import phases, quickstart
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.parts import Parts
 from dreamgym.recipes.phases import Practice
@@ -175,6 +175,34 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
     assert found == expected and len(found["curve"]) > 3 and found["real_steps_dev"] == found["curve"][-1]["real_steps"] > 0
     assert all(torch.equal(value, best[name]) for name, value in parts.load("sft").state_dict().items())
     assert not (run.path / "checkpoints" / "sft.pt").exists()
+
+
+def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_from(prepared: Prepared, monkeypatch: pytest.MonkeyPatch):
+    run, parts = prepared("gap")
+    strict = {"dream": parts.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -2.0, "probe_every": 1})}
+    parts.config = parts.config.model_copy(update=strict)
+    session = practise(run, parts, dreaming=True)
+    assert session.iteration == 2 and "rolled back to the policy it started from" in session.stopped
+    start = parts.load("warm").state_dict()
+    assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
+
+
+def test_a_probe_without_a_sound_episode_neither_opens_the_gap_nor_vouches_for_the_policy(prepared: Prepared):
+    run, parts = prepared("nothing")
+    session = Practice(run, parts, "policy", start="warm", block=parts.config.dream, dreaming=True)
+    assert set(session._probe([]).values()) == {None} and session.open_gaps == 0
+    assert not parts.checkpoint("policy-good").exists()
+
+
+def test_a_resume_at_another_commit_is_told_and_a_look_at_a_finished_run_is_not(prepared: Prepared, monkeypatch: pytest.MonkeyPatch):
+    run, _ = prepared("signed")
+    for commit in ("aaa", "bbb", "bbb"):
+        monkeypatch.setattr(make, "commit", lambda commit=commit: commit)
+        quickstart._sign(run)
+    run.mark("audit")
+    monkeypatch.setattr(make, "commit", lambda: "ccc")
+    quickstart._sign(run)
+    assert run.data("process") == {"commits": ["aaa", "bbb"]}
 
 
 def test_every_number_that_a_practice_writes_is_explained(prepared: Prepared):

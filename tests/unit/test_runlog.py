@@ -287,7 +287,7 @@ def test_any_trajectory_survives_a_line_of_json(trajectory: Trajectory):
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     clock = iter([0.0, 4.0, 10.0, 12.0, 21.0])
-    monkeypatch.setattr(runlog.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("dreamgym.progress.time.monotonic", lambda: next(clock))
     with progress(8, "collecting") as advance:
         for _ in range(4):
             advance(1)

@@ -184,7 +184,8 @@ class WebShop:
 
 def rich(nodes: Sequence[Node]) -> str:
     """The `text_rich` rendering: a line a node, buttons marked, clicked options announced at the front (latest first)."""
-    lines, announced = [], []
+    lines: list[str] = []
+    announced: list[str] = []
     for node in nodes:
         marks = ("[clicked button]", "[clicked button_]") if node.clicked else ("[button]", "[button_]")
         if node.kind == "text":
