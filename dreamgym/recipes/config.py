@@ -85,7 +85,7 @@ class RunConfig(Config):
     model: ModelBlock = ModelBlock()
     experience: ExperienceConfig = ExperienceConfig()
     segments: SegmentWeights = SegmentWeights()
-    experience_training: SFTConfig = SFTConfig(epochs=100.0, seconds=360.0, lr=5e-3, batch_tokens=4096)
+    experience_training: SFTConfig = SFTConfig(epochs=8.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
     warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
     sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)

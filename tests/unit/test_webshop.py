@@ -526,3 +526,14 @@ def test_the_agent_sees_results_by_their_place_and_acts_by_it():
     assert view.text == "results 1\n[1] $24 soft scarf\n[2] $9 plain rug\n[next >][back to search]"
     assert [view.resolve(action) for action in ("click[2]", "click[next >]", "click[3]")] == ["click[b400]", "click[next >]", "click[3]"]
     assert view.refer("click[b017]") == "click[1]" and view.refer("click[next >]") == "click[next >]"
+
+
+def test_splits_share_no_combination_of_requirements_either():
+    family = webshop.make()
+
+    def asked(split: str) -> set[tuple[Any, ...]]:
+        goals_ = [task.goal for task in family.tasks(split, 600) if task.goal]
+        return {(g["query"], *g["attributes"], *sorted(g["goal_options"].items()), g["price_upper"]) for g in goals_}
+
+    train, dev, test = (asked(split) for split in ("train", "dev", "test"))
+    assert train and dev and test and not (train & test or train & dev or dev & test)

@@ -1,12 +1,14 @@
 """Goals of graded difficulty over a catalogue, split by target product.
 
-A goal carries one to five requirements: qualities of the title, options, a price bound. Held-out goals aim at products that no
-training goal aims at (splits are by content), though any product that meets the requirements counts, as in WebShop.
+A goal carries one to five requirements: qualities of the title, options, a price bound. Splits are by content, twice: held-out goals aim
+at products that no training goal aims at, and ask for combinations that no training goal asks for (two products can both be "soft scarf"s).
+Any product that meets the requirements counts, as in WebShop.
 """
 
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -35,15 +37,22 @@ def tasks(split: Split, n: int, products: Sequence[Product], *, seed: int, catal
     rng = random.Random(f"tasks/{split}/{seed}")
     targets = products_of(split, products, catalogue_seed)
     found: dict[str, Task] = {}
-    for attempt in range(50 * n):
+    for attempt in range(200 * n):
         if len(found) == n:
             break
         goal = make_goal(rng.choice(targets), LEVELS[attempt % len(LEVELS)], rng)
-        if goal is not None and goal["instruction_text"] not in found:
+        if goal is not None and goal["instruction_text"] not in found and _split_of(goal) == split:
             level = len(goal["attributes"]) + len(goal["goal_options"]) + (goal["price_upper"] < NO_BOUND)
             name = f"{env}/{split}/{seed}/{len(found)}"
             found[goal["instruction_text"]] = Task(id=name, instruction=goal["instruction_text"], env=env, difficulty=level, goal=goal)
     return list(found.values())
+
+
+def _split_of(goal: dict[str, Any]) -> Split:
+    """The one split that may ask for this combination of requirements, by a hash of the combination in the shares of the products."""
+    wanted = (goal["query"], *goal["attributes"], *sorted(goal["goal_options"].items()), goal["price_upper"])
+    place = zlib.crc32(repr(wanted).encode()) / 2**32
+    return next(split for split, (_, high) in SHARES.items() if place < high)
 
 
 def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any] | None:
