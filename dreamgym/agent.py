@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, Domain
-from dreamgym.types import Completion, Observation, Task, Trajectory
+from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory
 
 
 @dataclass
@@ -51,13 +51,9 @@ class Agent:
         views = [self.domain.view(observation) for observation in observations]
         for conversation, view in zip(conversations, views, strict=True):
             conversation.ids += [words[STATE], *words.encode(view.text), words[ACT]]
+        sampling = Sampling(self.max_action_tokens, stop=(words[END],), temperature=temperature)
         completions = self.llm.generate(
-            [conversation.ids for conversation in conversations],
-            max_tokens=self.max_action_tokens,
-            stop_id=words[END],
-            temperature=temperature,
-            seeds=seeds,
-            sessions=[conversation.session for conversation in conversations],
+            [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
         )
         for conversation, completion in zip(conversations, completions, strict=True):
             conversation.ids += completion.ids

@@ -18,6 +18,7 @@ from dreamgym.types import (
     Observation,
     Prediction,
     Query,
+    Request,
     StepResult,
     Task,
     Trajectory,
@@ -35,21 +36,20 @@ class LLM(Protocol):
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_tokens: int,
-        stop_id: int,
-        temperature: float = 1.0,
-        seeds: Sequence[Sequence[int]] | None = None,
-        sessions: Sequence[str] | None = None,
-    ) -> list[Completion]:
-        """Continue each prompt until `stop_id` is sampled or `max_tokens` are out. Temperature 0 is greedy.
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Continue every prompt; completions in the order of the requests. UsageError for a prompt that does not fit."""
+        ...
 
-        `seeds[i]` names the random stream of request i, whatever else is in the batch. `sessions[i]` lets the engine keep the
-        key-value cache of an episode between its turns; it changes speed, never results.
-        """
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """Queue requests and return a ticket for each. They share batches with whatever else is under way."""
+        ...
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        """Work until something is finished: what has finished since the last call, each with its ticket. Empty: nothing is under way."""
+        ...
+
+    def cancel(self, tickets: Sequence[int]) -> None:
+        """Drop requests, waiting or running, and free what they hold; tickets that are finished or unknown are ignored."""
         ...
 
     def release(self, sessions: Sequence[str]) -> None:

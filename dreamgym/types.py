@@ -6,9 +6,11 @@ paper's abstract state s_t.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from dreamgym.errors import UsageError
 
 Source = Literal["real", "dream", "demo"]
 """Where an experience came from: the real environment under our policy, the experience model, or somebody's logs."""
@@ -61,17 +63,68 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a prompt is continued: until one of `stop` is sampled, or `max_tokens` are out.
+
+    An element of `stop` is a token id, or a sequence of ids that must be sampled in this order. Temperature 0 is greedy. `top_k` keeps
+    the k likeliest tokens (0: all), `top_p` the fewest whose probability reaches p; both act after the temperature.
+    """
+
+    max_tokens: int
+    stop: tuple[int | tuple[int, ...], ...] = ()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens={self.max_tokens} must be at least 1.")
+        if self.temperature < 0:
+            raise UsageError(f"temperature={self.temperature} must be 0 (greedy) or more.")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p={self.top_p} must be above 0 and at most 1 (all tokens).")
+        if self.top_k < 0:
+            raise UsageError(f"top_k={self.top_k} must be 0 (all tokens) or more.")
+        if any(isinstance(one, tuple) and not one for one in self.stop):
+            raise UsageError("An empty stop sequence would stop everything at once. Give at least one token id.")
+
+    @property
+    def stops(self) -> tuple[tuple[int, ...], ...]:
+        """Every element of `stop` as a sequence of ids."""
+        return tuple((one,) if isinstance(one, int) else one for one in self.stop)
+
+    def ends(self, ids: Sequence[int]) -> int:
+        """The length of the stop that `ids` end with; 0 when they end with none."""
+        return next((len(stop) for stop in self.stops if tuple(ids[-len(stop) :]) == stop), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to continue. `seed` names its random stream, whatever else is in the batch; None is a stream never used before.
+
+    Requests of one `session` extend each other: an engine may keep the episode's key-value cache between them. It changes speed,
+    never results.
+    """
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    seed: tuple[int, ...] | None = None
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What a model produced, as tokens. `ids` were sampled; they are never decoded and encoded again.
 
-    `logprobs[i]` is the natural-log probability of `ids[i]` under the weights `version`, at the sampling temperature.
+    `logprobs[i]` is the natural-log probability of `ids[i]` under the weights `version`, at the sampling temperature (at 1 when greedy),
+    over the whole vocabulary: `top_p` and `top_k` are not in it, so that it equals what the learner computes.
     """
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    text: str
-    finish: Literal["stop", "length"]  # "stop": the end token was sampled and is the last of `ids`
+    text: str  # of `ids`, without the stop that ended them
+    finish: Literal["stop", "length"]  # "stop": a stop was sampled and is the last of `ids`
     version: int = 0
 
 

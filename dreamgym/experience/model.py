@@ -16,7 +16,7 @@ from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, prompt, variation
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
-from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Transition, Verdict
+from dreamgym.types import Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
 
 
 class ExperienceConfig(Config):
@@ -54,9 +54,7 @@ class ExperienceModel:
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """The first observation of each task, dreamed. An empty text means that none could be read."""
         prompts = {task.instruction: [self.words[TASK], *self.words.encode(task.instruction), self.words[STATE]] for task in tasks}
-        completions = self.llm.generate(
-            list(prompts.values()), max_tokens=self.config.max_answer_tokens, stop_id=self.words[END], temperature=0.0
-        )
+        completions = self.llm.generate([Request(prompt, self._sampling(0.0)) for prompt in prompts.values()])
         texts = {name: c.text if c.finish == "stop" else "" for name, c in zip(prompts, completions, strict=True)}
         return [Observation(texts[task.instruction]) for task in tasks]
 
@@ -66,13 +64,12 @@ class ExperienceModel:
         asked = [i for i, answer in enumerate(answers) if answer is None]
         memories = self._retrieve([queries[i] for i in asked])
         prompts = [self._prompt(queries[i], found) for i, found in zip(asked, memories, strict=True)]
+        sampling = self._sampling(self.config.temperature)
         completions = self.llm.generate(
-            prompts,
-            max_tokens=self.config.max_answer_tokens,
-            stop_id=self.words[END],
-            temperature=self.config.temperature,
-            seeds=[(self.seed, *queries[i].key) for i in asked],
-            sessions=[f"dream/{queries[i].key[:2]}" for i in asked],
+            [
+                Request(ids, sampling, (self.seed, *queries[i].key), f"dream/{queries[i].key[:2]}")
+                for i, ids in zip(asked, prompts, strict=True)
+            ]
         )
         for i, completion, found in zip(asked, completions, memories, strict=True):
             rows = tuple(neighbour.memory.row for neighbour in found)
@@ -89,15 +86,14 @@ class ExperienceModel:
 
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
         """A new instruction per seed task, in the manner of the tasks the model was trained on (Eq. 6). May be malformed."""
-        prompts = [variation(self.words, [task.instruction]) for task in seeds]
+        sampling = self._sampling(self.config.vary_temperature)
         completions = self.llm.generate(
-            prompts,
-            max_tokens=self.config.max_answer_tokens,
-            stop_id=self.words[END],
-            temperature=self.config.vary_temperature,
-            seeds=[(self.seed, seed, i) for i in range(len(seeds))],
+            [Request(variation(self.words, [task.instruction]), sampling, (self.seed, seed, i)) for i, task in enumerate(seeds)]
         )
         return [completion.text if completion.finish == "stop" else "" for completion in completions]
+
+    def _sampling(self, temperature: float) -> Sampling:
+        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature)
 
     def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
         """Top-k memories per query. An action that names nothing in the state has no precedent worth showing: none, as in training."""

@@ -1,15 +1,15 @@
 """Where keys and values of running and resting episodes live: one slab per layer, rows for episodes, kept between calls.
 
-The rows of the batch at work are always the first n, so that attention reads slices and copies nothing. Rows change places instead
-(`swap`). A resting session keeps its row until it is released, or evicted, least recently used first, to stay within the byte budget;
-the budget bounds resting rows, and a batch at work may exceed it only when a single request does.
+The rows at work are always the first n, so that attention reads slices and copies nothing. Rows change places instead (`swap`). Every
+row at work has an owner: a session, or its request. A resting session keeps its row until it is released, or evicted, least recently
+used first, to stay within the byte budget; only a single request that needs more than all of it may exceed it.
 
 Shapes: `keys[layer]` and `values[layer]` are [rows, kv_heads, capacity, head_dim], valid up to `len(tokens[row])` of each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
@@ -34,50 +34,52 @@ class Slab:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.tokens: list[np.ndarray] = []  # per row: the ids whose keys and values are valid
-        self.owner: list[str | None] = []
+        self.owner: list[Hashable | None] = []
         self.used: list[int] = []
-        self.row_of: dict[str, int] = {}
+        self.row_of: dict[Hashable, int] = {}
 
     def most_rows(self, length: int) -> int:
         """How many rows of `length` tokens the budget holds, at least 1."""
         size = 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize * self._grown(length)
         return max(1, self.cache_bytes // size)
 
-    def release(self, sessions: Sequence[str]) -> None:
-        for name in sessions:
+    def release(self, names: Sequence[Hashable]) -> None:
+        """Free the rows of these owners; unknown ones are ignored."""
+        for name in names:
             row = self.row_of.pop(name, None)
             if row is not None:
                 self.owner[row], self.tokens[row], self.used[row] = None, _EMPTY, 0
 
-    def place(self, sessions: Sequence[str | None], length: int) -> np.ndarray:
-        """Give each request a row among the first n, with room for `length` tokens. Returns `order`: row r serves request order[r]."""
-        n = len(sessions)
+    def enter(self, first: int, names: Sequence[Hashable], length: int) -> np.ndarray:
+        """Give each new owner a row among [first, first + len(names)), with room for `length` tokens; the rows before are at work.
+
+        Returns `order`: row first + r belongs to names[order[r]]. An owner that rests here keeps what its row holds.
+        """
+        n = first + len(names)
         self.clock += 1
-        names = [name if name is not None and name not in sessions[:i] else None for i, name in enumerate(sessions)]
         capacity = self._grown(length)
-        wanted = {name for name in names if name is not None}
-        resting = sorted((name for name in self.row_of if name not in wanted), key=lambda name: self.used[self.row_of[name]])
+        wanted = set(names)
+        resting = [name for name, row in self.row_of.items() if row >= first and name not in wanted]
+        resting.sort(key=lambda name: self.used[self.row_of[name]])
         room = max(0, self.most_rows(length) - n)
         self.release(resting[: max(0, len(resting) - room)])
         resting = resting[max(0, len(resting) - room) :]
         self._resize(n + len(resting), capacity)
         active = {self.row_of[name]: i for i, name in enumerate(names) if name in self.row_of}
-        free = iter(row for row in range(self.rows) if self.owner[row] is None)  # lowest first: among the first n where possible
+        free = iter(row for row in range(first, self.rows) if self.owner[row] is None)  # lowest first: before n where possible
         for i, name in enumerate(names):
-            if name is None or name not in self.row_of:
+            if name not in self.row_of:
                 row = next(free)
                 active[row] = i
-                if name is not None:
-                    self.row_of[name], self.owner[row] = row, name
-                self.tokens[row] = _EMPTY
+                self.row_of[name], self.owner[row], self.tokens[row] = row, name, _EMPTY
         outside = [row for row in active if row >= n]
-        holes = [row for row in range(n) if row not in active]
+        holes = [row for row in range(first, n) if row not in active]
         self.swap(holes, outside)
         for hole, row in zip(holes, outside, strict=True):
             active[hole] = active.pop(row)
         for row in range(n):
             self.used[row] = self.clock
-        return np.array([active[row] for row in range(n)], dtype=np.int64)
+        return np.array([active[row] for row in range(first, n)], dtype=np.int64)
 
     def swap(self, a: Sequence[int], b: Sequence[int], length: int | None = None) -> None:
         """Exchange rows a[i] and b[i], up to `length` tokens (None: as many as the rows hold)."""
@@ -102,12 +104,6 @@ class Slab:
         """Let row `target` begin with the first `length` tokens of row `source`."""
         for slab in (*self.keys, *self.values):
             slab[target, :, :length] = slab[source, :, :length]
-
-    def forget_unnamed(self, n: int) -> None:
-        """Rows of requests without a session are free again."""
-        for row in range(n):
-            if self.owner[row] is None:
-                self.tokens[row] = _EMPTY
 
     def _grown(self, length: int) -> int:
         """Capacity for `length`: what there is if it suffices, else half as much again, in steps of 64."""

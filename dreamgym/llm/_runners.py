@@ -161,8 +161,9 @@ class GenericRunner:
         mask = (torch.arange(length, device=device) <= where[..., None])[:, None]  # [n, 1, T, L]
         cache = Cache(layers=[_Rows(self.slab, layer, rows, where, length) for layer in range(self.slab.layers)])
         config = self.model.config
-        before = config._attn_implementation
+        before, was_training = config._attn_implementation, self.model.training
         config._attn_implementation = ATTENTION
+        self.model.train(False)
         try:
             body = self.model.base_model
             x = body(
@@ -170,6 +171,7 @@ class GenericRunner:
             ).last_hidden_state
         finally:
             config._attn_implementation = before
+            self.model.train(was_training)
         x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
         return self.model.get_output_embeddings()(x)
 

@@ -1,12 +1,14 @@
 """In-process engine for any dense transformers causal LM: token ids in; sampled ids and their log-probabilities out.
 
-Requests of any lengths decode in lockstep over one preallocated key-value slab (`_cache`), whose rows keep an episode's keys and values
-between its turns. Plain Llamas run through a functional forward (`_fast`), every other model through its own (`_generic`).
+Batching is continuous: requests of any lengths, of whatever episode or turn, decode side by side over one preallocated key-value slab
+(`_cache`), and one that finishes gives its place to one that waits (`_slots`). Rows of the slab keep an episode's keys and values between
+its turns. Plain Llamas run through a functional forward (`FastRunner`), every other model through its own (`GenericRunner`).
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.llm import _llama
 from dreamgym.llm._cache import Slab
+from dreamgym.llm._queue import Queue
 from dreamgym.llm._runners import FastRunner, GenericRunner
-from dreamgym.types import Completion
+from dreamgym.llm._slots import Slots, Work, sample
+from dreamgym.types import Completion, Request
 
-SHARED_PREFIX = 32  # tokens; fresh prompts that begin alike by at least this much are computed once and copied
+SHARED_PREFIX = 32  # tokens; prompts that begin alike by at least this much are computed once and copied
+REFILL = 1 / 8  # of the rows must be free before waiting requests enter, so that their prompts are computed together
+COMPACT = 0.3  # of the rows at work may be finished ones
 
 
-class HFEngine:
+class HFEngine(Queue):
     """Samples from `model` (the module itself: the learner trains the same weights). Implements `protocols.LLM`.
 
     After the weights change, call `refresh()`; in-place changes that autograd can see (an optimiser step, `load_state_dict`) are noticed
@@ -50,8 +56,11 @@ class HFEngine:
         """
         if max_batch < 1:
             raise ConfigError(f"max_batch={max_batch} must be at least 1.")
+        super().__init__()
         self.model, self.tokenizer = model if device is None else model.to(device), tokenizer
-        self.version, self.max_batch, self.seed, self.calls = 0, max_batch, seed, 0
+        self.version, self.max_batch, self.seed = 0, max_batch, seed
+        self.waiting: deque[Work] = deque()
+        self.slots = Slots()
         self.max_context = max_context or int(getattr(model.config, "max_position_embeddings", 4096))
         parameter = next(model.parameters())
         self.device = parameter.device
@@ -95,175 +104,170 @@ class HFEngine:
         self._weights_seen = self._fingerprint()
 
     def release(self, sessions: Sequence[str]) -> None:
-        """Forget the caches of these sessions."""
-        self.slab.release(sessions)
+        """Forget the caches of these sessions; one whose request still runs is forgotten when it finishes."""
+        running = {work.owner: work for work in self.slots.work}
+        for name in sessions:
+            if name in running:
+                running[name].keep = False
+        self.slab.release([name for name in sessions if name not in running])
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_tokens: int,
-        stop_id: int,
-        temperature: float = 1.0,
-        seeds: Sequence[Sequence[int]] | None = None,
-        sessions: Sequence[str] | None = None,
-    ) -> list[Completion]:
-        """See `protocols.LLM`. At temperature 0 the log-probabilities are those of temperature 1.
+    def _check(self, request: Request) -> None:
+        room = self.max_context - request.sampling.max_tokens
+        if not len(request.prompt):
+            raise UsageError("A prompt is empty: give at least one token.")
+        if len(request.prompt) > room:
+            raise UsageError(
+                f"A prompt of {len(request.prompt)} tokens does not fit: the context of {self.max_context} "
+                f"less max_tokens={request.sampling.max_tokens} leaves {room}. Shorten the history, or lower max_tokens."
+            )
 
-        Raises UsageError for an empty prompt and for one that leaves no room for `max_tokens`.
-        """
-        if max_tokens < 1:
-            raise UsageError(f"max_tokens={max_tokens} must be at least 1.")
-        if temperature < 0:
-            raise UsageError(f"temperature={temperature} must be 0 (greedy) or more.")
-        for name, values in (("seeds", seeds), ("sessions", sessions)):
-            if values is not None and len(values) != len(prompts):
-                raise UsageError(f"{len(prompts)} prompts but {len(values)} {name}: give one for each prompt, or None.")
-        room = self.max_context - max_tokens
-        for prompt in prompts:
-            if not len(prompt):
-                raise UsageError("A prompt is empty: give at least one token.")
-            if len(prompt) > room:
-                raise UsageError(
-                    f"A prompt of {len(prompt)} tokens does not fit: the context of {self.max_context} "
-                    f"less max_tokens={max_tokens} leaves {room}. Shorten the history, or lower max_tokens."
-                )
-        if self._fingerprint() != self._weights_seen:
-            self.refresh()
-        self.calls += 1
-        streams = seeds if seeds is not None else [(self.seed, self.calls, i) for i in range(len(prompts))]
-        arrays = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-        names: list[str | None] = [None] * len(prompts) if sessions is None else list(sessions)
-        longest = max((len(prompt) for prompt in prompts), default=0) + max_tokens
-        size = min(self.max_batch, self.slab.most_rows(longest)) if prompts else 1
-        completions: list[Completion] = []
-        was_training = self.model.training
-        self.model.eval()
+    def _enter(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
+        self.waiting += [
+            Work(ticket, request, request.seed if request.seed is not None else (self.seed, ticket))
+            for ticket, request in zip(tickets, requests, strict=True)
+        ]
+
+    def _drop(self, tickets: Sequence[int]) -> None:
+        dropped = set(tickets)
+        self.waiting = deque(work for work in self.waiting if work.ticket not in dropped)
+        for row, work in enumerate(self.slots.work):
+            if work.ticket in dropped and not self.slots.done[row]:
+                self.slots.done[row] = True
+                self.slab.tokens[row] = self.slots.valid(row)
+
+    @torch.inference_mode()
+    def _advance(self) -> bool:
+        """One step of everything at work, after letting in what waits and fits."""
         try:
-            with torch.inference_mode():
-                for start in range(0, len(prompts), size):
-                    part = slice(start, start + size)
-                    batch = _Batch(self, arrays[part], names[part], max_tokens, stop_id, temperature, streams[part])
-                    completions += batch.run()
+            entered = self._admit()
+            if not entered and self.slots.running:
+                self._step()
+            return bool(self.slots.running or self.waiting or self._finished)
         except BaseException:
-            self.slab.clear()  # an interrupted batch leaves rows half-written
+            self._restart()  # rows may be half-written
             raise
-        finally:
-            self.model.train(was_training)
-        return completions
+
+    def _admit(self) -> bool:
+        """Let waiting requests in, if enough fit to be worth a pass over their prompts."""
+        chosen = self._fitting()
+        if not chosen:
+            return False
+        self._compact()
+        if self._fingerprint() != self._weights_seen:
+            if self.slots.n:
+                raise InvariantError(
+                    f"The model's weights changed while {self.slots.n} requests were running: finish or cancel them before an update."
+                )
+            self.refresh()
+        for _ in chosen:
+            self.waiting.popleft()
+        owned = {work.owner for work in self.slots.work}
+        for work in chosen:
+            session = work.request.session
+            work.keep = session is not None and session not in owned
+            work.owner = session if work.keep else ("request", work.ticket)
+            owned.add(work.owner)
+        for row in range(self.slots.n):
+            self.slab.tokens[row] = self.slots.valid(row)  # what must survive if the slab grows
+        longest = max(work.length for work in (*chosen, *self.slots.work))
+        order = self.slab.enter(self.slots.n, [work.owner for work in chosen], longest)
+        rows = self.slots.enter([chosen[i] for i in order])
+        self._take(self._prefill(rows), rows)
+        return True
+
+    def _fitting(self) -> list[Work]:
+        """The first waiting requests that the batch size and the memory budget have room for; one alone always has."""
+        running, chosen = self.slots.running, []
+        longest = max((work.length for work in self.slots.work), default=0)
+        for work in self.waiting:
+            longest = max(longest, work.length)
+            used = running + len(chosen)
+            if used and used + 1 > min(self.max_batch, self.slab.most_rows(longest)):
+                break
+            chosen.append(work)
+        enough = min(len(self.waiting), max(1, int(self.max_batch * REFILL)))
+        return chosen if len(chosen) >= enough or not running else []
+
+    def _prefill(self, rows: np.ndarray) -> Tensor:
+        """Logits [n, V] after the prompts of `rows`, having computed only what no cache holds."""
+        slab = self.slab
+        prompts = {int(row): self.slots.work[row].prompt for row in rows}
+        held = {tokens[:SHARED_PREFIX].tobytes(): row for row, tokens in enumerate(slab.tokens) if len(tokens) >= SHARED_PREFIX}
+        leaders: dict[bytes, int] = {}
+        waves: tuple[list[int], list[int]] = ([], [])
+        source: dict[int, int] = {}
+        past: dict[int, int] = {}
+        for row, prompt in prompts.items():
+            head = prompt[:SHARED_PREFIX].tobytes()
+            past[row] = _common(slab.tokens[row], prompt)
+            if past[row] < SHARED_PREFIX < len(prompt) and head in held:
+                past[row] = self._copy(held[head], row)
+            if past[row] < SHARED_PREFIX < len(prompt) and head in leaders:
+                source[row] = leaders[head]
+            elif past[row] < SHARED_PREFIX:
+                leaders.setdefault(head, row)
+            waves[row in source].append(row)
+        out: dict[int, Tensor] = {}
+        for wave in waves:
+            for row in wave:
+                if row in source:
+                    past[row] = self._copy(source[row], row)
+            for row, logits in self.runner.prefill(wave, [prompts[row][past[row] :] for row in wave], [past[row] for row in wave]):
+                out[row] = logits
+                slab.tokens[row] = prompts[row]
+        return torch.stack([out[int(row)] for row in rows])
+
+    def _copy(self, source: int, row: int) -> int:
+        """Let `row` begin with what its prompt shares with row `source`; returns how much that is."""
+        prompt = self.slots.work[row].prompt
+        shared = _common(self.slab.tokens[source], prompt)
+        if source != row:
+            self.slab.copy(source, row, shared)
+            self.slab.tokens[row] = prompt[:shared]
+        return shared
+
+    def _step(self) -> None:
+        """One token for every row at work."""
+        slots, n = self.slots, self.slots.n
+        ids, positions = (torch.from_numpy(x[:n]).to(self.device) for x in (slots.last, slots.position))
+        self._take(self.runner.decode(ids, positions), np.arange(n))
+
+    def _take(self, logits: Tensor, rows: np.ndarray) -> None:
+        for row in self.slots.take(rows, *sample(self.slots, logits, rows)):
+            self._finish(int(row))
+        if self.slots.n - self.slots.running >= COMPACT * self.slots.n:
+            self._compact()
+
+    def _finish(self, row: int) -> None:
+        slots, work = self.slots, self.slots.work[row]
+        made, stop = int(slots.made[row]), slots.stopped(row)
+        ids = slots.ids[row, :made].tolist()
+        scores = tuple(slots.logprobs[row, :made].tolist())
+        text = self.decode(ids[: made - stop])
+        self.slab.tokens[row] = slots.valid(row)
+        self._finished[work.ticket] = Completion(
+            tuple(work.prompt.tolist()), tuple(ids), scores, text, "stop" if stop else "length", self.version
+        )
+
+    def _compact(self) -> None:
+        """Move finished rows behind the running ones, and free those that no session keeps."""
+        if self.slots.running == self.slots.n:
+            return
+        length = max(len(work.prompt) + int(made) for work, made in zip(self.slots.work, self.slots.made, strict=True))
+        holes, tails, gone = self.slots.compact()
+        self.slab.swap(holes.tolist(), tails.tolist(), length)
+        self.slab.release([work.owner for work in gone if not work.keep])
+
+    def _restart(self) -> None:
+        """After a failure: forget every cache, and let what was running wait again from its beginning."""
+        again = [work for row, work in enumerate(self.slots.work) if not self.slots.done[row]]
+        self.waiting.extendleft(reversed(again))
+        self.slots = Slots()
+        self.slab.clear()
 
     def _fingerprint(self) -> tuple[int, ...]:
         """Changes when a parameter is replaced or written in place."""
         return tuple(itertools.chain.from_iterable((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters()))
-
-
-class _Batch:
-    """One lockstep decode. Row r of the slab serves request `order[r]`; rows [0, n) are at work."""
-
-    def __init__(
-        self,
-        engine: HFEngine,
-        prompts: list[np.ndarray],
-        names: list[str | None],
-        max_tokens: int,
-        stop_id: int,
-        temperature: float,
-        seeds: Sequence[Sequence[int]],
-    ) -> None:
-        self.engine, self.slab, self.runner = engine, engine.slab, engine.runner
-        self.prompts, self.max_tokens, self.stop_id, self.temperature = prompts, max_tokens, stop_id, temperature
-        self.order = self.slab.place(names, max(map(len, prompts)) + max_tokens)
-        self.uniforms: np.ndarray | None = None
-        if temperature > 0:
-            draws = [np.random.default_rng(np.random.SeedSequence([int(s) for s in seed])).random(max_tokens) for seed in seeds]
-            self.uniforms = np.minimum(np.stack(draws), 1 - 2**-24).astype(np.float32)  # [requests, max_tokens], below 1 in float32 too
-
-    def run(self) -> list[Completion]:
-        count = n = len(self.prompts)
-        ids = np.zeros((count, self.max_tokens), dtype=np.int64)  # by request
-        logprobs = np.zeros((count, self.max_tokens), dtype=np.float64)
-        made = np.zeros(count, dtype=np.int64)  # tokens sampled, by request
-        logits = self._prefill()
-        done = np.zeros(n, dtype=bool)  # by row
-        for step in range(self.max_tokens):
-            order = self.order[:n]
-            sampled, scores = self._sample(logits, order, step)
-            ids[order, step], logprobs[order, step] = sampled, scores
-            made[order[~done]] = step + 1
-            done |= sampled == self.stop_id
-            active = int(n - done.sum())
-            if active == 0 or step + 1 == self.max_tokens:
-                break
-            if active <= 0.7 * n:
-                n, done, sampled = self._compact(n, done, sampled, made)
-            positions = np.array([len(self.prompts[i]) for i in self.order[:n]]) + step
-            logits = self.runner.decode(torch.from_numpy(sampled).to(self.slab.device), torch.from_numpy(positions).to(self.slab.device))
-        return self._finish(ids, logprobs, made)
-
-    def _prefill(self) -> Tensor:
-        """Logits [n, V] after each prompt, having computed only what no cache holds."""
-        n = len(self.prompts)
-        prompts = [self.prompts[i] for i in self.order]
-        cached = np.array([_common(self.slab.tokens[row], prompts[row]) for row in range(n)])
-        leaders: dict[bytes, int] = {}
-        waves: tuple[list[int], list[int]] = ([], [])
-        source = {}
-        for row in range(n):
-            head = prompts[row][:SHARED_PREFIX].tobytes()
-            if cached[row] == 0 and len(prompts[row]) > SHARED_PREFIX and head in leaders:
-                source[row] = leaders[head]
-                waves[1].append(row)
-            else:
-                if cached[row] == 0:
-                    leaders.setdefault(head, row)
-                waves[0].append(row)
-        out: list[Tensor] = [torch.empty(0)] * n
-        for wave in waves:
-            for row in wave:
-                if row in source:
-                    cached[row] = _common(prompts[source[row]], prompts[row])
-                    self.slab.copy(source[row], row, int(cached[row]))
-            for row, logits in self.runner.prefill(wave, [prompts[row][cached[row] :] for row in wave], [int(cached[row]) for row in wave]):
-                out[row] = logits
-        return torch.stack(out)
-
-    def _sample(self, logits: Tensor, order: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, log-probabilities) of one token per row, from logits [n, V], by the inverse of the cumulative distribution."""
-        scores = torch.log_softmax(logits.float() / (self.temperature or 1.0), -1)
-        if self.uniforms is None:
-            sampled = scores.argmax(-1)
-        else:
-            below = scores.exp().cumsum(-1)
-            u = torch.from_numpy(self.uniforms[order, step]).to(logits.device)
-            sampled = (below <= (u * below[:, -1])[:, None]).sum(-1).clamp_(max=logits.shape[-1] - 1)
-        chosen = scores.gather(1, sampled[:, None])[:, 0]
-        return sampled.cpu().numpy(), chosen.cpu().numpy()
-
-    def _compact(self, n: int, done: np.ndarray, sampled: np.ndarray, made: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        """Move finished rows behind the running ones; returns (running, done, sampled) of what remains at work."""
-        running = int(n - done.sum())
-        holes = np.flatnonzero(done[:running])
-        tails = running + np.flatnonzero(~done[running:n])
-        length = max(len(self.prompts[i]) + int(made[i]) for i in self.order[:n])
-        self.slab.swap(holes.tolist(), tails.tolist(), length)
-        for values in (self.order, sampled, done):
-            values[holes], values[tails] = values[tails], values[holes]
-        return running, done[:running], sampled[:running]
-
-    def _finish(self, ids: np.ndarray, logprobs: np.ndarray, made: np.ndarray) -> list[Completion]:
-        completions = []
-        for i, prompt in enumerate(self.prompts):
-            sampled = ids[i, : made[i]].tolist()
-            stopped = sampled[-1] == self.stop_id
-            text = self.engine.decode(sampled[:-1] if stopped else sampled)
-            scores = tuple(logprobs[i, : made[i]].tolist())
-            completions.append(
-                Completion(tuple(prompt.tolist()), tuple(sampled), scores, text, "stop" if stopped else "length", self.engine.version)
-            )
-        for row, i in enumerate(self.order):  # the last sampled token was never fed: its keys are not there
-            self.slab.tokens[row] = np.concatenate([self.prompts[i], ids[i, : made[i] - 1]])
-        self.slab.forget_unnamed(len(self.order))
-        return completions
 
 
 def _common(cached: np.ndarray, prompt: np.ndarray) -> int:

@@ -29,7 +29,12 @@ STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
         "cli __main__",
     )
 )
-ON_THE_GROUND = {("protocols", "types"), ("plugins", "errors"), ("config", "errors")}  # allowed within storey 0: (importer, imported)
+ON_THE_GROUND = {
+    ("protocols", "types"),
+    ("types", "errors"),
+    ("plugins", "errors"),
+    ("config", "errors"),
+}  # allowed within storey 0: (importer, imported)
 ROOF = len(STOREYS)  # where `dreamgym/__init__.py` is: it may know everybody, though it should not
 
 

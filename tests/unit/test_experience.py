@@ -26,7 +26,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
 from dreamgym.rollout import rollout
 from dreamgym.train.batch import rows_of
-from dreamgym.types import Completion, Observation, Query, Task, Trajectory, Transition
+from dreamgym.types import Completion, Observation, Query, Request, Task, Trajectory, Transition
 
 FAMILIES: dict[str, Any] = {"corridor": corridor.make(length=4), "webshop": webshop.make()}
 CORRIDOR = FAMILIES["corridor"]
@@ -51,12 +51,12 @@ class Writer:
     def __init__(self, say: Callable[[tuple[int, ...]], Sequence[int]]) -> None:
         self.say, self.version, self.asked = say, 3, []
 
-    def generate(self, prompts: Sequence[Sequence[int]], *, max_tokens: int, stop_id: int, **_: Any) -> list[Completion]:
-        self.asked += [list(prompt) for prompt in prompts]
-        said = [tuple(self.say(tuple(prompt)))[:max_tokens] for prompt in prompts]
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.asked += [list(request.prompt) for request in requests]
+        said = [tuple(self.say(tuple(request.prompt)))[: request.sampling.max_tokens] for request in requests]
         return [
-            Completion(tuple(p), s, (0.0,) * len(s), WORDS.decode(s[:-1]), "stop" if s[-1:] == (stop_id,) else "length")
-            for p, s in zip(prompts, said, strict=True)
+            Completion(tuple(r.prompt), s, (0.0,) * len(s), WORDS.decode(s[:-1]), "stop" if r.sampling.ends(s) else "length")
+            for r, s in zip(requests, said, strict=True)
         ]
 
     def release(self, sessions: Sequence[str]) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from dreamgym.llm import fast_forward, tiny, token_logprobs
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._runners import FastRunner, GenericRunner
 from dreamgym.llm.hf import HFEngine
-from dreamgym.types import Completion
+from dreamgym.types import Completion, Request, Sampling
 
 SHAPE = {
     "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -44,6 +45,22 @@ def prompts(*lengths: int) -> list[list[int]]:
     return [rng.integers(10, 300, n).tolist() for n in lengths]
 
 
+def generate(
+    engine: HFEngine,
+    prompts: Sequence[Sequence[int]],
+    *,
+    stop_id: int,
+    seeds: Sequence[tuple[int, ...]] | None = None,
+    sessions: Sequence[str] | None = None,
+    **sampling: Any,
+) -> list[Completion]:
+    how = Sampling(stop=(stop_id,), **sampling)
+    return engine.generate([
+        Request(prompt, how, None if seeds is None else seeds[i], None if sessions is None else sessions[i])
+        for i, prompt in enumerate(prompts)
+    ])  # fmt: skip
+
+
 def close(a: list[Completion], b: list[Completion]) -> bool:
     pairs = list(zip(a, b, strict=True))
     return all(x.ids == y.ids for x, y in pairs) and all(np.allclose(x.logprobs, y.logprobs, atol=1e-4) for x, y in pairs)
@@ -57,36 +74,36 @@ def plain_logprobs(model: Any, c: Completion, temperature: float = 1.0) -> list[
 
 def test_greedy_is_what_transformers_generates(engine: HFEngine) -> None:
     asked = prompts(3, 40, 17, 90)
-    for prompt, completion in zip(asked, engine.generate(asked, max_tokens=12, stop_id=STOP, temperature=0), strict=True):
+    for prompt, completion in zip(asked, generate(engine, asked, max_tokens=12, stop_id=STOP, temperature=0), strict=True):
         reference = engine.model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=STOP, pad_token_id=0)
         assert list(completion.ids) == reference[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_a_plain_forward(engine: HFEngine, temperature: float) -> None:
-    for c in engine.generate(prompts(3, 40, 40), max_tokens=12, stop_id=STOP, temperature=temperature, seeds=[(1,), (2,), (3,)]):
+    for c in generate(engine, prompts(3, 40, 40), max_tokens=12, stop_id=STOP, temperature=temperature, seeds=[(1,), (2,), (3,)]):
         assert np.allclose(c.logprobs, plain_logprobs(engine.model, c, temperature), atol=1e-4)
 
 
 def test_the_batch_around_a_request_changes_nothing(engine: HFEngine) -> None:
     asked, seeds = prompts(5, 80, 33, 60, 4, 50), [(0, i) for i in range(6)]
     asked[3] = asked[1][:40] + asked[3][:20]  # shares a prefix, which is computed once
-    together = engine.generate(asked, max_tokens=20, stop_id=STOP, seeds=seeds)
-    alone = [engine.generate([p], max_tokens=20, stop_id=STOP, seeds=[s])[0] for p, s in zip(asked, seeds, strict=True)]
+    together = generate(engine, asked, max_tokens=20, stop_id=STOP, seeds=seeds)
+    alone = [generate(engine, [p], max_tokens=20, stop_id=STOP, seeds=[s])[0] for p, s in zip(asked, seeds, strict=True)]
     assert close(together, alone)
-    assert close(together, engine.generate(asked[::-1], max_tokens=20, stop_id=STOP, seeds=seeds[::-1])[::-1])
+    assert close(together, generate(engine, asked[::-1], max_tokens=20, stop_id=STOP, seeds=seeds[::-1])[::-1])
     assert len({c.ids for c in together}) == 6
     engine.max_batch = 2
-    assert close(together, engine.generate(asked, max_tokens=20, stop_id=STOP, seeds=seeds))
+    assert close(together, generate(engine, asked, max_tokens=20, stop_id=STOP, seeds=seeds))
 
 
 def test_uneven_ends_leave_the_others_alone(engine: HFEngine) -> None:
     asked, seeds = prompts(*range(5, 45, 2)), [(i,) for i in range(20)]
-    free = engine.generate(asked, max_tokens=24, stop_id=-1, seeds=seeds)
+    free = generate(engine, asked, max_tokens=24, stop_id=-1, seeds=seeds)
     stop = free[0].ids[3]
     names = [f"s{i}" for i in range(20)]
     for _ in range(2):  # the second time with what the first left in the cache
-        stopped = engine.generate(asked, max_tokens=24, stop_id=stop, seeds=seeds, sessions=names)
+        stopped = generate(engine, asked, max_tokens=24, stop_id=stop, seeds=seeds, sessions=names)
         for a, b in zip(free, stopped, strict=True):
             end = a.ids.index(stop) + 1 if stop in a.ids else 24
             assert b.ids == a.ids[:end] and b.finish == ("stop" if end < 24 or a.ids[-1] == stop else "length")
@@ -101,8 +118,8 @@ def test_a_cache_kept_across_turns_equals_recomputation(engine: HFEngine, cache_
     for turn in range(5):
         rows = [int(i) for i in rng.permutation(5)[: 2 + turn % 3]]
         seeds = [(turn, i) for i in rows]
-        kept = engine.generate([history[i] for i in rows], max_tokens=6, stop_id=STOP, seeds=seeds, sessions=[f"e{i}" for i in rows])
-        assert close(kept, engine.generate([history[i] for i in rows], max_tokens=6, stop_id=STOP, seeds=seeds))
+        kept = generate(engine, [history[i] for i in rows], max_tokens=6, stop_id=STOP, seeds=seeds, sessions=[f"e{i}" for i in rows])
+        assert close(kept, generate(engine, [history[i] for i in rows], max_tokens=6, stop_id=STOP, seeds=seeds))
         for i, c in zip(rows, kept, strict=True):
             history[i] = history[i] + list(c.ids) + rng.integers(10, 300, 7).tolist()
         if turn == 3:
@@ -115,7 +132,7 @@ def test_a_seed_names_a_stream_and_no_seed_is_a_new_one(engine: HFEngine) -> Non
     (prompt,) = prompts(10)
 
     def sample(seed: Any) -> tuple[int, ...]:
-        return engine.generate([prompt], max_tokens=16, stop_id=-1, seeds=seed)[0].ids
+        return generate(engine, [prompt], max_tokens=16, stop_id=-1, seeds=seed)[0].ids
 
     assert sample([(1, 2)]) == sample([(1, 2)]) != sample([(2, 1)])
     assert sample(None) != sample(None)
@@ -123,7 +140,7 @@ def test_a_seed_names_a_stream_and_no_seed_is_a_new_one(engine: HFEngine) -> Non
 
 def test_samples_follow_the_distribution(engine: HFEngine) -> None:
     (prompt,) = prompts(10)
-    found = engine.generate([prompt] * 2000, max_tokens=1, stop_id=-1, temperature=2.0)
+    found = generate(engine, [prompt] * 2000, max_tokens=1, stop_id=-1, temperature=2.0)
     counts = np.bincount([c.ids[0] for c in found], minlength=300) / 2000
     with torch.no_grad():
         expected = torch.softmax(engine.model(torch.tensor([prompt])).logits[0, -1] / 2.0, -1).numpy()
@@ -131,28 +148,28 @@ def test_samples_follow_the_distribution(engine: HFEngine) -> None:
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(engine: HFEngine) -> None:
-    assert len(engine.generate(prompts(502), max_tokens=10, stop_id=-1)[0].ids) == 10
+    assert len(generate(engine, prompts(502), max_tokens=10, stop_id=-1)[0].ids) == 10
     with pytest.raises(UsageError, match="503 tokens.*512.*leaves 502"):
-        engine.generate(prompts(503), max_tokens=10, stop_id=-1)
+        generate(engine, prompts(503), max_tokens=10, stop_id=-1)
     with pytest.raises(UsageError, match="empty"):
-        engine.generate([[]], max_tokens=10, stop_id=-1)
-    assert engine.generate([], max_tokens=10, stop_id=-1) == []
+        generate(engine, [[]], max_tokens=10, stop_id=-1)
+    assert generate(engine, [], max_tokens=10, stop_id=-1) == []
 
 
 def test_new_weights_are_noticed_and_old_caches_forgotten(engine: HFEngine) -> None:
     asked = prompts(30, 20)
-    before = engine.generate(asked, max_tokens=8, stop_id=-1, temperature=0, sessions=["a", "b"])
+    before = generate(engine, asked, max_tokens=8, stop_id=-1, temperature=0, sessions=["a", "b"])
     with torch.no_grad():
         for weight in engine.model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     engine.version = 4
-    after = engine.generate(asked, max_tokens=8, stop_id=-1, temperature=0, sessions=["a", "b"])
+    after = generate(engine, asked, max_tokens=8, stop_id=-1, temperature=0, sessions=["a", "b"])
     assert before[0].logprobs != after[0].logprobs and after[0].version == 4
     assert np.allclose(after[0].logprobs, plain_logprobs(engine.model, after[0]), atol=1e-4)
     for weight in engine.model.parameters():
         weight.data.mul_(1.1)  # behind autograd's back
     engine.refresh()
-    last = engine.generate(asked, max_tokens=8, stop_id=-1, temperature=0, sessions=["a", "b"])
+    last = generate(engine, asked, max_tokens=8, stop_id=-1, temperature=0, sessions=["a", "b"])
     assert np.allclose(last[1].logprobs, plain_logprobs(engine.model, last[1]), atol=1e-4)
 
 
@@ -197,5 +214,5 @@ def test_bfloat16_layers_stay_near_float32() -> None:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SHAPE))
     engine = HFEngine(model, tiny.train_tokenizer(["a"], vocab_size=300), dtype="bfloat16")
-    for c in engine.generate(prompts(40, 300), max_tokens=8, stop_id=-1, seeds=[(1,), (2,)]):
+    for c in generate(engine, prompts(40, 300), max_tokens=8, stop_id=-1, seeds=[(1,), (2,)]):
         assert np.allclose(c.logprobs, plain_logprobs(model, c), atol=0.02)

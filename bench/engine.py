@@ -1,0 +1,308 @@
+"""How fast is the engine, and is it right? Ours beside transformers, llama.cpp and TRL: same weights, same prompts, one run.
+
+    python bench/engine.py [--json] [--full]
+
+The workload is what a dream asks for: episodes in lockstep, each turn a short action by the agent and a longer answer by the experience
+model, prompts that grow to about 1,000 tokens, uneven lengths. Lengths are drawn once and forced on everybody; sampling is greedy.
+Every contender runs in a process of its own, so that its peak memory is its own. Ratios larger than 1 mean that ours is faster.
+
+`fraction_of_floor`: the time of bare forward passes over the same token positions (prompts packed without padding, answers one token at a
+time at the best batch size over a cache of the mean length, no sampling, no bookkeeping), divided by the engine's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _llama_cpp import LlamaCpp
+from _training import ours_training, trl_training
+
+from dreamgym.llm import _llama, tiny
+from dreamgym.llm.hf import HFEngine
+from dreamgym.train.batch import pad
+from dreamgym.train.forward import token_logprobs
+from dreamgym.types import Request, Sampling
+
+VOCABULARY = 2048
+Answer = Callable[[str, list[list[int]], list[int]], list[list[int]]]
+"""(who asks, prompts, how many tokens each) -> sampled ids"""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Episodes as the dream makes them; every number is in tokens."""
+
+    episodes: int
+    turns: int
+    task: int = 24
+    given: int = 20  # what a turn adds to the model's prompt beside the action: the memory and its markers
+    seed: int = 0
+    actions: np.ndarray = field(init=False)
+    answers: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        object.__setattr__(self, "actions", rng.integers(6, 19, (self.turns, self.episodes)))  # 12 on average
+        object.__setattr__(self, "answers", rng.integers(60, 121, (self.turns, self.episodes)))
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens in all."""
+        return int(self.actions.sum() + self.answers.sum())
+
+    def play(self, answer: Answer) -> None:
+        """One rollout in lockstep: in groups of 8 episodes share their task, as in training."""
+        rng = np.random.default_rng(self.seed + 1)
+        tasks = [rng.integers(10, VOCABULARY, self.task).tolist() for _ in range(-(-self.episodes // 8))]
+        agent, model = ([list(tasks[i // 8]) for i in range(self.episodes)] for _ in range(2))
+        for turn in range(self.turns):
+            acts = answer("agent", agent, self.actions[turn].tolist())
+            for prompt, act in zip(model, acts, strict=True):
+                prompt += act + rng.integers(10, VOCABULARY, self.given).tolist()
+            worlds = answer("model", model, self.answers[turn].tolist())
+            for i, (act, world) in enumerate(zip(acts, worlds, strict=True)):
+                agent[i] += act + world[-40:]
+                model[i] += world
+
+
+def tokenizer() -> Any:
+    """A tokenizer with exactly VOCABULARY ids; the benchmark never looks at text."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz"), 5)) for _ in range(4000)]
+    return tiny.train_tokenizer([" ".join(words)] * 2, vocab_size=VOCABULARY)
+
+
+def model_of(size: str, dtype: torch.dtype = torch.float32) -> Any:
+    return tiny.build(tokenizer(), size, seed=0).to(dtype).eval()
+
+
+def ours(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
+    """The engine, with a session for each episode and side."""
+    model, words = model_of(size), tokenizer()
+    sides = {side: HFEngine(model, words, dtype=dtype) for side in ("agent", "model")}
+
+    def answer(side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+        asked = [Request(p, Sampling(n, temperature=0.0), session=str(i)) for i, (p, n) in enumerate(zip(prompts, lengths, strict=True))]
+        return [list(c.ids) for c in sides[side].generate(asked)]
+
+    def rollout() -> None:
+        for engine in sides.values():
+            engine.refresh()
+        work.play(answer)
+
+    return timed(rollout, work.tokens)
+
+
+class _Lengths(StoppingCriteria):
+    """Each row of a batch stops at its own length."""
+
+    def __init__(self, start: int, lengths: Sequence[int]) -> None:
+        self.ends = torch.tensor(lengths) + start
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return input_ids.shape[1] >= self.ends
+
+
+def generate_batch(model: Any, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+    """transformers.generate on one left-padded batch."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    out = model.generate(
+        ids, attention_mask=mask, max_new_tokens=max(lengths), do_sample=False, pad_token_id=0, eos_token_id=None,
+        stopping_criteria=StoppingCriteriaList([_Lengths(width, lengths)]),
+    )  # fmt: skip
+    return [row[width : width + n].tolist() for row, n in zip(out, lengths, strict=True)]
+
+
+def transformers_generate(size: str, work: Workload, dtype: str) -> dict[str, float]:
+    """Turn by turn, every prompt from its beginning: what a first implementation does."""
+    model = model_of(size, getattr(torch, dtype))
+    return timed(lambda: work.play(lambda _, prompts, lengths: generate_batch(model, prompts, lengths)), work.tokens, warm=False)
+
+
+def llama_cpp(size: str, work: Workload) -> dict[str, float]:
+    """llama.cpp through its Python binding, one sequence slot per episode and side, caches kept, batched decoding."""
+    peer = LlamaCpp(model_of(size), sequences=work.episodes)
+    return timed(lambda: work.play(peer.answer), work.tokens, before=peer.clear)
+
+
+def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
+    """Bare forward passes over the positions of the workload."""
+    model, words = model_of(size), tokenizer()
+    seen = prefilled = 0
+    covered: dict[tuple[str, int], int] = {}  # how much of each prompt a cache that is kept would hold
+
+    def count(side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+        nonlocal seen, prefilled
+        for i, (prompt, n) in enumerate(zip(prompts, lengths, strict=True)):
+            prefilled += len(prompt) - covered.get((side, i), 0)
+            seen += (len(prompt) + n // 2) * n
+            covered[side, i] = len(prompt) + n - 1
+        return [[10] * n for n in lengths]
+
+    work.play(count)
+    mean_length = seen // work.tokens
+    packed = torch.randint(10, VOCABULARY, (4096,))
+    kind = None if dtype is None else getattr(torch, dtype)
+    with torch.inference_mode():
+        prefill = best(lambda: _llama.forward(model, packed, [128] * 32, dtype=kind))
+        per_position = {}
+        for batch in (32, 64, 128, 256):
+            engine = HFEngine(model, words, dtype=dtype, max_batch=batch)
+            engine.submit([Request([10] * mean_length, Sampling(64, temperature=0.0)) for _ in range(batch)])
+            engine._advance()
+            ids, at = torch.full((batch,), 10), torch.full((batch,), mean_length)
+            per_position[batch] = best(lambda e=engine, i=ids, a=at: e.runner.decode(i, a)) / batch
+    seconds = prefilled * prefill / 4096 + work.tokens * min(per_position.values())
+    fastest = min(per_position, key=lambda batch: per_position[batch])
+    return {"seconds": seconds, "tokens_per_s": work.tokens / seconds, "best_batch": fastest, "mean_length": mean_length}
+
+
+def correctness(size: str) -> dict[str, Any]:
+    """Greedy tokens against transformers.generate in float32, and log-probabilities against the learner's forward."""
+    model, words = model_of(size), tokenizer()
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(10, VOCABULARY, int(n)).tolist() for n in rng.integers(5, 400, 32)]
+    lengths = rng.integers(20, 80, 32).tolist()
+    asked = [Request(p, Sampling(n, temperature=0.0)) for p, n in zip(prompts, lengths, strict=True)]
+    found = HFEngine(model, words).generate(asked)
+    reference = generate_batch(model, prompts, lengths)
+    near_ties = differing = 0
+    for ours_, theirs in zip(found, reference, strict=True):
+        if list(ours_.ids) != theirs:
+            at = next(k for k, (a, b) in enumerate(zip(ours_.ids, theirs, strict=True)) if a != b)
+            with torch.inference_mode():
+                top = model(torch.tensor([[*ours_.prompt_ids, *ours_.ids[:at]]])).logits[0, -1].topk(2).values
+            near_ties, differing = (near_ties + 1, differing) if float(top[0] - top[1]) < 1e-3 else (near_ties, differing + 1)
+    error = 0.0
+    sampled = HFEngine(model, words).generate(
+        [Request(p, Sampling(n), (i,)) for i, (p, n) in enumerate(zip(prompts, lengths, strict=True))]
+    )
+    for one in sampled:
+        ids = [*one.prompt_ids, *one.ids]
+        with torch.inference_mode():
+            scores, _ = token_logprobs(model, pad([ids], [[0.0] * len(one.prompt_ids) + [1.0] * len(one.ids)], [0]))
+        error = max(error, float((scores - torch.tensor(one.logprobs)).abs().max()))
+    return {"greedy_identical": differing == 0, "near_ties": near_ties, "sequences": 32, "max_logprob_error": error}
+
+
+def timed(run: Callable[[], None], tokens: int, *, warm: bool = True, before: Callable[[], None] = lambda: None) -> dict[str, float]:
+    """Seconds of the best of two runs (of one, without `warm`, for those that take long)."""
+    seconds = []
+    for _ in range(2 if warm else 1):
+        before()
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": min(seconds), "tokens_per_s": tokens / min(seconds)}
+
+
+def best(run: Callable[[], Any], repeats: int = 7) -> float:
+    """The fastest of some repetitions, in seconds."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """The result of a contender in a process of its own, with its peak memory; {"missing": why} when a peer is not installed."""
+    context = multiprocessing.get_context("fork")  # before this process computes anything: torch's threads do not survive a fork
+    here, there = context.Pipe(duplex=False)
+
+    def work() -> None:
+        try:
+            found = function(*arguments)
+            found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        except ImportError as error:
+            found = {"missing": str(error)}
+        there.send(found)
+
+    process = context.Process(target=work)
+    process.start()
+    there.close()
+    try:
+        found = here.recv()
+    except EOFError:
+        raise SystemExit(f"{function.__name__}{arguments} died; its message is above.") from None
+    process.join()
+    return found
+
+
+def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, Any]:
+    """Everything about one model."""
+    engine = {dtype: alone(ours, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    peer = {dtype: alone(transformers_generate, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    bare = {dtype: alone(floor, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    native, right = alone(llama_cpp, size, work), alone(correctness, size)
+    fit, trl = alone(ours_training, model_of, size, training), alone(trl_training, model_of, size, training)
+    fastest = max(engine, key=lambda dtype: engine[dtype]["tokens_per_s"])
+    mine, theirs = engine[fastest]["seconds"], min(one["seconds"] for one in peer.values())
+    return {
+        "model": size,
+        "dtype": fastest,
+        "episodes": work.episodes,
+        "turns": work.turns,
+        "tokens_per_s": engine[fastest]["tokens_per_s"],
+        "ratio_vs_generate": theirs / mine,
+        "ratio_vs_llama_cpp": native["seconds"] / mine if "seconds" in native else None,
+        "fraction_of_floor": min(one["seconds"] for one in bare.values()) / mine,
+        **{key: right[key] for key in ("greedy_identical", "near_ties", "sequences", "max_logprob_error")},
+        "train_ratio_vs_trl": fit["tokens_per_s"] / trl["tokens_per_s"] if "tokens_per_s" in trl else None,
+        "engine": engine,
+        "generate": peer,
+        "floor": bare,
+        "llama_cpp": native,
+        "training": {"ours": fit, "trl": trl},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--full", action="store_true", help="64 episodes of 8 turns, the 1m and the 4m model")
+    parser.add_argument("--models", nargs="*", help="sizes to measure (default: 1m; with --full: 1m 4m)")
+    options = parser.parse_args()
+    work = Workload(64, 8) if options.full else Workload(32, 3)
+    training = {"rows": 512, "length": 700} if options.full else {"rows": 96, "length": 400}
+    found = [measure(size, work, training) for size in options.models or (["1m", "4m"] if options.full else ["1m"])]
+    for one in found:
+        show(one)
+    if options.json:
+        print(json.dumps(found[0] | {"threads": torch.get_num_threads(), "models": found}))
+
+
+def show(one: dict[str, Any]) -> None:
+    """The table for a person."""
+    print(f"{one['model']}: {one['episodes']} episodes of {one['turns']} turns, {torch.get_num_threads()} threads")
+    for name in ("engine", "generate", "floor"):
+        for dtype, row in one[name].items():
+            print(f"  {name:<10} {dtype:<9} {row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB")
+    for name, row in (("llama.cpp", one["llama_cpp"]), ("train", one["training"]["ours"]), ("TRL", one["training"]["trl"])):
+        told = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
+        print(f"  {name:<20} {told}")
+    keys = ("ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties", "max_logprob_error",
+            "train_ratio_vs_trl")  # fmt: skip
+    print("  " + "  ".join(f"{key}={one[key]:.3g}" if isinstance(one[key], float) else f"{key}={one[key]}" for key in keys))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What every engine shares: tickets, the store of finished completions, and `generate` on top of `submit` and `poll`."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from dreamgym.types import Completion, Request
+
+
+class Queue(ABC):
+    """The `protocols.LLM` side of an engine. Subclasses take requests in (`_enter`), work (`_advance`) and drop them (`_drop`).
+
+    Not for several threads: one caller at a time.
+    """
+
+    def __init__(self) -> None:
+        self._tickets = itertools.count()
+        self._finished: dict[int, Completion] = {}
+
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """See `protocols.LLM`. Either all requests are taken or none."""
+        for request in requests:
+            self._check(request)
+        tickets = [next(self._tickets) for _ in requests]
+        self._enter(tickets, requests)
+        return tickets
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        """See `protocols.LLM`."""
+        while not self._finished and self._advance():
+            pass
+        finished, self._finished = self._finished, {}
+        return list(finished.items())
+
+    def cancel(self, tickets: Sequence[int]) -> None:
+        """See `protocols.LLM`."""
+        for ticket in tickets:
+            self._finished.pop(ticket, None)
+        self._drop(tickets)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """See `protocols.LLM`. Requests of others that finish meanwhile wait for their `poll`."""
+        tickets = self.submit(requests)
+        try:
+            while not all(ticket in self._finished for ticket in tickets):
+                self._advance()
+        except BaseException:
+            self.cancel(tickets)
+            raise
+        return [self._finished.pop(ticket) for ticket in tickets]
+
+    @abstractmethod
+    def _check(self, request: Request) -> None:
+        """Raise UsageError for a request that can never be served."""
+
+    @abstractmethod
+    def _enter(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
+        """Take requests in; return at once."""
+
+    @abstractmethod
+    def _advance(self) -> bool:
+        """Work a little, and put what finishes into `_finished`. False when nothing is under way."""
+
+    @abstractmethod
+    def _drop(self, tickets: Sequence[int]) -> None:
+        """Forget requests that are not finished."""
