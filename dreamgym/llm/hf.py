@@ -177,7 +177,8 @@ class HFEngine(Queue):
 
     def _fitting(self) -> list[Work]:
         """The first waiting requests that the batch size and the memory budget have room for; one alone always has."""
-        running, chosen = self.slots.running, []
+        running = self.slots.running
+        chosen: list[Work] = []
         longest = max((work.length for work in self.slots.work), default=0)
         for work in self.waiting:
             longest = max(longest, work.length)
