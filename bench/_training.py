@@ -48,10 +48,9 @@ def ours_training(model_of: Callable[[str], Any], size: str, training: dict[str,
 def trl_training(model_of: Callable[[str], Any], size: str, training: dict[str, int]) -> dict[str, float]:
     """TRL with packing; rows are cut at the context's end and laid end to end ("wrapped"), its only packing without flash attention."""
     from datasets import Dataset
+    from engine import tokenizer
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer
-
-    from engine import tokenizer
 
     rows, clock = rows_of(training), _Clock()
 

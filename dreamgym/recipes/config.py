@@ -54,7 +54,7 @@ class RLBlock(Config):
     """Stop when this many real training steps are used; only for loops in the real environment."""
     max_seconds: float | None = None
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
-    algorithm: GRPOConfig = GRPOConfig()
+    algorithm: GRPOConfig = GRPOConfig(entropy_coef=0.01)
     learner: LearnerConfig = LearnerConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = 10

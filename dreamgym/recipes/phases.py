@@ -138,7 +138,8 @@ class Practice:
         self.model = parts.load(start)
         self.agent: Agent = parts.agent(self.model)
         algorithm = make("train.algos", "grpo", **block.algorithm.model_dump())
-        self.learner = Learner(self.model, algorithm, block.learner.model_copy(update={"seed": self.seed}), on_publish=self._publish)
+        settings = block.learner.model_copy(update={"seed": self.seed})
+        self.learner = Learner(self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish)
         self.curriculum = self._curriculum()
         self.iteration, self.seconds, self.open_gaps, self.stopped = 0, 0.0, 0, ""
         self.used = {"train": 0, "probe": 0}

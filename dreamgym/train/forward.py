@@ -11,7 +11,9 @@ from dreamgym.llm import _llama
 from dreamgym.train.batch import Batch
 
 
-def token_logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0, bf16: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def token_logprobs(
+    model: nn.Module, batch: Batch, *, temperature: float = 1.0, bf16: bool = False, entropy_gradient: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probs [N], entropies [N]) of the N tokens whose weight is not 0, in row-major order.
 
     Logits are divided by the sampling temperature, so that these are the log-probs the sampler reported. Plain Llamas take the packed
@@ -21,7 +23,7 @@ def token_logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0, 
     logits = _logits(model, batch, chosen, torch.bfloat16 if bf16 else None).float() / (temperature or 1.0)
     everything = torch.log_softmax(logits, dim=-1)  # [N, V]
     picked = everything.gather(1, batch.ids[:, 1:][chosen][:, None])[:, 0]
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):  # it costs a pass over [N, V] only where it is trained on
         entropies = -(everything.exp() * everything).sum(-1)
     return picked, entropies
 

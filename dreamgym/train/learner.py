@@ -6,7 +6,7 @@ import copy
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,10 +27,14 @@ class LearnerConfig(Config):
     """How gradients become steps."""
 
     lr: float = 5e-4
+    schedule: Literal["constant", "linear"] = "linear"
+    """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
     weight_decay: float = 0.0
     grad_clip: float = 0.5
     minibatches: int = Field(default=4, ge=1)
-    """Optimiser steps per epoch, each on whole trajectories."""
+    """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
+    min_trajectories: int = Field(default=24, ge=1)
+    """Adam's step does not shrink with its evidence: late in training few groups are mixed, and a step on five episodes is mostly noise."""
     epochs: int = 1
     micro_tokens: int = 16_384
     temperature: float = Field(default=1.0, gt=0.0)
@@ -44,9 +48,16 @@ class Learner:
     """Policy gradient on groups of rollouts of the same task. `version` counts published weights."""
 
     def __init__(
-        self, model: nn.Module, algorithm: GRPO, config: LearnerConfig, *, on_publish: Callable[[int], None] | None = None
+        self,
+        model: nn.Module,
+        algorithm: GRPO,
+        config: LearnerConfig,
+        *,
+        total_updates: int | None = None,
+        on_publish: Callable[[int], None] | None = None,
     ) -> None:
-        self.model, self.algorithm, self.config = model, algorithm, config
+        """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is."""
+        self.model, self.algorithm, self.config, self.total_updates = model, algorithm, config, total_updates
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.version, self.updates, self._on_publish = 0, 0, on_publish
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if algorithm.config.kl_coef else None
@@ -109,9 +120,12 @@ class Learner:
         sums: dict[str, float] = defaultdict(float)
         measured = {"mismatch": self._recompute(rows)} if self.config.bf16 else {}
         steps = 0
+        self._set_lr()
+        trajectories = len({row.trajectory for row in rows})
+        parts = min(self.config.minibatches, max(1, trajectories // self.config.min_trajectories))
         self.model.train()
         for _ in range(self.config.epochs):
-            for chosen in _split_trajectories(rows, self.config.minibatches, rng):
+            for chosen in _split_trajectories(rows, parts, rng):
                 norm = self._step(rows, chosen, sums)
                 sums["grad_norm"] += norm
                 steps += 1
@@ -120,6 +134,13 @@ class Learner:
         grad_norm = sums.pop("grad_norm") / max(1, steps)
         found = {name: value / per_token for name, value in sums.items()}
         return found | {"grad_norm": grad_norm, "steps": float(steps)} | measured
+
+    def _set_lr(self) -> None:
+        lr = self.config.lr
+        if self.config.schedule == "linear" and self.total_updates:
+            lr *= max(0.1, 1 - self.updates / self.total_updates)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
 
     @torch.no_grad()
     def _recompute(self, rows: list[Row]) -> float:
@@ -147,16 +168,22 @@ class Learner:
         self.optimiser.zero_grad(set_to_none=True)
         for batch in micro_batches(ids, masks, chosen, tokens=self.config.micro_tokens):
             picked = batch.weights[:, 1:] != 0
-            logprobs, entropy = token_logprobs(self.model, batch, temperature=self.config.temperature, bf16=self.config.bf16)
+            logprobs, entropy = token_logprobs(
+                self.model,
+                batch,
+                temperature=self.config.temperature,
+                bf16=self.config.bf16,
+                entropy_gradient=bool(self.algorithm.config.entropy_coef),
+            )
             old = padded([row.logprobs for row in rows], batch)[:, 1:][picked]
             advantages = padded([row.advantages for row in rows], batch)[:, 1:][picked]
             reference = None
             if self.reference is not None:
                 with torch.no_grad():
                     reference, _ = token_logprobs(self.reference, batch, temperature=self.config.temperature, bf16=self.config.bf16)
-            loss, found = self.algorithm.loss(logprobs, old, advantages, normaliser=normaliser, reference=reference)
+            loss, found = self.algorithm.loss(logprobs, old, advantages, normaliser=normaliser, reference=reference, entropy=entropy)
             loss.backward()
-            for name, value in (found | {"entropy": float(entropy.sum()), "trained": float(picked.sum())}).items():
+            for name, value in (found | {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}).items():
                 sums[name] += value
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
         if not math.isfinite(norm):

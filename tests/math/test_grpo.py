@@ -63,7 +63,7 @@ def step(
 ):
     """(model, gradient, metrics) after one update, without clipping, in one mini-batch."""
     model = model or tiny(seed)
-    defaults = {"minibatches": 1, "grad_clip": 1e9, "lr": 1e-3, "bf16": False}
+    defaults = {"minibatches": 1, "min_trajectories": 1, "grad_clip": 1e9, "lr": 1e-3, "bf16": False}
     learner = Learner(model, grpo.make(**(algorithm or {})), LearnerConfig(**(defaults | config)))
     metrics = learner.update(groups)
     return model, gradients(model).clone(), metrics
@@ -372,12 +372,37 @@ def test_mini_batches_hold_whole_trajectories_and_every_row_once_an_epoch():
     metrics = step(groups, minibatches=4, epochs=2)[2]
     assert metrics["steps"] == 8
     assert step(groups, minibatches=100)[2]["steps"] == 12  # never more lots than trajectories
+    assert step(groups, minibatches=4, min_trajectories=5)[2]["steps"] == 2  # and none on a few: 12 are too few for three lots of 5
+
+
+def test_a_linear_schedule_falls_to_a_tenth_over_the_updates_and_needs_to_know_how_many():
+    groups, seen = random_groups(tiny()), {}
+    for total in (4, None):
+        learner = Learner(tiny(), grpo.make(), LearnerConfig(lr=1e-3), total_updates=total)
+        seen[total] = [(learner.update(groups), learner.optimiser.param_groups[0]["lr"])[1] for _ in range(5)]
+    assert seen[4] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4, 1e-4])
+    assert seen[None] == [1e-3] * 5
+
+
+def test_the_entropy_bonus_is_the_gradient_of_the_mean_entropy_of_the_trained_tokens():
+    groups = random_groups(tiny(), groups=1, shift=0.0)
+    _, plain, metrics = step(groups)
+    _, pulled, _ = step(groups, algorithm={"entropy_coef": 0.5})
+    model = tiny()
+    said = [turn.completion for episode in groups[0] for turn in episode.turns]
+    total = torch.zeros(())
+    for one in said:
+        logits = model(torch.tensor([[*one.prompt_ids, *one.ids]])).logits[0, len(one.prompt_ids) - 1 : -1]
+        total = total + torch.distributions.Categorical(logits=logits).entropy().sum()
+    (total / sum(len(one.ids) for one in said)).backward()
+    assert torch.allclose(pulled, plain - 0.5 * gradients(model), atol=1e-6)
+    assert metrics["entropy"] == pytest.approx(float(total.detach()) / sum(len(one.ids) for one in said), rel=1e-4)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_learner_restored_from_its_state_goes_on_as_if_never_stopped(bf16: bool):
     groups = random_groups(tiny())
-    config = LearnerConfig(minibatches=3, lr=1e-3, bf16=bf16)
+    config = LearnerConfig(minibatches=3, min_trajectories=4, lr=1e-3, bf16=bf16)
     whole = Learner(tiny(), grpo.make(kl_coef=0.1), config)
     half = Learner(tiny(), grpo.make(kl_coef=0.1), config)
     whole.update(groups)

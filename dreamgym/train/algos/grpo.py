@@ -1,7 +1,7 @@
 """GRPO: advantages relative to the other rollouts of the same task (arXiv:2402.03300; DreamGym Eq. 3).
 
     A_i = (R_i - mean_g R) / (std_g R + eps)
-    L   = -sum m * min(rho * A, clip(rho, 1 - low, 1 + high) * A) / Z  +  beta * sum m * KL / Z
+    L   = -sum m * min(rho * A, clip(rho, 1 - low, 1 + high) * A) / Z  +  beta * sum m * KL / Z  -  eta * sum m * H / Z
 
 Z is the number of trained tokens in the whole batch (token-mean, DAPO), given by the caller, so that micro-batches do not matter.
 A group without variance, or of one, teaches nothing: advantage 0. Rollouts of advantage 0 are left out, and their tokens do not count in Z.
@@ -30,6 +30,8 @@ class GRPOConfig(Config):
     kl_coef: float = 0.0
     """Weight of the k3 estimate of KL to the reference policy; 0 needs no reference."""
     negative_weight: float = 1.0
+    entropy_coef: float = 0.0
+    """eta: the weight of the policy's entropy. A policy that is sure of itself has no mixed groups, and then nothing to learn from."""
 
 
 class GRPO:
@@ -54,6 +56,7 @@ class GRPO:
         *,
         normaliser: float,
         reference: torch.Tensor | None = None,
+        entropy: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Summed clipped objective over the N trained tokens of a micro-batch, divided by the whole batch's `normaliser`.
 
@@ -72,6 +75,8 @@ class GRPO:
             kl = torch.exp(gap) - 1 - gap  # k3, http://joschu.net/blog/kl-approx.html
             loss = loss + self.config.kl_coef * kl.sum() / normaliser
             sums["kl"] = float(kl.detach().sum())
+        if entropy is not None and self.config.entropy_coef:
+            loss = loss - self.config.entropy_coef * entropy.sum() / normaliser
         return loss, sums
 
 
