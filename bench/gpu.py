@@ -1,0 +1,163 @@
+"""Generation and training on a GPU, for the shapes people use: tokens a second and model FLOP utilisation, beside transformers.
+
+    python bench/gpu.py [--json] [--shapes 60m 3b 8b] [--device cuda]
+
+Weights are random and in bfloat16: speed does not depend on what they are. Generation: 64 prompts of 512 tokens, 128 new tokens each,
+greedy, our engine and `transformers.generate` in the same run. Training: full weights, AdamW, packed rows of 1,024 tokens, one
+micro-batch a step. FLOPs are counted as 2 (generation) or 6 (training) a parameter and token, plus attention's 4 (or 12) * layers *
+width * context; utilisation divides by the card's dense bfloat16 peak, and is null for a card that is not in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from dreamgym.llm.hf import HFEngine
+from dreamgym.train.batch import pad
+from dreamgym.train.forward import token_logprobs
+from dreamgym.types import Request, Sampling
+
+SHAPES: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "vocab_size": 512},
+    "60m": {"hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 2,
+            "vocab_size": 2048},
+    "3b": {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
+           "vocab_size": 128256},  # Llama-3.2-3B
+    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+           "vocab_size": 128256},  # Llama-3.1-8B
+}  # fmt: skip
+PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "RTX 4090": 165.0, "B200": 2250.0}
+"""Dense bfloat16 peak by a part of the card's name, from the makers' data sheets."""
+PROMPTS, PROMPT, NEW = 64, 512, 128
+ROW, ROWS = 1024, 8
+
+
+def build(shape: str, device: str) -> Any:
+    """A random Llama of that shape, in bfloat16, made on the device."""
+    config = LlamaConfig(**SHAPES[shape], max_position_embeddings=4096, tie_word_embeddings=shape != "8b", pad_token_id=0)
+    with torch.device(device):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            return LlamaForCausalLM(config).eval()
+        finally:
+            torch.set_default_dtype(before)
+
+
+def generation(model: Any, device: str) -> dict[str, float]:
+    """Tokens sampled a second by the engine and by transformers.generate."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(10, model.config.vocab_size, PROMPT).tolist() for _ in range(PROMPTS)]
+    engine = HFEngine(model, None, cache_bytes=40_000_000_000)
+    engine.decode = lambda ids: ""  # type: ignore[method-assign]  # no tokenizer: text is not what is measured
+    asked = [Request(prompt, Sampling(NEW, temperature=0.0)) for prompt in prompts]
+
+    def theirs() -> None:
+        ids = torch.tensor(prompts, device=device)
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0)
+
+    def ours() -> None:
+        engine.refresh()
+        engine.generate(asked)
+
+    mine, peer = seconds(ours, device), seconds(theirs, device)
+    tokens = PROMPTS * NEW
+    work = flops(model, PROMPTS * (PROMPT + NEW), (PROMPT + NEW) // 2, per=2)
+    return {"generate_tokens_per_s": tokens / mine, "ratio_vs_generate": peer / mine, "generate_flops_per_s": work / mine}
+
+
+def training(model: Any, device: str) -> dict[str, float]:
+    """Tokens trained a second, forward, backward and AdamW on all weights."""
+    model.train()
+    model.gradient_checkpointing_disable()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device != "cpu")
+    rng = np.random.default_rng(1)
+    rows = [rng.integers(10, model.config.vocab_size, ROW).tolist() for _ in range(ROWS)]
+    batch = pad(rows, [[1.0] * ROW for _ in rows], range(ROWS))
+
+    def step() -> None:
+        logprobs, _ = token_logprobs(model, batch, bf16=True)
+        (-logprobs.mean()).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    took = seconds(step, device)
+    return {"train_tokens_per_s": ROWS * ROW / took, "train_flops_per_s": flops(model, ROWS * ROW, ROW // 2, per=6) / took}
+
+
+def flops(model: Any, tokens: int, context: int, *, per: int) -> float:
+    """Floating-point operations for `tokens` that see `context` tokens on average; `per` is 2 forward, 6 with the backward pass."""
+    config = model.config
+    embedding = config.vocab_size * config.hidden_size
+    parameters = sum(p.numel() for p in model.parameters()) - (0 if config.tie_word_embeddings else embedding)
+    return float(tokens) * (per * parameters + 2 * per * config.num_hidden_layers * config.hidden_size * context)
+
+
+def seconds(run: Callable[[], None], device: str, repeats: int = 3) -> float:
+    """The fastest of three runs after one to warm up."""
+    found = []
+    for _ in range(repeats + 1):
+        synchronise(device)
+        start = time.perf_counter()
+        run()
+        synchronise(device)
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
+
+
+def synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def measure(shape: str, device: str) -> dict[str, Any]:
+    """Both halves for one shape, with peak memory."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    model = build(shape, device)
+    found = generation(model, device) | training(model, device)
+    card = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
+    peak = next((tflops for name, tflops in PEAK_TFLOPS.items() if name in card), None)
+    for half in ("generate", "train"):
+        rate = found.pop(f"{half}_flops_per_s")
+        found[f"{half}_tflops"] = rate / 1e12
+        found[f"{half}_mfu"] = rate / 1e12 / peak if peak else None
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device.startswith("cuda") else None
+    del model
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    return {"shape": shape, "device": card, "mfu": found["train_mfu"], "peak_gib": memory, **found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--full", action="store_true", help="the same as the default: every shape")
+    parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=["60m", "3b", "8b"])
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print("No CUDA device here: nothing to measure. (--device cpu --shapes tiny tries the script itself.)")
+        if options.json:
+            print(json.dumps({"skipped": "no CUDA device", "shapes": []}))
+        return
+    found = [measure(shape, options.device) for shape in options.shapes]
+    for one in found:
+        print("  ".join(f"{name} {value:,.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in one.items()))
+    if options.json:
+        print(json.dumps({"torch": torch.__version__, "shapes": found}))
+
+
+if __name__ == "__main__":
+    main()
