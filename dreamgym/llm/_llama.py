@@ -116,6 +116,11 @@ def blocks(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.bfloat16 and device.type == "cpu"
 
 
+def computes_in_bfloat16(device: torch.device) -> bool:
+    """Whether matrix products in bfloat16 are faster than in float32: on GPUs, and on CPUs with instructions for them."""
+    return device.type == "cuda" or (device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+
+
 def _block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return block_attention(q, k.transpose(0, 1), v.transpose(0, 1))
 

@@ -21,6 +21,7 @@ from dreamgym.llm._attention import block_attention
 from dreamgym.llm._cache import Slab
 
 CHUNK = 8192  # tokens in one prefill pass
+LONG = 128  # new tokens of a row from which attention in blocks of bfloat16 pays; shorter ones, behind a long past, are faster in float32
 ATTENTION = "dreamgym_grouped"
 
 
@@ -78,7 +79,7 @@ class FastRunner:
         slab = self.slab
         longest = max(p + m for p, m in zip(past, lengths, strict=True))
         in_blocks = self.dtype is not None and _llama.blocks(self.dtype, slab.device)
-        seen = torch.arange(longest if any(past) and not in_blocks else 0, device=slab.device)
+        seen = torch.arange(longest if any(past) else 0, device=slab.device)
         visible = seen[None] <= seen[:, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ class FastRunner:
                 keys[row, :, p : p + m] = k[part].transpose(0, 1)
                 values[row, :, p : p + m] = v[part].transpose(0, 1)
                 seen_keys, seen_values = keys[row, None, :, : p + m], values[row, None, :, : p + m]
-                if in_blocks and m > 1:
+                if in_blocks and m >= LONG:
                     seen_keys, seen_values = seen_keys[0].to(self.dtype), seen_values[0].to(self.dtype)
                     out.append(block_attention(q[part].to(self.dtype), seen_keys, seen_values))
                     start += m

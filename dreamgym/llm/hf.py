@@ -50,8 +50,8 @@ class HFEngine(Queue):
         max_context: int | None = None,
         seed: int = 0,
     ) -> None:
-        """`dtype` of the linear layers and `cache_dtype` of keys and values (None: the model's; a bfloat16 cache was slower than float32 on
-        the CPUs we measured). `max_batch` requests decode together, a longer list in several goes. `cache_bytes` bounds the cache.
+        """`dtype` of the linear layers ("auto": bfloat16 where the processor computes in it, else the model's) and `cache_dtype` of keys
+        and values (None: the model's; a bfloat16 cache was slower than float32 on the CPUs we measured). `max_batch` requests decode together, a longer list in several goes. `cache_bytes` bounds the cache.
         `seed` names the stream of requests that bring no seeds of their own.
         """
         if max_batch < 1:
@@ -67,6 +67,8 @@ class HFEngine(Queue):
         config = model.config.get_text_config()
         heads = config.num_attention_heads
         fast = _llama.supports(model)
+        if dtype == "auto":
+            dtype = torch.bfloat16 if fast and _llama.computes_in_bfloat16(self.device) else None
         cache = _dtype(cache_dtype) or (parameter.dtype if not fast or self.device.type != "cpu" else torch.float32)
         self.slab = Slab(
             layers=config.num_hidden_layers,
