@@ -316,7 +316,7 @@ class OpenAIEngine(Tokenized, Queue):
     def idle(self) -> None:
         """Raise unless nothing is under way: weights must not change under a request."""
         if self._under_way:
-            raise InvariantError(f"{len(self._under_way)} requests are under way: finish or cancel them before the weights change.")
+            raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")
 
 
 def _of_ticket(error: Exception, ticket: int) -> Exception:
