@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from _fault_server import FaultServer, logprob, next_tokens
+
 from dreamgym import plugins
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
 from dreamgym.llm import tiny

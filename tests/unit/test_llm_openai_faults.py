@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from _fault_server import FaultServer, next_tokens
+
 from dreamgym import plugins
 from dreamgym.errors import ServerError, UsageError
 from dreamgym.llm import tiny
