@@ -16,7 +16,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dreamgym.errors import ServerError
@@ -40,7 +40,7 @@ class Raw:
     """An answer in one form for all servers. `why` is the server's reason to end; `seen` the prompt length it counted."""
 
     ids: Sequence[int]
-    logprobs: Sequence[float]
+    logprobs: Sequence[float | None]  # None where the server gave none
     why: str
     seen: int | None
     cached: int = 0
@@ -62,11 +62,14 @@ class Flavour(ABC):
     def answer(self, body: Any) -> Raw:
         """The fields of an answer; KeyError, IndexError or TypeError where it does not have them."""
 
-    def read(self, body: Any, prompt: Sequence[int], sampling: Sampling) -> tuple[Sampled, Tokens]:
-        """The answer, checked against what was asked; ServerError for one that cannot be trained on."""
+    def read(self, body: Any, prompt: Sequence[int], sampling: Sampling, *, training: bool) -> tuple[Sampled, Tokens]:
+        """The answer, checked against what was asked. ServerError for one without ids, and when `training` for one with a log-probability
+        missing, which is nan otherwise.
+        """
         try:
             raw = self.answer(body)
-        except (KeyError, IndexError, TypeError) as error:
+            raw = replace(raw, ids=[int(token) for token in raw.ids], logprobs=[_number(score) for score in raw.logprobs])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerError(
                 f"The server's answer has no sampled token ids with log-probabilities (missing: {error}). Expected those of a {self.name} "
                 "server. Check the option flavour and the server's version; one that returns text only is flavour='chat'."
@@ -78,21 +81,33 @@ class Flavour(ABC):
                 f"The server counted {raw.seen} prompt tokens where {len(prompt)} were sent: it adds or drops tokens, so that it continues "
                 "another prompt than the one we train on. Start it with the same tokenizer and without added special tokens."
             )
-        return cut(raw, sampling), Tokens(len(prompt), len(raw.ids), raw.cached)
+        return cut(raw, sampling, training=training), Tokens(len(prompt), len(raw.ids), raw.cached)
 
     def tokenize(self, model: str, text: str) -> dict[str, Any]:
         """Payload that asks the server for the ids of `text`, without special tokens."""
         return {"model": model, "prompt": text, "add_special_tokens": False}
 
 
-def cut(raw: Raw, sampling: Sampling) -> Sampled:
+def _number(score: Any) -> float | None:
+    """A log-probability as a float; None for what is none, nan included."""
+    value = math.nan if score is None else float(score)
+    return None if math.isnan(value) else value
+
+
+def cut(raw: Raw, sampling: Sampling, *, training: bool) -> Sampled:
     """Up to and with the first stop, as every engine of dreamgym ends. What the server sampled behind it is thrown away."""
-    ids, scores = list(raw.ids), list(raw.logprobs)
-    if len(scores) == len(ids) + 1 and raw.stopped_by is not None:
+    ids, found = list(raw.ids), list(raw.logprobs)
+    if len(found) == len(ids) + 1 and raw.stopped_by is not None:
         ids.append(raw.stopped_by)
-    if len(ids) != len(scores):
-        raise ServerError(f"The server returned {len(ids)} token ids and {len(scores)} log-probabilities. Expected one of each per token.")
-    if wrong := [score for score in scores if not isinstance(score, int | float) or math.isnan(score) or score > 1e-3]:
+    if len(ids) != len(found):
+        raise ServerError(f"The server returned {len(ids)} token ids and {len(found)} log-probabilities. Expected one of each per token.")
+    if training and None in found:
+        raise ServerError(
+            f"The server gave no log-probability for token {found.index(None)} of its answer, so that it cannot be trained on. llama.cpp "
+            "leaves them out inside a character of several tokens. Set training=False to sample without, or use another server."
+        )
+    scores = [math.nan if score is None else score for score in found]
+    if wrong := [score for score in scores if score > 1e-3]:
         raise ServerError(f"The server returned {wrong[0]!r} as a log-probability. Expected numbers of at most 0: does it report logits?")
     ids, scores = ids[: sampling.max_tokens], scores[: sampling.max_tokens]
     end = next((end for end in range(1, len(ids) + 1) if sampling.ends(ids[:end])), 0)
@@ -235,7 +250,7 @@ class SGLang(Flavour):
 
 class LlamaCpp(Flavour):
     """llama.cpp's `llama-server`, native `/completion`. It takes no stop ids: a stop that is not the model's end of generation is found
-    here, after `max_tokens` were sampled. Seeds are 32 bits there.
+    here, after `max_tokens` were sampled. Seeds are 32 bits there. A token that ends inside a character has no log-probability.
     """
 
     name, logprobs = "llama_cpp", "raw"
@@ -262,7 +277,7 @@ class LlamaCpp(Flavour):
         ends = {"eos": "stop", "word": "stop", "limit": "length"}
         return Raw(
             body["tokens"],
-            [one["logprob"] for one in body["completion_probabilities"]],
+            _aligned(body["tokens"], body["completion_probabilities"]),
             "context" if body.get("truncated") else ends[body["stop_type"]],
             body.get("tokens_evaluated"),
             (body.get("timings") or {}).get("cache_n") or 0,
@@ -270,6 +285,18 @@ class LlamaCpp(Flavour):
 
     def tokenize(self, model: str, text: str) -> dict[str, Any]:
         return {"content": text, "add_special": False, "parse_special": False}
+
+
+def _aligned(ids: Sequence[int], entries: Sequence[Any]) -> list[float | None]:
+    """A log-probability per id; None for ids that have no entry."""
+    scores: list[float | None] = []
+    for token in ids:
+        here = len(entries) > 0 and entries[0]["id"] == token
+        scores.append(entries[0]["logprob"] if here else None)
+        entries = entries[1:] if here else entries
+    if entries:
+        raise KeyError(f"the token of the log-probability of {entries[0]['id']}")
+    return scores
 
 
 FLAVOURS: dict[str, Flavour] = {one.name: one for one in (VLLM(), SGLang(), LlamaCpp())}

@@ -52,7 +52,7 @@ class Config(Base):
     max_context: int | None = Field(None, ge=2)  # None: ask the server at the first request
     training: bool = True  # refuse requests whose log-probabilities would not be the learner's; False: such log-probabilities are nan
     server_logprobs: Logprobs | None = None  # what the server reports; None: the flavour's default
-    concurrency: int = Field(64, ge=1)  # requests under way at once; the others wait here
+    concurrency: int = Field(64, ge=1)  # requests under way at once, those between two attempts included
     retries: int = Field(4, ge=0)  # further attempts of a request
     timeout_s: float = Field(300.0, gt=0)  # of one attempt, from sending to the whole answer
     deadline_s: float | None = Field(None, gt=0)  # of a request: no attempt begins after it
@@ -256,7 +256,7 @@ class OpenAIEngine(Tokenized, Queue):
             payload["lora_path"] = model
 
         def read(body: Any) -> tuple[Sampled, Tokens]:
-            return flavour.read(body, prompt, sampling)
+            return flavour.read(body, prompt, sampling, training=self.config.training)
 
         tokens = len(prompt) + sampling.max_tokens
         url = self.url(path)

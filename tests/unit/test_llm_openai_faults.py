@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -145,6 +146,8 @@ def drop_ids(reply: Any) -> None:
         (lambda r: r["choices"][0].update(logprobs=None), "no sampled token ids with log-probabilities"),
         (lambda r: r["choices"][0]["logprobs"]["token_logprobs"].pop(), "4 token ids and 3 log-probabilities"),
         (lambda r: r["choices"][0]["logprobs"]["token_logprobs"].__setitem__(0, 12.5), "12.5 as a log-probability"),
+        (lambda r: r["choices"][0]["logprobs"]["token_logprobs"].__setitem__(2, None), "no log-probability for token 2"),
+        (lambda r: r["choices"][0]["logprobs"]["token_logprobs"].__setitem__(2, "much"), "no sampled token ids with log-prob"),
         (lambda r: r["choices"][0].update(finish_reason="stop", stop_reason=77), "stopped at token 77, which is no stop of the request"),
         (lambda r: [r["choices"][0]["token_ids"].pop(), r["choices"][0]["logprobs"]["token_logprobs"].pop()], "ended after 3 of 4 tokens"),
     ],
@@ -160,6 +163,25 @@ def test_a_stop_that_the_server_leaves_out_of_the_ids_is_put_back(make: Any, ser
     server.faults.append(("change", lambda r: r["choices"][0]["token_ids"].pop()))
     (c,) = make().generate([Request(PROMPT, Sampling(4, stop=(stop,)))])
     assert c.ids == EXPECTED[:3] and c.finish == "stop" and len(c.logprobs) == 3
+
+
+def test_a_missing_logprob_is_nan_for_those_who_do_not_train(make: Any, server: FaultServer) -> None:
+    inside_a_character = ("change", lambda r: r["completion_probabilities"].pop(1))
+    server.faults.extend([inside_a_character, inside_a_character])
+    with pytest.raises(ServerError, match="no log-probability for token 1 of its answer.*training=False"):
+        make(flavour="llama_cpp").generate([ASK])
+    (c,) = make(flavour="llama_cpp", training=False).generate([ASK])
+    assert c.ids == EXPECTED and [math.isnan(score) for score in c.logprobs] == [False, True, False, False]
+
+
+def test_closing_aborts_what_is_under_way_and_a_later_request_begins_anew(make: Any, server: FaultServer) -> None:
+    engine = make()
+    server.faults.append("hang")
+    engine.submit([ASK])
+    assert server.arrived.wait(5)
+    engine.close()
+    assert server.disconnected.wait(5) and engine.poll() == []
+    assert engine.generate([ASK])[0].ids == EXPECTED
 
 
 def test_an_aborted_request_is_asked_again(make: Any, server: FaultServer) -> None:
