@@ -110,8 +110,21 @@ def _unload(engine: OpenAIEngine, name: str, timeout_s: float) -> None:
         _control(engine, "POST", _UNLOAD[engine.flavour.name], {"lora_name": name}, timeout_s)
 
 
+_NEEDS = {
+    "/collective_rpc": "Start vLLM with VLLM_SERVER_DEV_MODE=1.",
+    "/v1/load_lora_adapter": "Start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
+    "/load_lora_adapter": "Start SGLang with --enable-lora.",
+}
+
+
 def _control(engine: OpenAIEngine, method: str, path: str, payload: Any, timeout_s: float) -> Any:
-    return engine.client.wait(engine.client.control(method, engine.url(path), payload, timeout_s=timeout_s))
+    """The answer to a call that manages the server; a path that is not there says how to start the server with it."""
+    try:
+        return engine.client.wait(engine.client.control(method, engine.url(path), payload, timeout_s=timeout_s))
+    except ServerError as error:
+        if error.status in (404, 405) and path in _NEEDS:
+            raise ServerError(f"{error} {_NEEDS[path]}", status=error.status) from error
+        raise
 
 
 def _probe(engine: OpenAIEngine) -> Completion:

@@ -20,6 +20,7 @@ import os
 import queue
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -217,6 +218,7 @@ class OpenAIEngine(Tokenized, Queue):
 
     def _enter(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
         for ticket, request in zip(tickets, requests, strict=True):
+            request = replace(request, prompt=_ids(request.prompt))  # a conversation may grow while it is continued
             future = self.client.start(self._sample(ticket, request, self.model))
             self._under_way[ticket] = (request, self.version, future)
             future.add_done_callback(functools.partial(self._note, ticket))
@@ -225,18 +227,22 @@ class OpenAIEngine(Tokenized, Queue):
         self._results.put(ticket)
 
     def _advance(self) -> bool:
-        """Wait until something under way is done."""
-        while self._under_way:
-            ticket = self._results.get()
-            if ticket not in self._under_way:
-                continue  # dropped meanwhile
-            request, version, future = self._under_way.pop(ticket)
-            try:
-                self._finished[ticket] = self._completion(request, version, future.result())
-            except Exception as error:  # a boundary: it is raised to whoever waits for the ticket
-                self._failed[ticket] = _of_ticket(error, ticket)
-            return True
-        return False
+        """Wait until something under way is done, and take with it what else is."""
+        if not self._under_way:
+            return False
+        self._settle(self._results.get())
+        while not self._results.empty():
+            self._settle(self._results.get())
+        return True
+
+    def _settle(self, ticket: int) -> None:
+        if ticket not in self._under_way:
+            return  # dropped meanwhile
+        request, version, future = self._under_way.pop(ticket)
+        try:
+            self._finished[ticket] = self._completion(request, version, future.result())
+        except Exception as error:  # a boundary: it is raised to whoever waits for the ticket
+            self._failed[ticket] = _of_ticket(error, ticket)
 
     def _drop(self, tickets: Sequence[int]) -> None:
         for ticket in tickets:
@@ -249,7 +255,7 @@ class OpenAIEngine(Tokenized, Queue):
         if self._agreement is None or (self._agreement.done() and (self._agreement.cancelled() or self._agreement.exception())):
             self._agreement = asyncio.ensure_future(self._agree())
         await asyncio.shield(self._agreement)
-        flavour, prompt, sampling = self.flavour, tuple(request.prompt), request.sampling
+        flavour, prompt, sampling = self.flavour, request.prompt, request.sampling
         stream = request.seed if request.seed is not None else (-1, self.config.seed, ticket)
         path, payload = flavour.ask(model, prompt, sampling, seed_of(stream))
         if flavour.name == "sglang" and model != self.config.model:
@@ -317,6 +323,11 @@ class OpenAIEngine(Tokenized, Queue):
         """Raise unless nothing is under way: weights must not change under a request."""
         if self._under_way:
             raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")
+
+
+def _ids(prompt: Sequence[int]) -> tuple[int, ...]:
+    """Plain integers: a prompt may be an array, and JSON knows none."""
+    return tuple(int(token) for token in prompt)
 
 
 def _of_ticket(error: Exception, ticket: int) -> Exception:

@@ -40,6 +40,7 @@ class FaultServer:
         self.loads = True  # False: says that it loads, and does not
         self.spells_ids = False  # answers as a vLLM without return_token_ids
         self.offers_tokenize = True
+        self.manages_weights = True
         self.seen: list[tuple[str, Any]] = []
         self.keys: list[str | None] = []
         self.arrivals: list[float] = []
@@ -119,6 +120,8 @@ class Handler(BaseHTTPRequestHandler):
                 owner.count(-1)
         elif self.path == "/tokenize" and owner.offers_tokenize:
             self.say({"tokens": owner.encode(body.get("prompt") or body.get("content"))})
+        elif not owner.manages_weights:
+            self.say({"detail": "Not Found"}, 404)
         elif self.path.endswith("/load_lora_adapter") and "unload" not in self.path:
             owner.weights[body["lora_name"]] = max(owner.weights.values()) + 1 if owner.loads else owner.weights["policy"]
             self.say({"success": True}) if self.path == "/load_lora_adapter" else self.raw(b"Success: LoRA adapter added.")

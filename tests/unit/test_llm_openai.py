@@ -7,15 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from _fault_server import FaultServer, logprob, next_tokens
 
 from dreamgym import plugins
+from dreamgym.agent import Agent
+from dreamgym.envs import corridor
+from dreamgym.envs._pool import EnvPool
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
+from dreamgym.layout import ACT, END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.llm._flavours import seed_of
 from dreamgym.llm.openai import OpenAIEngine, publish_weights
-from dreamgym.types import Request, Sampling
+from dreamgym.rollout import rollout
+from dreamgym.train.batch import rows_of
+from dreamgym.types import Request, Sampling, Task
 
 TOKENIZER = tiny.train_tokenizer(["red mug"], vocab_size=300, special=("<|act|>",))
 PROMPT = [40, 41, 42]
@@ -73,6 +80,11 @@ def test_what_a_server_cannot_stop_at_is_cut_here(make: Any, server: FaultServer
 def test_a_vllm_without_token_id_lists_spells_them(make: Any, server: FaultServer) -> None:
     server.spells_ids = True
     assert make().generate([Request(PROMPT, Sampling(4))])[0].ids == tuple(next_tokens(PROMPT, 4, 0))
+
+
+def test_an_array_is_a_prompt_too(make: Any) -> None:
+    (c,) = make().generate([Request(np.array(PROMPT), Sampling(2))])
+    assert c.prompt_ids == tuple(PROMPT) and all(type(token) is int for token in c.prompt_ids)
 
 
 def test_every_sampling_option_is_sent(make: Any, server: FaultServer) -> None:
@@ -162,6 +174,31 @@ def test_the_context_is_asked_of_the_server_and_kept(make: Any) -> None:
         make().generate([Request([], Sampling(8))])
 
 
+def test_a_prompt_is_what_it_was_when_submitted(make: Any) -> None:
+    conversation = [40, 41]
+    engine = make()
+    engine.submit([Request(conversation, Sampling(2))])
+    conversation.append(42)
+    ((_, c),) = engine.poll()
+    assert c.prompt_ids == (40, 41) and c.ids == tuple(next_tokens([40, 41], 2, 0))
+
+
+def test_an_agent_acts_through_a_server_and_its_episode_is_a_training_row(make: Any, server: FaultServer) -> None:
+    family = corridor.make(length=4)
+    goal = corridor.Goal(1, 3)
+    task = Task("1-3", goal.instruction, "corridor", goal={"start": 1, "target": 3, "key": 0})
+    tokenizer = tiny.train_tokenizer([goal.instruction, "right open room"] * 9, vocab_size=400, special=MARKERS)
+    ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
+    server.encode = lambda text: tiny.encode(tokenizer, text)
+    server.script = lambda prompt: [*server.encode("open" if prompt.count(ids[ACT]) == 3 else "right"), ids[END]]
+    engine = make(tokenizer=tokenizer, max_context=512)
+    agent = Agent(engine, Vocabulary(engine.encode, engine.decode, ids), family.domain)
+    (episode,) = rollout(agent, EnvPool(family.env, family.domain), [task], seed=5, max_steps=10)
+    assert episode.success and [t.action for t in episode.transitions] == ["right", "right", "open"]
+    (row,) = rows_of(episode, 0)
+    assert sum(row.mask) == sum(len(turn.completion.ids) for turn in episode.turns if turn.completion)
+
+
 def test_another_tokenizer_is_found_out_before_anything_is_sampled(make: Any, server: FaultServer) -> None:
     assert make().doctor()["tokenizer"] == "the same ids for a probe text"
     server.encode = lambda text: [0, *tiny.encode(TOKENIZER, text)]
@@ -240,4 +277,9 @@ def test_weights_do_not_change_under_requests_nor_where_they_cannot(make: Any, s
         publish_weights(engine, tmp_path / "missing", 1, lora=False)
     with pytest.raises(UsageError, match="flavour 'llama_cpp' cannot load weights"):
         publish_weights(make(flavour="llama_cpp"), tmp_path, 1, lora=False)
-    assert engine.version == 0
+    server.manages_weights = False
+    with pytest.raises(ServerError, match="status 404.*VLLM_SERVER_DEV_MODE=1"):
+        publish_weights(engine, tmp_path, 1, lora=False)
+    with pytest.raises(ServerError, match="status 404.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
+        publish_weights(engine, tmp_path, 1, lora=True)
+    assert engine.version == 0 and engine.model == "policy"
