@@ -6,6 +6,7 @@
     │   ├── PluginError     no such environment, backend, store or algorithm
     │   ├── MissingExtra    an optional package is not installed
     │   └── RunDirError     the run directory is of another version, half-written, or not a run
+    ├── ServerError         a server we depend on refused, failed for good or broke its word: a later try may help
     └── InvariantError      a bug of ours, or a world that changed under us: stop at once
 
 A model that answers garbage is not an exception: it is counted on the prediction or the trajectory (`types.Trajectory.error`).
@@ -39,6 +40,14 @@ class MissingExtra(UsageError):
 
 class RunDirError(UsageError):
     """A run directory cannot be used."""
+
+
+class ServerError(DreamGymError):
+    """A server failed. `status` is its last HTTP status (None: no answer came), `ticket` the request that failed, if it has one."""
+
+    def __init__(self, message: str, *, status: int | None = None, ticket: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.ticket = status, ticket
 
 
 class InvariantError(DreamGymError):

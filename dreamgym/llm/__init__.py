@@ -1,4 +1,4 @@
-"""Language models behind one interface (`protocols.LLM`): `hf` in process, `tiny` from scratch, `scripted` for tests.
+"""Language models behind one interface (`protocols.LLM`): `hf` in process, `openai` over HTTP, `tiny` from scratch, `scripted` for tests.
 
 Importing this package loads no torch; each module does when it is named.
 """

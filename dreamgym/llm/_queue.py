@@ -12,12 +12,14 @@ from dreamgym.types import Completion, Request
 class Queue(ABC):
     """The `protocols.LLM` side of an engine. Subclasses take requests in (`_enter`), work (`_advance`) and drop them (`_drop`).
 
-    Not for several threads: one caller at a time.
+    A request that can fail on its own, behind a server, fails through `_failed`: the error is raised to whoever waits for that request,
+    and the others stay valid. Not for several threads: one caller at a time.
     """
 
     def __init__(self) -> None:
         self._tickets = itertools.count()
         self._finished: dict[int, Completion] = {}
+        self._failed: dict[int, Exception] = {}
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """See `protocols.LLM`. Either all requests are taken or none."""
@@ -28,9 +30,11 @@ class Queue(ABC):
         return tickets
 
     def poll(self) -> list[tuple[int, Completion]]:
-        """See `protocols.LLM`."""
-        while not self._finished and self._advance():
+        """See `protocols.LLM`. Raises the error of a request that failed, one at a call; what has finished waits for the next call."""
+        while not self._finished and not self._failed and self._advance():
             pass
+        if self._failed:
+            raise self._failed.pop(next(iter(self._failed)))
         finished, self._finished = self._finished, {}
         return list(finished.items())
 
@@ -38,14 +42,17 @@ class Queue(ABC):
         """See `protocols.LLM`."""
         for ticket in tickets:
             self._finished.pop(ticket, None)
+            self._failed.pop(ticket, None)
         self._drop(tickets)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """See `protocols.LLM`. Requests of others that finish meanwhile wait for their `poll`."""
+        """See `protocols.LLM`. Requests of others that finish or fail meanwhile wait for their `poll`."""
         tickets = self.submit(requests)
         try:
             while not all(ticket in self._finished for ticket in tickets):
                 self._advance()
+                for ticket in self._failed.keys() & set(tickets):
+                    raise self._failed.pop(ticket)
         except BaseException:
             self.cancel(tickets)
             raise

@@ -23,6 +23,7 @@ from dreamgym.llm._cache import Slab
 from dreamgym.llm._queue import Queue
 from dreamgym.llm._runners import FastRunner, GenericRunner
 from dreamgym.llm._slots import Slots, Work, sample
+from dreamgym.llm._tokens import Tokenized
 from dreamgym.types import Completion, Request
 
 SHARED_PREFIX = 32  # tokens; prompts that begin alike by at least this much are computed once and copied
@@ -30,7 +31,7 @@ REFILL = 1 / 8  # of the rows must be free before waiting requests enter, so tha
 COMPACT = 0.3  # of the rows at work may be finished ones
 
 
-class HFEngine(Queue):
+class HFEngine(Tokenized, Queue):
     """Samples from `model` (the module itself: the learner trains the same weights). Implements `protocols.LLM`.
 
     After the weights change, call `refresh()`; in-place changes that autograd can see (an optimiser step, `load_state_dict`) are noticed
@@ -83,21 +84,6 @@ class HFEngine(Queue):
             raise ConfigError(f"dtype={dtype} differs from the model's {parameter.dtype}. Load the model in that dtype.")
         self.runner = FastRunner(model, self.slab, _dtype(dtype)) if fast else GenericRunner(model, self.slab)
         self._weights_seen = self._fingerprint()
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`, none of them special: a marker such as `<|end|>` inside the text stays text."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        forbidden = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
-        return [i for i in ids if i not in forbidden]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-    def special_id(self, name: str) -> int:
-        """The id of a special token such as `<|end|>`."""
-        from dreamgym.llm.tiny import special_id
-
-        return special_id(self.tokenizer, name)
 
     def refresh(self) -> None:
         """Read the module's weights again, and forget every cache computed with the old ones."""

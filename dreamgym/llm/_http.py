@@ -1,0 +1,270 @@
+"""Asking a model server over HTTP from a background thread: pooled connections, retries, limits, and a meter of what it costs.
+
+Retried are answers that another try may better: no connection, timeouts, 408, 409, 429 (after the server's Retry-After), 5xx, bodies cut
+short and bodies that are not JSON. Every other refusal is final at once. An error says which server, which status, how many attempts, and
+what to do; it never holds the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+
+from dreamgym.errors import ServerError
+from dreamgym.llm._limits import Clock, Pace, backoff, retry_after
+
+T = TypeVar("T")
+TRANSIENT = frozenset({408, 409, 429}) | frozenset(range(500, 600)) - {501, 505}
+SHOWN = 300  # characters of a server's own words in an error
+
+
+class TryAgain(Exception):
+    """This attempt failed, another may not. `wait` is what the server asked for, in seconds; `status` 0: nothing was sent."""
+
+    def __init__(self, reason: str, *, status: int | None = None, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.wait = status, wait
+
+
+@dataclass
+class Usage:
+    """What the server was asked for and what it reported. Tokens and money are those of good answers. `lost_tokens` are prompts that were
+    sent and whose answer never came whole or was of no use: a host may bill them all the same.
+    """
+
+    requests: int = 0  # answered
+    attempts: int = 0
+    retries: int = 0
+    failures: int = 0  # requests given up
+    cancelled: int = 0  # while they were at work, not in the queue
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt tokens, where the server tells
+    lost_tokens: int = 0
+    seconds: float = 0.0  # summed over attempts, which overlap
+    price_per_million_input: float = 0.0
+    price_per_million_output: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """In the currency of the prices."""
+        return (self.prompt_tokens * self.price_per_million_input + self.completion_tokens * self.price_per_million_output) / 1e6
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What one answer used."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+
+
+@dataclass(frozen=True)
+class Manners:
+    """How a server is treated: see `openai.Config` for each."""
+
+    base_url: str
+    key: str | None = field(repr=False)
+    key_env: str
+    concurrency: int
+    retries: int
+    timeout_s: float
+    deadline_s: float | None
+    backoff_s: float
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+
+
+class Client:
+    """Runs coroutines on its own event loop, in a daemon thread that starts with the first of them. `close` ends both."""
+
+    def __init__(self, manners: Manners, usage: Usage, clock: Clock) -> None:
+        self.manners, self.usage, self.clock = manners, usage, clock
+        path = httpx.URL(manners.base_url).path.rstrip("/")
+        url = manners.base_url.rstrip("/")
+        self.api = url if path else f"{url}/v1"
+        self.root = self.api.removesuffix("/v1")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._close: Callable[[], object] = lambda: None
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `work` in the background. Cancelling the future cancels it, and with it the HTTP request it waits for."""
+        if self._loop is None:
+            self._open()
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Abort what is under way and end the thread. A later `start` begins anew."""
+        self._close()
+        self._loop = None
+
+    def _open(self) -> None:
+        loop = asyncio.new_event_loop()
+        limits = httpx.Limits(max_connections=self.manners.concurrency + 4, max_keepalive_connections=self.manners.concurrency + 4)
+        headers = {"Authorization": f"Bearer {self.manners.key}"} if self.manners.key else {}
+        self._http = httpx.AsyncClient(limits=limits, timeout=None, headers=headers)  # `_once` limits the whole attempt
+        self._slots = asyncio.Semaphore(self.manners.concurrency)
+        self._pace = Pace(self.manners.requests_per_minute, self.manners.tokens_per_minute, self.clock)
+        thread = threading.Thread(target=loop.run_forever, name="dreamgym-http", daemon=True)
+        thread.start()
+        self._loop = loop
+        self._close = weakref.finalize(self, _shut, loop, thread, self._http)
+
+    async def ask(
+        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], *, tokens: int, prompt_tokens: int
+    ) -> T:
+        """The server's answer to a metered request, read by `read` (which may raise TryAgain), within every limit. `tokens` is at most what
+        the request will use, `prompt_tokens` what it sends.
+        """
+        async with self._slots:
+            return await self._persist(method, url, payload, read, tokens, prompt_tokens)
+
+    async def control(self, method: str, url: str, payload: Any = None, *, timeout_s: float | None = None, retries: int = 0) -> Any:
+        """An unmetered request outside the limits: its JSON, or its text where it is none, or None for an empty body."""
+        for attempt in range(1, retries + 2):
+            try:
+                response = await self._send(method, url, payload, timeout_s or self.manners.timeout_s)
+                break
+            except TryAgain as error:
+                if attempt > retries:
+                    raise self._given_up(method, url, error, attempt) from error
+                await self.clock.sleep(backoff(attempt, self.manners.backoff_s) if error.wait is None else error.wait)
+        try:
+            return response.json() if response.content else None
+        except ValueError:
+            return response.text
+
+    async def _persist(
+        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], tokens: int, prompt_tokens: int
+    ) -> T:
+        """Attempts until one succeeds, the retries are out, or the deadline would pass."""
+        began = self.clock.now()
+        attempts = 0
+        try:
+            while True:
+                attempts += 1
+                sent = await self._pace.enter(tokens)
+                try:
+                    result, used = await self._once(method, url, payload, read, prompt_tokens)
+                except TryAgain as error:
+                    wait = backoff(attempts, self.manners.backoff_s) if error.wait is None else error.wait
+                    late = self.manners.deadline_s is not None and self.clock.now() + wait - began > self.manners.deadline_s
+                    if attempts > self.manners.retries or late:
+                        raise self._given_up(method, url, error, attempts, late=late) from error
+                    self.usage.retries += 1
+                    await self.clock.sleep(wait)
+                else:
+                    sent.tokens = used.prompt + used.completion
+                    self._meter(used)
+                    return result
+        except asyncio.CancelledError:
+            self.usage.cancelled += 1
+            raise
+        except Exception:
+            self.usage.failures += 1
+            raise
+
+    async def _once(
+        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], prompt_tokens: int
+    ) -> tuple[T, Tokens]:
+        """One attempt, metered whatever becomes of it."""
+        self.usage.attempts += 1
+        began = self.clock.now()
+        try:
+            response = await self._send(method, url, payload, self.manners.timeout_s)
+            try:
+                body = response.json()
+            except ValueError as error:  # not JSON, or not UTF-8
+                raise TryAgain(f"its answer is not JSON: {self._excerpt(response)}", status=response.status_code) from error
+            return read(body)
+        except (TryAgain, ServerError) as error:
+            if error.status in (None, 200):  # with any other status it was refused before any work
+                self.usage.lost_tokens += prompt_tokens
+            raise
+        finally:
+            self.usage.seconds += self.clock.now() - began
+
+    async def _send(self, method: str, url: str, payload: Any, timeout_s: float) -> httpx.Response:
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._http.request(method, url, json=payload)
+        except TimeoutError as error:
+            raise TryAgain(f"no whole answer within timeout_s={timeout_s:g} seconds") from error
+        except httpx.ConnectError as error:
+            raise TryAgain(f"no connection ({error})", status=0) from error
+        except httpx.HTTPError as error:
+            raise TryAgain(f"the connection broke off ({type(error).__name__}: {error})") from error
+        if response.status_code in TRANSIENT:
+            wait = retry_after(response.headers.get("retry-after"))
+            raise TryAgain(f"status {response.status_code}: {self._excerpt(response)}", status=response.status_code, wait=wait)
+        if not response.is_success:
+            raise self._refused(method, url, response)
+        return response
+
+    def _meter(self, used: Tokens) -> None:
+        self.usage.requests += 1
+        self.usage.prompt_tokens += used.prompt
+        self.usage.completion_tokens += used.completion
+        self.usage.cached_tokens += used.cached
+
+    def _excerpt(self, response: httpx.Response) -> str:
+        """The beginning of what the server said. Some hosts repeat a wrong key in their answer."""
+        text = " ".join(response.text.split())
+        return (text.replace(self.manners.key, "***") if self.manners.key else text)[:SHOWN] or "(an empty body)"
+
+    def _refused(self, method: str, url: str, response: httpx.Response) -> ServerError:
+        """An answer that another try would not change."""
+        status, env = response.status_code, self.manners.key_env
+        said = f"{method} {url} was refused with status {status}: {self._excerpt(response)}"
+        if status in (401, 403):
+            state = "one was sent, and it was not accepted" if self.manners.key else f"none was sent: {env} is not set"
+            return ServerError(f"{said} Expected a valid key in the option api_key or the variable {env}; {state}.", status=status)
+        if status == 404:
+            return ServerError(f"{said} Check base_url, the model's name, and that this server offers the path.", status=status)
+        return ServerError(f"{said} The same request would be refused again: correct its options.", status=status)
+
+    def _given_up(self, method: str, url: str, error: TryAgain, attempts: int, *, late: bool = False) -> ServerError:
+        tries = f"{attempts} attempt{'s' if attempts > 1 else ''}"
+        limit = f"; waiting longer would pass deadline_s={self.manners.deadline_s:g}" if late else ""
+        hint = "Check that the server is up; if it is overloaded, lower concurrency, or raise retries or timeout_s."
+        return ServerError(
+            f"{method} {url} failed after {tries}{limit}. The last: {error} {hint} Other requests under way stay valid.",
+            status=error.status or None,
+        )
+
+
+def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx.AsyncClient) -> None:
+    """Cancel everything on the loop, close its connections, and end its thread."""
+
+    async def wind_up() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await http.aclose()
+
+    if threading.current_thread() is thread:  # the garbage collector came by there: it cannot wait for itself
+        loop.create_task(wind_up()).add_done_callback(lambda _: loop.stop())
+        return
+    asyncio.run_coroutine_threadsafe(wind_up(), loop).result(timeout=5)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(timeout=5)
+    loop.close()
