@@ -52,8 +52,8 @@ class HFEngine(Tokenized, Queue):
         seed: int = 0,
     ) -> None:
         """`dtype` of the linear layers ("auto": bfloat16 where the processor computes in it, else the model's) and `cache_dtype` of keys
-        and values (None: the model's; a bfloat16 cache was slower than float32 on the CPUs we measured). `max_batch` requests decode together, a longer list in several goes. `cache_bytes` bounds the cache.
-        `seed` names the stream of requests that bring no seeds of their own.
+        and values (None: the model's; a bfloat16 cache was slower than float32 on the CPUs we measured). At most `max_batch` requests
+        decode together; the others wait. `cache_bytes` bounds the cache. `seed` names the stream of requests that bring none of their own.
         """
         if max_batch < 1:
             raise ConfigError(f"max_batch={max_batch} must be at least 1.")

@@ -29,7 +29,7 @@ class EnvBlock(Config):
 class LogsBlock(Config):
     """The offline trajectories everything starts from."""
 
-    trajectories: int = 2500
+    trajectories: int = 5000
     other_goals: float = 0.3
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
     task_pairs: int = 1000
@@ -85,9 +85,9 @@ class RunConfig(Config):
     model: ModelBlock = ModelBlock()
     experience: ExperienceConfig = ExperienceConfig()
     segments: SegmentWeights = SegmentWeights()
-    experience_training: SFTConfig = SFTConfig(epochs=8.0, lr=5e-3, batch_tokens=4096)
+    experience_training: SFTConfig = SFTConfig(epochs=4.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
-    warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
+    warm: SFTConfig = SFTConfig(epochs=3.0, lr=1e-3, batch_tokens=4096)
     sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)
     sft_patience: int = 2
     dream: RLBlock = RLBlock()

@@ -56,7 +56,7 @@ class Parts:
 
     def agent(self, model: Any) -> Agent:
         """The policy that samples from `model`, which may be in training."""
-        return Agent(hf.HFEngine(model, self.tokenizer), self.words, self.family.domain)
+        return Agent(hf.HFEngine(model, self.tokenizer, dtype="auto"), self.words, self.family.domain)
 
     def real(self) -> EnvPool:
         """A fresh set of real environments, with its own count of steps."""
@@ -68,7 +68,7 @@ class Parts:
 
     def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None) -> tuple[DreamBatch, ExperienceModel]:
         """The trained experience model as an environment."""
-        engine = hf.HFEngine(self.load(self.experience), self.tokenizer)
+        engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
         engine.version = 1
         watch = Guard(self.family.domain, guard or self.config.guard)
         model = ExperienceModel(engine, self.words, replay, watch, self.config.experience, seed=self.config.seed)

@@ -104,7 +104,7 @@ def test_imports_point_down_only_and_siblings_never_import_each_other():
         ("envs.corridor", "from dreamgym.llm.tiny import TinyLLM"),
         ("llm.tiny", "import dreamgym.train.batch"),
         ("agent", "def act():\n    from dreamgym.rollout import collect"),
-        ("types", "from dreamgym.errors import DreamGymError"),
+        ("types", "from dreamgym.config import Config"),
         ("types", "from dreamgym import protocols"),
         ("replay.buffer", "from ..experience import model"),
         ("loop", "from dreamgym import recipes, types"),
