@@ -67,7 +67,8 @@ class Sampling:
     """How a prompt is continued: until one of `stop` is sampled, or `max_tokens` are out.
 
     An element of `stop` is a token id, or a sequence of ids that must be sampled in this order. Temperature 0 is greedy. `top_k` keeps
-    the k likeliest tokens (0: all), `top_p` the fewest whose probability reaches p; both act after the temperature.
+    the k likeliest tokens (0: all), `top_p` the fewest whose probability reaches p; both act after the temperature. `grammar` allows only
+    what it derives (llguidance's Lark dialect; "" allows everything); the tokenizer's end token must then be among the stops.
     """
 
     max_tokens: int
@@ -75,6 +76,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -117,7 +119,7 @@ class Completion:
     """What a model produced, as tokens. `ids` were sampled; they are never decoded and encoded again.
 
     `logprobs[i]` is the natural-log probability of `ids[i]` under the weights `version`, at the sampling temperature (at 1 when greedy),
-    over the whole vocabulary: `top_p` and `top_k` are not in it, so that it equals what the learner computes.
+    over the whole vocabulary: `top_p`, `top_k` and `grammar` are not in it, so that it equals what the learner computes.
     """
 
     prompt_ids: tuple[int, ...]

@@ -13,7 +13,7 @@ from pydantic import Field
 from dreamgym.config import Config
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
-from dreamgym.experience.prompts import Pieces, Step, prompt, variation
+from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
 from dreamgym.types import Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
@@ -31,6 +31,8 @@ class ExperienceConfig(Config):
     temperature: float = 0.0
     """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""
     vary_temperature: float = 1.0
+    structured: bool = False
+    """Answers by grammar: none can be unreadable, unless it is cut off. Needs the extra `structured` and an engine that takes grammars."""
 
     @property
     def pieces(self) -> Pieces:
@@ -64,7 +66,7 @@ class ExperienceModel:
         asked = [i for i, answer in enumerate(answers) if answer is None]
         memories = self._retrieve([queries[i] for i in asked])
         prompts = [self._prompt(queries[i], found) for i, found in zip(asked, memories, strict=True)]
-        sampling = self._sampling(self.config.temperature)
+        sampling = self._sampling(self.config.temperature, grammar(self.config.pieces) if self.config.structured else "")
         completions = self.llm.generate(
             [
                 Request(ids, sampling, (self.seed, *queries[i].key), f"dream/{queries[i].key[:2]}")
@@ -92,8 +94,8 @@ class ExperienceModel:
         )
         return [completion.text if completion.finish == "stop" else "" for completion in completions]
 
-    def _sampling(self, temperature: float) -> Sampling:
-        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature)
+    def _sampling(self, temperature: float, rules: str = "") -> Sampling:
+        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, grammar=rules)
 
     def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
         """Top-k memories per query. An action that names nothing in the state has no precedent worth showing: none, as in training."""

@@ -59,6 +59,12 @@ def answer(words: Vocabulary, transition: Transition, pieces: Pieces) -> dict[st
     return segments
 
 
+def grammar(pieces: Pieces) -> str:
+    """What an answer may look like, for engines that decode by a grammar (llguidance's Lark dialect)."""
+    reasoning = f"TEXT {NEXT} " if pieces.reasoning else ""
+    return f"start: {reasoning}TEXT {REWARD} OUTCOME\nTEXT: /(.|\\n)+/\nOUTCOME: /-?[0-9]+(\\.[0-9]+)? ({GO}|{STOP})/\n"
+
+
 def outcome(reward: float, terminated: bool) -> str:
     """`0 go`, `1 stop`, `0.5 go`: the reward and whether the episode goes on."""
     return f"{reward:g} {STOP if terminated else GO}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ class Work:
     stream: tuple[int, ...]
     owner: Hashable = None
     keep: bool = False  # whether the row rests for the session afterwards
+    matcher: Any = None  # of the grammar that the answer must follow
     prompt: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,8 +145,8 @@ def _stack(old: np.ndarray, new: np.ndarray, *, fill: int) -> np.ndarray:
     return np.concatenate([old, new]) if len(old) else new
 
 
-def sample(slots: Slots, logits: Tensor, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(ids, log-probabilities) of one token for each of `rows`, from logits [len(rows), V].
+def sample(slots: Slots, logits: Tensor, rows: np.ndarray, bias: Tensor | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, log-probabilities) of one token for each of `rows`, from logits [len(rows), V]; `bias` is minus infinity where none may follow.
 
     Sampling inverts the cumulative distribution in the order of the vocabulary, at the row's next uniform number: what a row draws does
     not depend on its neighbours. Log-probabilities are of the whole vocabulary at the row's temperature (1 where greedy).
@@ -155,15 +157,16 @@ def sample(slots: Slots, logits: Tensor, rows: np.ndarray) -> tuple[np.ndarray, 
     if not np.all(greedy | (temperature == 1)):
         scaled = scaled / torch.from_numpy(np.where(greedy, 1, temperature)).to(logits.device)[:, None]
     scores = torch.log_softmax(scaled, -1)
+    allowed = scores if bias is None else scores + bias
     if greedy.all():
-        sampled = scores.argmax(-1)
+        sampled = allowed.argmax(-1)
     else:
         at = np.minimum(slots.made[rows], slots.limit[rows] - 1)
         u = torch.from_numpy(slots.uniforms[rows, at]).to(logits.device)
-        below = _kept(slots, scores, rows).cumsum(-1)
+        below = _kept(slots, allowed, rows).cumsum(-1)
         sampled = (below <= (u * below[:, -1])[:, None]).sum(-1).clamp_(max=logits.shape[-1] - 1)
         if greedy.any():
-            sampled = torch.where(torch.from_numpy(greedy).to(logits.device), scores.argmax(-1), sampled)
+            sampled = torch.where(torch.from_numpy(greedy).to(logits.device), allowed.argmax(-1), sampled)
     chosen = scores.gather(1, sampled[:, None])[:, 0]
     return sampled.cpu().numpy(), chosen.cpu().numpy()
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.llm import _llama
 from dreamgym.llm._cache import Slab
+from dreamgym.llm._grammar import Grammars
 from dreamgym.llm._queue import Queue
 from dreamgym.llm._runners import FastRunner, GenericRunner
 from dreamgym.llm._slots import Slots, Work, sample
@@ -62,6 +63,7 @@ class HFEngine(Tokenized, Queue):
         self.version, self.max_batch, self.seed = 0, max_batch, seed
         self.waiting: deque[Work] = deque()
         self.slots = Slots()
+        self.grammars: Grammars | None = None  # loaded when a request has one
         self.max_context = max_context or int(getattr(model.config, "max_position_embeddings", 4096))
         parameter = next(model.parameters())
         self.device = parameter.device
@@ -109,6 +111,17 @@ class HFEngine(Tokenized, Queue):
                 f"less max_tokens={request.sampling.max_tokens} leaves {room}. Shorten the history, or lower max_tokens."
             )
 
+        if request.sampling.grammar:
+            grammars = self._grammars()
+            grammars.matcher(request.sampling.grammar)
+            if (grammars.end,) not in request.sampling.stops:
+                raise UsageError(f"A grammar ends with the tokenizer's end token: add its id, {grammars.end}, to the stops.")
+
+    def _grammars(self) -> Grammars:
+        if self.grammars is None:
+            self.grammars = Grammars(self.tokenizer)
+        return self.grammars
+
     def _enter(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
         self.waiting += [
             Work(ticket, request, request.seed if request.seed is not None else (self.seed, ticket))
@@ -155,6 +168,7 @@ class HFEngine(Tokenized, Queue):
             work.keep = session is not None and session not in owned
             work.owner = session if work.keep else ("request", work.ticket)
             owned.add(work.owner)
+            work.matcher = self._grammars().matcher(work.request.sampling.grammar) if work.request.sampling.grammar else None
         for row in range(self.slots.n):
             self.slab.tokens[row] = self.slots.valid(row)  # what must survive if the slab grows
         longest = max(work.length for work in (*chosen, *self.slots.work))
@@ -222,9 +236,17 @@ class HFEngine(Tokenized, Queue):
         self._take(self.runner.decode(ids, positions), np.arange(n))
 
     def _take(self, logits: Tensor, rows: np.ndarray) -> None:
-        for row in self.slots.take(rows, *sample(self.slots, logits, rows)):
+        """Sample a token for each of `rows`, and finish those it ends."""
+        slots = self.slots
+        matchers = [slots.work[row].matcher for row in rows]
+        bias = self._grammars().bias(matchers, logits) if any(matchers) else None
+        sampled, scores = sample(slots, logits, rows, bias)
+        for matcher, token in zip(matchers, sampled.tolist(), strict=True):
+            if matcher is not None and not matcher.is_stopped():
+                matcher.consume_token(token)
+        for row in slots.take(rows, sampled, scores):
             self._finish(int(row))
-        if self.slots.n - self.slots.running >= COMPACT * self.slots.n:
+        if slots.n - slots.running >= COMPACT * slots.n:
             self._compact()
 
     def _finish(self, row: int) -> None:

@@ -192,6 +192,10 @@ class OpenAIEngine(Tokenized, Queue):
                 "trained on. Use complete for its replies, or serve the policy with vLLM, SGLang or llama.cpp."
             )
         sampling = request.sampling
+        if sampling.grammar:
+            raise UsageError(
+                "Servers each have their own grammars: put the server's option into `extra`, and leave Sampling.grammar empty."
+            )
         wrong = inexact(self.config.server_logprobs or self.flavour.logprobs, sampling)
         if wrong and self.config.training:
             raise UsageError(
