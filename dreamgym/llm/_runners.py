@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from dreamgym.llm import _llama
+from dreamgym.llm import _causal, _llama
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._cache import Slab
 
@@ -130,9 +130,13 @@ class FastRunner:
 
 
 class GenericRunner:
-    """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys."""
+    """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys.
+
+    Works through a peft wrapper, so that the weights in training act as they are.
+    """
 
     def __init__(self, model: Any, slab: Slab) -> None:
+        _causal.check_cacheable(model)
         self.model, self.slab = model, slab
 
     def refresh(self) -> None:
@@ -160,20 +164,18 @@ class GenericRunner:
         where = torch.from_numpy(positions).to(device)
         mask = (torch.arange(length, device=device) <= where[..., None])[:, None]  # [n, 1, T, L]
         cache = Cache(layers=[_Rows(self.slab, layer, rows, where, length) for layer in range(self.slab.layers)])
-        config = self.model.config
-        before, was_training = config._attn_implementation, self.model.training
+        config = _causal.plain(self.model).config
+        before = config._attn_implementation
         config._attn_implementation = ATTENTION
-        self.model.train(False)
         try:
-            body = self.model.base_model
-            x = body(
-                input_ids=torch.from_numpy(ids).to(device), attention_mask=mask, position_ids=where, past_key_values=cache, use_cache=True
-            ).last_hidden_state
+            with _causal.evaluating(self.model):
+                x = _causal.body(self.model)(
+                    input_ids=torch.from_numpy(ids).to(device), attention_mask=mask, position_ids=where, past_key_values=cache, use_cache=True
+                ).last_hidden_state
         finally:
             config._attn_implementation = before
-            self.model.train(was_training)
         x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
-        return self.model.get_output_embeddings()(x)
+        return _causal.logits(self.model, x)
 
 
 class _Rows(CacheLayerMixin):

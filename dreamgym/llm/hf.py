@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dreamgym.errors import ConfigError, InvariantError, UsageError
-from dreamgym.llm import _llama
+from dreamgym.llm import _causal, _llama
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._queue import Queue
 from dreamgym.llm._runners import FastRunner, GenericRunner
@@ -61,10 +61,13 @@ class HFEngine(Queue):
         self.version, self.max_batch, self.seed = 0, max_batch, seed
         self.waiting: deque[Work] = deque()
         self.slots = Slots()
-        self.max_context = max_context or int(getattr(model.config, "max_position_embeddings", 4096))
+        config = _causal.plain(model).config.get_text_config()
+        positions, window = int(getattr(config, "max_position_embeddings", 4096)), _causal.window(model)
+        self.max_context = max_context or min(positions, window or positions)
+        if window is not None and self.max_context > window:
+            raise ConfigError(f"max_context={max_context} is beyond the sliding window of {window} tokens, up to which attention is in full.")
         parameter = next(model.parameters())
         self.device = parameter.device
-        config = model.config.get_text_config()
         heads = config.num_attention_heads
         fast = _llama.supports(model)
         cache = _dtype(cache_dtype) or (parameter.dtype if not fast or self.device.type != "cpu" else torch.float32)

@@ -6,6 +6,7 @@ One trainer for all three: what differs is the rows.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import time
 from collections import defaultdict
@@ -20,7 +21,10 @@ from dreamgym.config import Config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.train import checkpoint
 from dreamgym.train.batch import Batch, cut, pad
-from dreamgym.train.forward import token_logprobs
+from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.train.weights import restore, state_of, trained
+
+log = logging.getLogger(__name__)
 
 
 class SFTConfig(Config):
@@ -88,7 +92,7 @@ class _Clock:
         self.step, self.before = 0, 0.0
         if path is not None and path.exists():
             state = checkpoint.load(path)
-            model.load_state_dict(state["model"])
+            restore(model, state["model"])
             optimiser.load_state_dict(state["optimiser"])
             self.step, self.before = state["step"], state["seconds"]
         self.start = self.saved = time.monotonic()
@@ -100,14 +104,21 @@ class _Clock:
     def save_if_due(self) -> None:
         if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
             self.saved = time.monotonic()
-            state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
+            state = {"model": state_of(self.model), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
             checkpoint.save(self.path, state)
 
 
 def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices and leaves gains alone."""
-    matrices = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
-    gains = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
+    """AdamW over the weights that have gradients; it decays matrices and leaves gains alone."""
+    moved = list(trained(model).values())
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in moved):
+        log.warning(
+            "The trained weights are %s: steps below a 256th of a weight round to nothing. Load the model in float32 and let the learner "
+            "compute in bfloat16, or train adapters, which stay float32.",
+            next(p.dtype for p in moved if p.dtype != torch.float32),
+        )
+    matrices = [p for p in moved if p.dim() >= 2]
+    gains = [p for p in moved if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
@@ -128,6 +139,7 @@ def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], c
 def _step(
     model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch, segments: Sequence[Sequence[str]] | None, config: SFTConfig
 ) -> dict[str, float]:
+    batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0
     weights = batch.weights[:, 1:][chosen]
     logprobs, _ = token_logprobs(model, batch, bf16=config.bf16)
