@@ -73,7 +73,9 @@ def check_cacheable(model: Any) -> None:
     name = type(plain(model)).__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise ConfigError(f"{name} has layers of kind {', '.join(sorted(kinds))}; the engine keeps keys and values of attention layers only.")
+        raise ConfigError(
+            f"{name} has layers of kind {', '.join(sorted(kinds))}; the engine keeps keys and values of attention layers only."
+        )
     for option, what in (("attn_logit_softcapping", "caps its attention scores"), ("kv_lora_rank", "compresses its keys and values")):
         if getattr(config, option, None) is not None:
             raise ConfigError(f"{name} {what} ({option}), which the engine does not do. Use a dense model such as Llama, Qwen or Mistral.")

@@ -170,7 +170,11 @@ class GenericRunner:
         try:
             with _causal.evaluating(self.model):
                 x = _causal.body(self.model)(
-                    input_ids=torch.from_numpy(ids).to(device), attention_mask=mask, position_ids=where, past_key_values=cache, use_cache=True
+                    input_ids=torch.from_numpy(ids).to(device),
+                    attention_mask=mask,
+                    position_ids=where,
+                    past_key_values=cache,
+                    use_cache=True,
                 ).last_hidden_state
         finally:
             config._attn_implementation = before

@@ -72,7 +72,9 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
     revision = adapter.get("revision") if adapter else config.revision
     model = _fetch(source, revision, config)
     tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
-    new = _add_markers(model, tokenizer, already=bool(adapter)) if config.markers or adapter else []
+    new = _add_markers(model, tokenizer) if config.markers and not adapter else []
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)  # rows of markers, which the adapters bring
     _choose_pad(tokenizer)
     model = model.to(_device(config.device))
     _causal.verify(model)
@@ -186,24 +188,16 @@ def _choose_pad(tokenizer: Any) -> None:
         tokenizer.pad_token = next((name for name in PADS if name in known), tokenizer.eos_token)
 
 
-def _add_markers(model: Any, tokenizer: Any, *, already: bool) -> list[int]:
-    """Ids of the markers, added to the vocabulary, with the mean of all rows in their rows of both embeddings.
-
-    `already`: the tokenizer came with the adapters, and may hold them; the model must grow to its size.
-    """
-    if not already:
-        tokenizer.add_special_tokens({"extra_special_tokens": [*MARKERS, END]}, replace_extra_special_tokens=False)
-    rows = model.get_input_embeddings().weight.shape[0]
-    added = tokenizer.get_added_vocab()
-    new = [added[name] for name in (*MARKERS, END) if name in added]
-    if not new:
-        return []
-    if len(tokenizer) > rows:
+def _add_markers(model: Any, tokenizer: Any) -> list[int]:
+    """Ids of the markers that were new to the vocabulary. In both embeddings their rows are the mean of those before them."""
+    before = len(tokenizer)
+    tokenizer.add_special_tokens({"extra_special_tokens": [*MARKERS, END]}, replace_extra_special_tokens=False)
+    new = list(range(before, len(tokenizer)))
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:  # some models keep spare rows
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    first = min(new)
     with torch.no_grad():
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
-            layer.weight[new] = layer.weight[:first].float().mean(0).to(layer.weight.dtype)
+            layer.weight[new] = layer.weight[:before].float().mean(0).to(layer.weight.dtype)
     return new
 
 
@@ -217,7 +211,10 @@ def _peft() -> Any:
 def _with_lora(model: Any, lora: LoraConfig, new: list[int]) -> Any:
     """The model with fresh adapters, which change nothing yet. Rows of new tokens are trained too; other rows stay."""
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
-    tokens = {"trainable_token_indices": new} if new else {}
+    both = (model.get_input_embeddings(), model.get_output_embeddings())
+    tied = both[0].weight is both[1].weight
+    names = [name for name, module in model.named_modules() if module is both[0] or (module is both[1] and not tied)]
+    tokens = {"trainable_token_indices": {name.rpartition(".")[2]: new for name in names}} if new else {}
     settings = _peft().LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", bias="none", **tokens
     )

@@ -65,7 +65,9 @@ class HFEngine(Queue):
         positions, window = int(getattr(config, "max_position_embeddings", 4096)), _causal.window(model)
         self.max_context = max_context or min(positions, window or positions)
         if window is not None and self.max_context > window:
-            raise ConfigError(f"max_context={max_context} is beyond the sliding window of {window} tokens, up to which attention is in full.")
+            raise ConfigError(
+                f"max_context={max_context} is beyond the sliding window of {window} tokens, up to which attention is in full."
+            )
         parameter = next(model.parameters())
         self.device = parameter.device
         heads = config.num_attention_heads
