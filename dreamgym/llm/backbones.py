@@ -12,6 +12,7 @@ import copy
 import importlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,12 +83,12 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
         peft = _peft()
         model = peft.PeftModel.from_pretrained(model, config.model, is_trainable=True)
     elif config.lora is not None:
-        model = _with_lora(model, config.lora, new)
+        model = with_lora(model, config.lora, new)
     for p in model.parameters():
         if p.requires_grad and (adapter or config.lora):
             p.data = p.data.float()
     if config.gradient_checkpointing:
-        _recompute(model)
+        recompute(model)
     return model.eval(), tokenizer
 
 
@@ -208,13 +209,13 @@ def _peft() -> Any:
         raise MissingExtra("LoRA needs peft. Install it with: pip install 'dreamgym[peft]'") from error
 
 
-def _with_lora(model: Any, lora: LoraConfig, new: list[int]) -> Any:
-    """The model with fresh adapters, which change nothing yet. Rows of new tokens are trained too; other rows stay."""
+def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = ()) -> Any:
+    """The model with fresh adapters, which change nothing yet. The rows of `new` tokens are trained too; other rows stay."""
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     both = (model.get_input_embeddings(), model.get_output_embeddings())
     tied = both[0].weight is both[1].weight
     names = [name for name, module in model.named_modules() if module is both[0] or (module is both[1] and not tied)]
-    tokens = {"trainable_token_indices": {name.rpartition(".")[2]: new for name in names}} if new else {}
+    tokens = {"trainable_token_indices": {name.rpartition(".")[2]: list(new) for name in names}} if new else {}
     settings = _peft().LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", bias="none", **tokens
     )
@@ -224,7 +225,8 @@ def _with_lora(model: Any, lora: LoraConfig, new: list[int]) -> Any:
         raise ConfigError(f"LoRA finds none of its target_modules {targets!r} in {type(model).__name__}: {error}") from error
 
 
-def _recompute(model: Any) -> None:
+def recompute(model: Any) -> None:
+    """Switch gradient checkpointing on."""
     causal = _causal.plain(model)
     switch = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
     switch({"use_reentrant": False})

@@ -215,7 +215,7 @@ def test_without_peft_the_install_command_is_named(saved: Callable[[str], str], 
 
 
 def test_a_tokenizer_without_a_pad_token_borrows_one_and_the_vocabulary_stays(saved: Callable[[str], str]) -> None:
-    model, tokenizer = load(BackboneConfig(model=saved("Qwen3"), device="cpu"))
+    _, tokenizer = load(BackboneConfig(model=saved("Qwen3"), device="cpu"))
     size = len(tokenizer)
     tokenizer.pad_token = None
     backbones._choose_pad(tokenizer)
