@@ -80,13 +80,15 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
     model = model.to(_device(config.device))
     _causal.verify(model)
     if adapter:
-        peft = _peft()
-        model = peft.PeftModel.from_pretrained(model, config.model, is_trainable=True)
+        model = _peft().PeftModel.from_pretrained(model, config.model, is_trainable=True, torch_device=str(model.device))
     elif config.lora is not None:
         model = with_lora(model, config.lora, new)
-    for p in model.parameters():
-        if p.requires_grad and (adapter or config.lora):
-            p.data = p.data.float()
+    if adapter or config.lora is not None:
+        for p in model.parameters():
+            p.data = p.data.float() if p.requires_grad else p.data
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):  # others' adapters may bring some
+            module.p = 0.0
     if config.gradient_checkpointing:
         recompute(model)
     return model.eval(), tokenizer
@@ -110,11 +112,7 @@ def merged(model: Any) -> Any:
     return copy.deepcopy(model).merge_and_unload() if hasattr(model, "peft_config") else model
 
 
-def make(
-    *,
-    engine: dict[str, Any] | None = None,
-    **config: Any,
-) -> HFEngine:
+def make(*, engine: dict[str, Any] | None = None, **config: Any) -> HFEngine:
     """An engine over the backbone: `make(model="Qwen/Qwen2.5-7B-Instruct", engine={"max_batch": 64})`."""
     return HFEngine(*load(build(BackboneConfig, config, where="llm backbones")), **(engine or {}))
 
@@ -127,6 +125,8 @@ def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
     if config.lora is not None:
         raise ConfigError(f"'{config.model}' holds adapters already, so `lora` has nothing to say. Leave it out, or name the base model.")
     settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if not settings.get("base_model_name_or_path"):
+        raise UsageError(f"'{file}' does not say which model the adapters are of. Write its name or path at base_model_name_or_path.")
     return settings
 
 

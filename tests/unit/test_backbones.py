@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,8 @@ def test_the_plug_in_makes_an_engine_and_refuses_unknown_keys(saved: Callable[[s
     assert isinstance(engine, HFEngine) and engine.max_batch == 3
     with pytest.raises(ConfigError, match="Did you mean 'dtype'"):
         plugins.make("llm", "backbones", model=saved("Qwen3"), dtyp="float32")
+    with pytest.raises(ConfigError, match="Unknown key 'lora.rnk'.*Did you mean 'rank'"):
+        plugins.make("llm", "backbones", model=saved("Qwen3"), lora={"rnk": 4})
 
 
 def test_without_peft_the_install_command_is_named(saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +356,16 @@ def test_saved_adapters_come_back_on_their_base_and_go_on_learning(
     ids = torch.tensor(prompts(30))
     ids[0, 3] = len(words) - 1  # a marker, where there are any
     assert torch.allclose(model(ids).logits, again(ids).logits, atol=1e-5)
+    path = tmp_path / "adapter" / "adapter_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"lora_dropout": 0.5}))  # as others' adapters may have
+    again, _ = load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu"))
+    again.train()
+    assert torch.allclose(model(ids).logits, again(ids).logits, atol=1e-5)
     trainable = [n for n, p in again.named_parameters() if p.requires_grad]
     assert trainable == [n for n, p in model.named_parameters() if p.requires_grad]
     with pytest.raises(ConfigError, match="holds adapters already"):
         load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu", lora=LORA))
+    path.write_text(json.dumps(settings | {"base_model_name_or_path": None}))
+    with pytest.raises(UsageError, match="does not say which model"):
+        load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu"))
