@@ -69,6 +69,8 @@ class HFEngine(Queue):
                 f"max_context={max_context} is beyond the sliding window of {window} tokens, up to which attention is in full."
             )
         parameter = next(model.parameters())
+        if hasattr(parameter, "device_mesh"):
+            raise ConfigError("The model is cut over several processes; sampling wants all its weights in one. Use a model that is whole.")
         self.device = parameter.device
         heads = config.num_attention_heads
         fast = _llama.supports(model)

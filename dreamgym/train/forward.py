@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dreamgym.llm import _causal, _llama
+from dreamgym.train import parallel
 from dreamgym.train.batch import Batch
 
 LOGITS = 1 << 28  # entries of [N, V] that are held at once; beyond it they are computed in parts, and again in the backward pass
@@ -29,6 +30,10 @@ def token_logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0, 
     batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0
     dtype = torch.bfloat16 if bf16 else None
+    if parallel.sharded(model):  # its layers are gathered by its own forward, which computes the logits of every token
+        with _autocast(batch.ids.device, dtype):
+            everywhere = model(input_ids=batch.ids[:, :-1], use_cache=False).logits
+        return _chosen(everywhere[chosen], batch.ids[:, 1:][chosen], temperature)
     states = _states(model, batch, chosen, dtype)
     targets = batch.ids[:, 1:][chosen]
     rows = max(1, LOGITS // _causal.plain(model).config.get_text_config().vocab_size)
@@ -61,6 +66,11 @@ def _score(
     else:
         with _autocast(states.device, dtype):
             logits = _causal.logits(model, states)
+    return _chosen(logits, targets, temperature)
+
+
+def _chosen(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probs of `targets` [N], entropies [N]) of `logits` [N, V]."""
     everything = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)  # [N, V]
     picked = everything.gather(1, targets[:, None])[:, 0]
     with torch.no_grad():

@@ -15,6 +15,7 @@ from torch import nn
 from dreamgym.config import Config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.returns import statistics
+from dreamgym.train import parallel
 from dreamgym.train.algos.grpo import GRPO
 from dreamgym.train.batch import Batch, Row, micro_batches, padded, rows_of
 from dreamgym.train.forward import device_of, token_logprobs
@@ -46,6 +47,8 @@ class Learner:
     def __init__(
         self, model: nn.Module, algorithm: GRPO, config: LearnerConfig, *, on_publish: Callable[[int], None] | None = None
     ) -> None:
+        if parallel.sharded(model):
+            raise UsageError("RL samples from the model that it trains, so all weights must be in one process. Do not shard this one.")
         self.model, self.algorithm, self.config = model, algorithm, config
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.version, self.updates, self._on_publish = 0, 0, on_publish

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from dreamgym.config import Config
-from dreamgym.errors import InvariantError, UsageError
-from dreamgym.train import checkpoint
+from dreamgym.errors import ConfigError, InvariantError, UsageError
+from dreamgym.train import checkpoint, parallel
 from dreamgym.train.batch import Batch, cut, pad
 from dreamgym.train.forward import device_of, token_logprobs
 from dreamgym.train.weights import restore, state_of, trained
@@ -63,6 +63,10 @@ def train(
     """
     if not ids:
         raise UsageError("Nothing to train on: no rows. Expected at least one trajectory that ended without an error.")
+    if parallel.sharded(model) and (config.seconds or checkpoint):
+        raise ConfigError(
+            "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."
+        )
     optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
     total = max(1, math.ceil(config.epochs * sum(len(row) for row in ids) / config.batch_tokens))
     clock = _Clock(checkpoint, model, optimiser)
@@ -142,8 +146,15 @@ def _step(
     batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0
     weights = batch.weights[:, 1:][chosen]
+    normaliser = weights.sum()
+    if parallel.sharded(model):
+        batch = parallel.part(batch)
+        chosen = batch.weights[:, 1:] != 0
+        weights = batch.weights[:, 1:][chosen] * parallel.processes()  # whose gradients are averaged
     logprobs, _ = token_logprobs(model, batch, bf16=config.bf16)
-    loss = -(logprobs * weights).sum() / weights.sum()
+    loss = -(logprobs * weights).sum() / normaliser
+    if parallel.sharded(model):
+        loss = parallel.mean(loss)
     if not torch.isfinite(loss):
         raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the rows.")
     optimiser.zero_grad(set_to_none=True)
