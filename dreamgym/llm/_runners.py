@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from dreamgym.errors import ConfigError
 from dreamgym.llm import _causal, _llama
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._cache import Slab
@@ -132,15 +133,31 @@ class FastRunner:
 class GenericRunner:
     """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys.
 
-    Works through a peft wrapper, so that the weights in training act as they are.
+    Works through a peft wrapper, so that the weights in training act as they are. ConfigError for a model whose attention does more.
     """
 
     def __init__(self, model: Any, slab: Slab) -> None:
         _causal.check_cacheable(model)
         self.model, self.slab = model, slab
+        self._verify()
 
     def refresh(self) -> None:
         """The model's own weights are read at every call."""
+
+    @torch.no_grad()
+    def _verify(self) -> None:
+        """Compare a short prompt and a token decoded behind it with the model's own forward: attention may have sinks, biases, caps."""
+        n = min(6, self.slab.max_length, _causal.window(self.model) or 6)
+        ids = np.arange(n)
+        self.slab.enter(0, ["verify"], n)
+        found = [logits for _, logits in self.prefill([0], [ids[:-1]], [0])]
+        found += [self.decode(torch.from_numpy(ids[-1:]), torch.tensor([n - 1]))[0]]
+        self.slab.clear()
+        with _causal.evaluating(self.model):
+            expected = self.model(input_ids=torch.from_numpy(ids)[None].to(self.slab.device), use_cache=False).logits[0, -2:]
+        if not _causal.near(torch.stack(found), expected, rough=self.slab.dtype != torch.float32):
+            name = type(_causal.plain(self.model)).__name__
+            raise ConfigError(f"{name} attends in a way that the engine does not. Use a dense model such as Llama, Qwen or Mistral.")
 
     def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         for group in _groups(suffixes, padded=True):

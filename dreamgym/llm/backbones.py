@@ -230,5 +230,5 @@ def recompute(model: Any) -> None:
     causal = _causal.plain(model)
     switch = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
     switch({"use_reentrant": False})
-    if causal is not model:  # frozen embeddings: without a gradient at a layer's input its recomputation would be skipped
+    if causal is not model:  # frozen embeddings; layers that checkpoint in a way of their own may ask for a gradient at their input
         causal.enable_input_require_grads()

@@ -169,7 +169,7 @@ def test_logits_computed_in_parts_are_the_same_logits(saved: Callable[[str], str
 
 def test_the_engine_goes_no_further_than_a_sliding_window(saved: Callable[[str], str]) -> None:
     model, tokenizer = load(BackboneConfig(model=saved("Mistral"), device="cpu"))
-    assert HFEngine(model, tokenizer).max_context == 64
+    assert HFEngine(model, tokenizer).max_context == HFEngine(model, tokenizer, cache_dtype="bfloat16").max_context == 64
     with pytest.raises(ConfigError, match="sliding window of 64"):
         HFEngine(model, tokenizer, max_context=65)
 
@@ -187,6 +187,11 @@ def test_an_architecture_whose_probabilities_we_would_miss_is_refused_by_name(tm
     _causal.verify(gemma)  # its soft cap of logits is known
     with pytest.raises(ConfigError, match="Gemma2ForCausalLM caps its attention scores"):
         HFEngine(gemma, tiny.train_tokenizer(["a"], vocab_size=300))
+    shape = SHAPE | {"num_local_experts": 2, "num_experts_per_tok": 1, "layer_types": ["full_attention"] * 2}
+    sinking = transformers.GptOssForCausalLM(transformers.GptOssConfig(**shape))
+    _causal.verify(sinking)
+    with pytest.raises(ConfigError, match="GptOssForCausalLM attends in a way"):
+        HFEngine(sinking, tiny.train_tokenizer(["a"], vocab_size=300))
 
 
 def test_a_model_that_is_not_here_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dreamgym.llm.chat import ChatFormat
 
 SPECIAL = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]",
-    "[/INST]", "<start_of_turn>", "<end_of_turn>",
+    "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|system|>", "<|user|>", "<|assistant|>",
 )  # fmt: skip
 
 LLAMA3 = """{{- bos_token }}
@@ -55,8 +55,19 @@ GEMMA = """{{- bos_token }}{%- if messages[0]['role'] == 'system' %}{%- set firs
 {{- '<start_of_turn>' + role + '\n' + (first if loop.first else '') + message['content'] | trim + '<end_of_turn>\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<start_of_turn>model\n' }}{%- endif %}"""  # noqa: E501
 
-KEEPING = {"llama3": LLAMA3, "chatml": CHATML, "mistral": MISTRAL, "gemma": GEMMA}
-ENDS = {"llama3": "<|eot_id|>", "chatml": "<|im_end|>", "mistral": "</s>", "gemma": "<end_of_turn>", "thinking": "<|im_end|>"}
+# Ends a reply by the token of whoever speaks next.
+GLM = """<s>{%- for message in messages %}{{- '<|' + message['role'] + '|>\n' + message['content'] }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>\n' }}{%- endif %}"""
+
+KEEPING = {"llama3": LLAMA3, "chatml": CHATML, "mistral": MISTRAL, "gemma": GEMMA, "glm": GLM}
+ENDS = {
+    "glm": "<|user|>",
+    "llama3": "<|eot_id|>",
+    "chatml": "<|im_end|>",
+    "mistral": "</s>",
+    "gemma": "<end_of_turn>",
+    "thinking": "<|im_end|>",
+}
 TEXTS = ["You are helpful.", "go to room 3\n[left] [right]", "Action: open", "Today Date: 26 Jul 2024", "user assistant system model"]
 
 
