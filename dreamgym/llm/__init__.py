@@ -1,6 +1,5 @@
-"""Language models behind one interface (`protocols.LLM`): `hf` in process, `tiny` from scratch, `backbones` pretrained, `scripted` for tests.
-
-`chat` is no model: it says how the conversations of instruct models are written.
+"""Language models behind one interface (`protocols.LLM`): `hf` in process, `tiny` from scratch, `backbones` pretrained, `scripted` for
+tests. `chat` is no model: it says how the conversations of instruct models are written.
 
 Importing this package loads no torch; each module does when it is named.
 """
