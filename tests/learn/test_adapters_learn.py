@@ -39,10 +39,19 @@ def test_adapters_of_an_instruct_model_learn_the_corridor_and_its_own_weights_st
     torch.manual_seed(0)
     base = Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=1024, tie_word_embeddings=True, initializer_range=48**-0.5, pad_token_id=0, bos_token_id=None,
+            vocab_size=len(tokenizer),
+            hidden_size=48,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            initializer_range=48**-0.5,
+            pad_token_id=0,
+            bos_token_id=None,
         )
-    )  # fmt: skip
+    )
     rows = [chat_demonstration(e, form, FAMILY.domain, instructions=INSTRUCTIONS) for e in logs if e.turns]
     sft.train(base, [r[0] for r in rows], [r[1] for r in rows], sft.SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024, bf16=False))
     frozen = {name: p.clone() for name, p in base.named_parameters()}
