@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -99,12 +99,17 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
+def _block(annotation: Any) -> Any:
+    """The block that a field holds, also where it may be None."""
+    return next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
+
+
 def _explain(kind: type[Config], item: Any, where: str) -> str:
     location = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         block: Any = kind
         for part in item["loc"][:-1]:
-            block = block.model_fields[part].annotation
+            block = _block(block.model_fields[part].annotation)
         guess = nearest(str(item["loc"][-1]), block.model_fields)
         return f"Unknown key '{location}' in {where}.{guess} Known: {', '.join(block.model_fields)}."
     return f"'{location}' in {where}: {item['msg']} (got {item['input']!r})."

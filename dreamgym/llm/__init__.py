@@ -1,4 +1,5 @@
-"""Language models behind one interface (`protocols.LLM`): `hf` in process, `openai` over HTTP, `tiny` from scratch, `scripted` for tests.
+"""Language models behind one interface (`protocols.LLM`): `hf` in process, `tiny` from scratch, `backbones` pretrained, `openai` over HTTP,
+`scripted` for tests.
 
 Importing this package loads no torch; each module does when it is named.
 """

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from dreamgym.llm import _causal
 from dreamgym.llm._attention import block_attention
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -28,8 +30,8 @@ def supports(module: Any) -> bool:
     """Whether `module` is a plain Llama: dense, without biases, SiLU, and with rotary positions that do not depend on length."""
     from transformers import LlamaForCausalLM
 
-    if type(module) is not LlamaForCausalLM:
-        return False
+    if type(module) is not LlamaForCausalLM or any(hasattr(part, "base_layer") for part in module.modules()):
+        return False  # peft puts its layers in place of linear ones, and their `weight` is the one without the adapter
     config = module.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     return not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu" and rope in ("default", "linear", "llama3")
@@ -70,16 +72,28 @@ def rotary(module: Any, positions: Tensor) -> tuple[Tensor, Tensor]:
     return cos[0, :, None], sin[0, :, None]
 
 
-def hidden(weights: Weights, ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend, *, stream: torch.dtype | None = None) -> Tensor:
+def hidden(
+    weights: Weights,
+    ids: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    attend: Attend,
+    *,
+    stream: torch.dtype | None = None,
+    recompute: bool = False,
+) -> Tensor:
     """Final normed hidden states [N, W] of packed `ids` [N]. `attend` mixes tokens; everything else is per token.
 
     `stream` is the dtype of the residual stream (None: of the embedding); the linear layers run in the dtype of their weights.
+    `recompute` keeps no activations inside layers for the backward pass, but computes them again there.
     """
     h, k, d = weights.heads, weights.kv_heads, weights.head_dim
     x = F.embedding(ids, weights.embedding, weights.padding)
     x = x if stream is None else x.to(stream)
     half = d // 2
-    for layer, (norm1, qkv, out, norm2, gate_up, down) in enumerate(weights.blocks):
+
+    def block(layer: int, x: Tensor) -> Tensor:
+        norm1, qkv, out, norm2, gate_up, down = weights.blocks[layer]
         y = F.rms_norm(x, (x.shape[-1],), norm1.to(x.dtype), weights.eps)
         y = _linear(y, qkv).view(-1, h + 2 * k, d)
         qk = y[:, : h + k]
@@ -88,7 +102,10 @@ def hidden(weights: Weights, ids: Tensor, cos: Tensor, sin: Tensor, attend: Atte
         x = x + _linear(mixed.reshape(-1, h * d), out).to(x.dtype)
         y = F.rms_norm(x, (x.shape[-1],), norm2.to(x.dtype), weights.eps)
         gate, up = _linear(y, gate_up).chunk(2, -1)
-        x = x + _linear(F.silu(gate) * up, down).to(x.dtype)
+        return x + _linear(F.silu(gate) * up, down).to(x.dtype)
+
+    for layer in range(len(weights.blocks)):
+        x = checkpoint(block, layer, x, use_reentrant=False) if recompute else block(layer, x)
     return F.rms_norm(x, (x.shape[-1],), weights.norm.to(x.dtype), weights.eps)
 
 
@@ -135,8 +152,9 @@ def forward(module: Any, ids: Tensor, lengths: Sequence[int], *, dtype: torch.dt
 
     `ids` [N] holds sequences end to end, of `lengths` (they sum to N): [a0 a1 a2 b0 b1] with (3, 2). `dtype` is the dtype of linear
     layers and attention (torch.bfloat16 is several times faster on CPUs that have it); the residual stream and the result keep the
-    parameters' dtype.
+    parameters' dtype. A module in training whose gradient checkpointing is on keeps no activations inside layers.
     """
     positions = torch.cat([torch.arange(n, device=ids.device) for n in lengths])
     cos, sin = rotary(module, positions)
-    return hidden(Weights(module, dtype=dtype), ids, cos, sin, causal(lengths, dtype))
+    recompute = module.training and torch.is_grad_enabled() and _causal.recomputes(module)
+    return hidden(Weights(module, dtype=dtype), ids, cos, sin, causal(lengths, dtype), recompute=recompute)

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from dreamgym.llm import _llama
+from dreamgym.errors import ConfigError
+from dreamgym.llm import _causal, _llama
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._cache import Slab
 
@@ -131,13 +132,33 @@ class FastRunner:
 
 
 class GenericRunner:
-    """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys."""
+    """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys.
+
+    Works through a peft wrapper, so that the weights in training act as they are. ConfigError for a model whose attention does more.
+    """
 
     def __init__(self, model: Any, slab: Slab) -> None:
+        _causal.check_cacheable(model)
         self.model, self.slab = model, slab
+        self._verify()
 
     def refresh(self) -> None:
         """The model's own weights are read at every call."""
+
+    @torch.no_grad()
+    def _verify(self) -> None:
+        """Compare a short prompt and a token decoded behind it with the model's own forward: attention may have sinks, biases, caps."""
+        n = min(6, self.slab.max_length, _causal.window(self.model) or 6)
+        ids = np.arange(n)
+        self.slab.enter(0, ["verify"], n)
+        found = [logits for _, logits in self.prefill([0], [ids[:-1]], [0])]
+        found += [self.decode(torch.from_numpy(ids[-1:]), torch.tensor([n - 1]))[0]]
+        self.slab.clear()
+        with _causal.evaluating(self.model):
+            expected = self.model(input_ids=torch.from_numpy(ids)[None].to(self.slab.device), use_cache=False).logits[0, -2:]
+        if not _causal.near(torch.stack(found), expected, rough=self.slab.dtype != torch.float32):
+            name = type(_causal.plain(self.model)).__name__
+            raise ConfigError(f"{name} attends in a way that the engine does not. Use a dense model such as Llama, Qwen or Mistral.")
 
     def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         for group in _groups(suffixes, padded=True):
@@ -161,20 +182,22 @@ class GenericRunner:
         where = torch.from_numpy(positions).to(device)
         mask = (torch.arange(length, device=device) <= where[..., None])[:, None]  # [n, 1, T, L]
         cache = Cache(layers=[_Rows(self.slab, layer, rows, where, length) for layer in range(self.slab.layers)])
-        config = self.model.config
-        before, was_training = config._attn_implementation, self.model.training
+        config = _causal.plain(self.model).config
+        before = config._attn_implementation
         config._attn_implementation = ATTENTION
-        self.model.train(False)
         try:
-            body = self.model.base_model
-            x = body(
-                input_ids=torch.from_numpy(ids).to(device), attention_mask=mask, position_ids=where, past_key_values=cache, use_cache=True
-            ).last_hidden_state
+            with _causal.evaluating(self.model):
+                x = _causal.body(self.model)(
+                    input_ids=torch.from_numpy(ids).to(device),
+                    attention_mask=mask,
+                    position_ids=where,
+                    past_key_values=cache,
+                    use_cache=True,
+                ).last_hidden_state
         finally:
             config._attn_implementation = before
-            self.model.train(was_training)
         x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
-        return self.model.get_output_embeddings()(x)
+        return _causal.logits(self.model, x)
 
 
 class _Rows(CacheLayerMixin):

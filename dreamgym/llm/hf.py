@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dreamgym.errors import ConfigError, InvariantError, UsageError
-from dreamgym.llm import _llama
+from dreamgym.llm import _causal, _llama
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._grammar import Grammars
 from dreamgym.llm._queue import Queue
@@ -64,10 +64,17 @@ class HFEngine(Tokenized, Queue):
         self.waiting: deque[Work] = deque()
         self.slots = Slots()
         self.grammars: Grammars | None = None  # loaded when a request has one
-        self.max_context = max_context or int(getattr(model.config, "max_position_embeddings", 4096))
+        config = _causal.plain(model).config.get_text_config()
+        positions, window = int(getattr(config, "max_position_embeddings", 4096)), _causal.window(model)
+        self.max_context = max_context or min(positions, window or positions)
+        if window is not None and self.max_context > window:
+            raise ConfigError(
+                f"max_context={max_context} is beyond the sliding window of {window} tokens, up to which attention is in full."
+            )
         parameter = next(model.parameters())
+        if hasattr(parameter, "device_mesh"):
+            raise ConfigError("The model is cut over several processes; sampling wants all its weights in one. Use a model that is whole.")
         self.device = parameter.device
-        config = model.config.get_text_config()
         heads = config.num_attention_heads
         fast = _llama.supports(model)
         if dtype == "auto":

@@ -13,9 +13,6 @@ by the normalizer and taken out by the decoder. `decode(encode(text)) == text` h
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dreamgym.errors import ConfigError, DreamGymError, UsageError, nearest
+from dreamgym.errors import ConfigError, UsageError, nearest
+from dreamgym.llm import _directory
 
 PAD, END = "<|pad|>", "<|end|>"
 
@@ -132,33 +130,12 @@ def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int
 
 def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
     """Write an ordinary checkpoint directory. It appears whole or not at all; one that was there before is replaced."""
-    path = Path(path)
-    try:
-        _write(model, tokenizer, path)
-    except Exception as error:  # a boundary: safetensors and tokenizers each raise their own kinds
-        if not any(words in str(error) for words in ("No space left", "quota exceeded")):
-            raise
-        raise DreamGymError(f"No space left on the disk for '{path}'. Free some, then give the same command again: it resumes.") from error
-    return path
 
-
-def _write(model: Any, tokenizer: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    def write(fresh: Path) -> None:
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
-        fresh.chmod(0o755)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            os.rename(path, old / "checkpoint")
-            os.rename(fresh, path)
-            shutil.rmtree(old)
-        else:
-            os.rename(fresh, path)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+
+    return _directory.replace(path, write)
 
 
 def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:

@@ -39,6 +39,12 @@ class Batch:
     lengths: torch.Tensor  # [B]
     rows: tuple[int, ...]
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch on another device; itself when it is there."""
+        if self.ids.device == device:
+            return self
+        return Batch(self.ids.to(device), self.weights.to(device), self.lengths.to(device), self.rows)
+
 
 def rows_of(trajectory: Trajectory, index: int) -> list[Row]:
     """The rows of one trajectory whose turns carry completions. A failed rollout has none."""
@@ -95,6 +101,6 @@ def pad(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], chosen
 
 
 def padded(values: Sequence[Sequence[float]], batch: Batch) -> torch.Tensor:
-    """Per-token values of a batch's rows as a tensor [B, T]."""
+    """Per-token values of a batch's rows as a tensor [B, T] beside the batch's own."""
     width = batch.ids.shape[1]
-    return torch.tensor([list(values[i]) + [0.0] * (width - len(values[i])) for i in batch.rows])
+    return torch.tensor([list(values[i]) + [0.0] * (width - len(values[i])) for i in batch.rows], device=batch.ids.device)

@@ -22,7 +22,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def load(path: Path) -> dict[str, Any]:
     """The state at `path`. RunDirError when it cannot be read."""
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)  # loaded where it fits; restoring copies
     except Exception as error:  # a boundary: zip files, pickles and tensors each raise their own kinds
         reason = str(error).split("\n")[0]
         raise RunDirError(

@@ -6,34 +6,79 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from dreamgym.llm import _llama
+from dreamgym.llm import _causal, _llama
+from dreamgym.train import parallel
 from dreamgym.train.batch import Batch
+
+LOGITS = 1 << 28  # entries of [N, V] that are held at once; beyond it they are computed in parts, and again in the backward pass
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's weights are."""
+    return next(model.parameters()).device
 
 
 def token_logprobs(
     model: nn.Module, batch: Batch, *, temperature: float = 1.0, bf16: bool = False, entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log-probs [N], entropies [N]) of the N tokens whose weight is not 0, in row-major order.
+    """(log-probs [N], entropies [N]) of the N tokens whose weight is not 0, in row-major order, on the model's device.
 
     Logits are divided by the sampling temperature, so that these are the log-probs the sampler reported. Plain Llamas take the packed
-    path, which computes no padding; for other models rows are right-padded, attention is causal, and padding is never seen.
+    path, which computes no padding; for other models, and for any with adapters, rows are right-padded, attention is causal, and padding
+    is never seen. Entropies carry a gradient only with `entropy_gradient`.
     """
+    batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0
-    logits = _logits(model, batch, chosen, torch.bfloat16 if bf16 else None).float() / (temperature or 1.0)
-    everything = torch.log_softmax(logits, dim=-1)  # [N, V]
-    picked = everything.gather(1, batch.ids[:, 1:][chosen][:, None])[:, 0]
+    dtype = torch.bfloat16 if bf16 else None
+    if parallel.sharded(model):  # its layers are gathered by its own forward, which computes the logits of every token
+        with _autocast(batch.ids.device, dtype):
+            everywhere = model(input_ids=batch.ids[:, :-1], use_cache=False).logits
+        return _chosen(everywhere[chosen], batch.ids[:, 1:][chosen], temperature, entropy_gradient)
+    states = _states(model, batch, chosen, dtype)
+    targets = batch.ids[:, 1:][chosen]
+    rows = max(1, LOGITS // _causal.plain(model).config.get_text_config().vocab_size)
+    if len(targets) <= rows:
+        return _score(model, states, targets, temperature, dtype, entropy_gradient)
+    parts = [
+        checkpoint(_score, model, x, y, temperature, dtype, entropy_gradient, use_reentrant=False)
+        for x, y in zip(states.split(rows), targets.split(rows), strict=True)
+    ]
+    return torch.cat([picked for picked, _ in parts]), torch.cat([entropies for _, entropies in parts])
+
+
+def _states(model: Any, batch: Batch, chosen: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """Hidden states [N, W] that predict the chosen tokens; the last token of a row predicts nothing and is not computed."""
+    if _llama.supports(model):
+        real = torch.arange(batch.ids.shape[1] - 1, device=batch.ids.device)[None] < (batch.lengths - 1)[:, None]  # [B, T-1]
+        hidden = _llama.forward(model, batch.ids[:, :-1][real], (batch.lengths - 1).tolist(), dtype=dtype)
+        return hidden[chosen[real]]
+    with _autocast(batch.ids.device, dtype):
+        states: torch.Tensor = _causal.body(model)(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state  # [B, T-1, W]
+        return states[chosen]
+
+
+def _score(
+    model: Any, states: torch.Tensor, targets: torch.Tensor, temperature: float, dtype: torch.dtype | None, entropy_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probs, entropies) [N] of `targets` [N] under the logits of `states` [N, W]."""
+    if _llama.supports(model):
+        logits = nn.functional.linear(states, model.lm_head.weight)
+    else:
+        with _autocast(states.device, dtype):
+            logits = _causal.logits(model, states)
+    return _chosen(logits, targets, temperature, entropy_gradient)
+
+
+def _chosen(logits: torch.Tensor, targets: torch.Tensor, temperature: float, entropy_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probs of `targets` [N], entropies [N]) of `logits` [N, V]."""
+    everything = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)  # [N, V]
+    picked = everything.gather(1, targets[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):  # it costs a pass over [N, V] only where it is trained on
         entropies = -(everything.exp() * everything).sum(-1)
     return picked, entropies
 
 
-def _logits(model: Any, batch: Batch, chosen: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Logits [N, V] that predict the chosen tokens; the last token of a row predicts nothing and is not computed."""
-    if _llama.supports(model):
-        real = torch.arange(batch.ids.shape[1] - 1)[None] < (batch.lengths - 1)[:, None]  # [B, T-1]
-        hidden = _llama.forward(model, batch.ids[:, :-1][real], (batch.lengths - 1).tolist(), dtype=dtype)
-        return nn.functional.linear(hidden[chosen[real]], model.lm_head.weight)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is not None):
-        states = model.model(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state  # [B, T-1, D]
-        return model.lm_head(states[chosen])
+def _autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype is not None)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +15,12 @@ from torch import nn
 from dreamgym.config import Config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.returns import statistics
+from dreamgym.train import parallel
 from dreamgym.train.algos.grpo import GRPO
-from dreamgym.train.batch import Row, micro_batches, padded, rows_of
-from dreamgym.train.forward import token_logprobs
+from dreamgym.train.batch import Batch, Row, micro_batches, padded, rows_of
+from dreamgym.train.forward import device_of, token_logprobs
 from dreamgym.train.sft import adamw
+from dreamgym.train.weights import Reference, restore, state_of
 from dreamgym.types import Trajectory
 
 
@@ -57,10 +58,12 @@ class Learner:
         on_publish: Callable[[int], None] | None = None,
     ) -> None:
         """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is."""
+        if parallel.sharded(model):
+            raise UsageError("RL samples from the model that it trains, so all weights must be in one process. Do not shard this one.")
         self.model, self.algorithm, self.config, self.total_updates = model, algorithm, config, total_updates
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.version, self.updates, self._on_publish = 0, 0, on_publish
-        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if algorithm.config.kl_coef else None
+        self.reference = Reference(model) if algorithm.config.kl_coef else None
 
     def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Groups without a signal are only counted."""
@@ -81,16 +84,16 @@ class Learner:
         return self.version
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything `load_state_dict` needs to go on as if never stopped."""
+        """Everything `load_state_dict` needs to go on as if never stopped; of a model with adapters, the adapters alone."""
         return {
-            "model": self.model.state_dict(),
+            "model": state_of(self.model),
             "optimiser": self.optimiser.state_dict(),
             "version": self.version,
             "updates": self.updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        restore(self.model, state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.version, self.updates = state["version"], state["updates"]
         if self._on_publish:
@@ -118,7 +121,8 @@ class Learner:
     def _optimise(self, rows: list[Row]) -> dict[str, float]:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
-        measured = {"mismatch": self._recompute(rows)} if self.config.bf16 else {}
+        rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
+        measured = {"mismatch": self._recompute(rows)} if rough else {}
         steps = 0
         self._set_lr()
         trajectories = len({row.trajectory for row in rows})
@@ -150,9 +154,9 @@ class Learner:
         """
         difference, tokens = 0.0, 0
         ids, masks = [row.ids for row in rows], [row.mask for row in rows]
-        for batch in micro_batches(ids, masks, range(len(rows)), tokens=self.config.micro_tokens):
+        for batch in self._batches(ids, masks, range(len(rows))):
             chosen = batch.weights[:, 1:] != 0
-            fresh, _ = token_logprobs(self.model, batch, temperature=self.config.temperature, bf16=True)
+            fresh, _ = token_logprobs(self.model, batch, temperature=self.config.temperature, bf16=self.config.bf16)
             sampled = padded([row.logprobs for row in rows], batch)[:, 1:]
             difference += float((fresh - sampled[chosen]).abs().sum())
             tokens += len(fresh)
@@ -166,8 +170,9 @@ class Learner:
         normaliser = sum(sum(rows[i].mask) for i in chosen)
         ids, masks = [row.ids for row in rows], [row.mask for row in rows]
         self.optimiser.zero_grad(set_to_none=True)
-        for batch in micro_batches(ids, masks, chosen, tokens=self.config.micro_tokens):
+        for batch in self._batches(ids, masks, chosen):
             picked = batch.weights[:, 1:] != 0
+            reference = self._reference(batch)
             logprobs, entropy = token_logprobs(
                 self.model,
                 batch,
@@ -177,10 +182,6 @@ class Learner:
             )
             old = padded([row.logprobs for row in rows], batch)[:, 1:][picked]
             advantages = padded([row.advantages for row in rows], batch)[:, 1:][picked]
-            reference = None
-            if self.reference is not None:
-                with torch.no_grad():
-                    reference, _ = token_logprobs(self.reference, batch, temperature=self.config.temperature, bf16=self.config.bf16)
             loss, found = self.algorithm.loss(logprobs, old, advantages, normaliser=normaliser, reference=reference, entropy=entropy)
             loss.backward()
             for name, value in (found | {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}).items():
@@ -192,6 +193,18 @@ class Learner:
             )
         self.optimiser.step()
         return norm
+
+    def _batches(self, ids: Sequence[Sequence[int]], masks: Sequence[Sequence[float]], chosen: Sequence[int]) -> Iterator[Batch]:
+        """Micro-batches of the chosen rows, where the model is."""
+        device = device_of(self.model)
+        return (batch.to(device) for batch in micro_batches(ids, masks, chosen, tokens=self.config.micro_tokens))
+
+    def _reference(self, batch: Batch) -> torch.Tensor | None:
+        """Log-probs of the batch's tokens under the reference policy; None when there is none."""
+        if self.reference is None:
+            return None
+        with self.reference.acting() as model:
+            return token_logprobs(model, batch, temperature=self.config.temperature, bf16=self.config.bf16)[0]
 
 
 def _split_trajectories(rows: Sequence[Row], parts: int, rng: np.random.Generator) -> list[list[int]]:

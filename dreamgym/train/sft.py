@@ -6,6 +6,7 @@ One trainer for all three: what differs is the rows.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import time
 from collections import defaultdict
@@ -17,10 +18,13 @@ import torch
 from torch import nn
 
 from dreamgym.config import Config
-from dreamgym.errors import InvariantError, UsageError
-from dreamgym.train import checkpoint
+from dreamgym.errors import ConfigError, InvariantError, UsageError
+from dreamgym.train import checkpoint, parallel
 from dreamgym.train.batch import Batch, cut, pad
-from dreamgym.train.forward import token_logprobs
+from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.train.weights import restore, state_of, trained
+
+log = logging.getLogger(__name__)
 
 
 class SFTConfig(Config):
@@ -59,6 +63,10 @@ def train(
     """
     if not ids:
         raise UsageError("Nothing to train on: no rows. Expected at least one trajectory that ended without an error.")
+    if parallel.sharded(model) and (config.seconds or checkpoint):
+        raise ConfigError(
+            "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."
+        )
     optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
     total = max(1, math.ceil(config.epochs * sum(len(row) for row in ids) / config.batch_tokens))
     clock = _Clock(checkpoint, model, optimiser)
@@ -88,7 +96,7 @@ class _Clock:
         self.step, self.before = 0, 0.0
         if path is not None and path.exists():
             state = checkpoint.load(path)
-            model.load_state_dict(state["model"])
+            restore(model, state["model"])
             optimiser.load_state_dict(state["optimiser"])
             self.step, self.before = state["step"], state["seconds"]
         self.start = self.saved = time.monotonic()
@@ -100,14 +108,21 @@ class _Clock:
     def save_if_due(self) -> None:
         if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
             self.saved = time.monotonic()
-            state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
+            state = {"model": state_of(self.model), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
             checkpoint.save(self.path, state)
 
 
 def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices and leaves gains alone."""
-    matrices = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
-    gains = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
+    """AdamW over the weights that have gradients; it decays matrices and leaves gains alone."""
+    moved = list(trained(model).values())
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in moved):
+        log.warning(
+            "The trained weights are %s: steps below a 256th of a weight round to nothing. Load the model in float32 and let the learner "
+            "compute in bfloat16, or train adapters, which stay float32.",
+            next(p.dtype for p in moved if p.dtype != torch.float32),
+        )
+    matrices = [p for p in moved if p.dim() >= 2]
+    gains = [p for p in moved if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
@@ -128,10 +143,18 @@ def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], c
 def _step(
     model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch, segments: Sequence[Sequence[str]] | None, config: SFTConfig
 ) -> dict[str, float]:
+    batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0
     weights = batch.weights[:, 1:][chosen]
+    normaliser = weights.sum()
+    if parallel.sharded(model):
+        batch = parallel.part(batch)
+        chosen = batch.weights[:, 1:] != 0
+        weights = batch.weights[:, 1:][chosen] * parallel.processes()  # whose gradients are averaged
     logprobs, _ = token_logprobs(model, batch, bf16=config.bf16)
-    loss = -(logprobs * weights).sum() / weights.sum()
+    loss = -(logprobs * weights).sum() / normaliser
+    if parallel.sharded(model):
+        loss = parallel.mean(loss)
     if not torch.isfinite(loss):
         raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the rows.")
     optimiser.zero_grad(set_to_none=True)

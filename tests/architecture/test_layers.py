@@ -19,8 +19,8 @@ STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(frozenset(room.split()) for room in storey.split("|"))
     for storey in (
         "types protocols | errors | plugins | config | layout",
-        "llm | envs | logs | replay | runlog | returns | progress",
-        "agent | rollout | experience | curriculum",
+        "llm | envs | logs | replay | runlog | returns | progress | chat",
+        "agent | chat_agent | rollout | experience | curriculum",
         "train",
         "loop | evals",
         "exec | adapters",

@@ -1,0 +1,234 @@
+"""Pretrained backbones: any causal LM of transformers, by hub name or directory, whole or with LoRA adapters.
+
+    model, tokenizer = load(BackboneConfig(model="meta-llama/Llama-3.2-3B-Instruct", lora=LoraConfig(rank=16)))
+
+Nothing is downloaded unless `download` says so. Trained whole, a model wants `dtype="float32"` and a learner that computes in bfloat16:
+the small steps of RL round to nothing in bfloat16 weights. With LoRA the frozen weights may be bfloat16; the adapters are float32.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from dreamgym.config import Config, build
+from dreamgym.errors import ConfigError, MissingExtra, UsageError
+from dreamgym.layout import END, MARKERS
+from dreamgym.llm import _causal, _directory
+from dreamgym.llm.hf import HFEngine
+
+PADS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|pad|>", "[PAD]", "<unk>")
+"""What known tokenizers without a pad token offer for the purpose, better choices first."""
+
+
+class LoraConfig(Config):
+    """Low-rank adapters. No dropout: the learner's log-probs must be those of the sampler."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0.0)
+    """An adapter's product is scaled by alpha / rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Names of layers such as ("q_proj", "v_proj"), or "all-linear": all but the head."""
+
+
+class BackboneConfig(Config):
+    """Which model, in which form, and where."""
+
+    model: str
+    """A directory, or a name on the Hugging Face hub. The directory may hold adapters that `save` wrote."""
+    revision: str | None = None
+    """A branch, tag or commit of the hub's repository."""
+    download: bool = False
+    """Whether to fetch from the hub what is not here yet."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; "auto" is what the checkpoint says."""
+    device: str = "auto"
+    """"auto" is CUDA where there is one, else the CPU."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """How the model's own forward attends, in training; the engine brings its own."""
+    lora: LoraConfig | None = None
+    """None trains every weight."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: a third more time, far less memory."""
+    markers: bool = False
+    """Add `layout.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""
+
+
+def load(config: BackboneConfig) -> tuple[Any, Any]:
+    """(model, tokenizer), in evaluation mode, on its device. With LoRA, or from a directory of adapters, the model is peft's wrapper.
+
+    UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
+    """
+    adapter = _adapter_of(config)
+    source = adapter["base_model_name_or_path"] if adapter else config.model
+    revision = adapter.get("revision") if adapter else config.revision
+    model = _fetch(source, revision, config)
+    tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
+    new = _add_markers(model, tokenizer) if config.markers and not adapter else []
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)  # rows of markers, which the adapters bring
+    _choose_pad(tokenizer)
+    model = model.to(_device(config.device))
+    _causal.verify(model)
+    if adapter:
+        model = _peft().PeftModel.from_pretrained(model, config.model, is_trainable=True, torch_device=str(model.device))
+    elif config.lora is not None:
+        model = with_lora(model, config.lora, new)
+    if adapter or config.lora is not None:
+        for p in model.parameters():
+            p.data = p.data.float() if p.requires_grad else p.data
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):  # others' adapters may bring some
+            module.p = 0.0
+    if config.gradient_checkpointing:
+        recompute(model)
+    return model.eval(), tokenizer
+
+
+def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
+    """Write a checkpoint directory that `load` reads: all weights, or the adapters alone. It appears whole or not at all."""
+
+    def write(fresh: Path) -> None:
+        model.save_pretrained(fresh, **({"save_embedding_layers": False} if hasattr(model, "peft_config") else {}))
+        tokenizer.save_pretrained(fresh)
+
+    return _directory.replace(path, write)
+
+
+def merged(model: Any) -> Any:
+    """A model without adapters that computes what `model` does with them, for an engine that wants plain weights.
+
+    A copy, which costs the model's memory again: merging in place and back would lose digits of bfloat16 weights every time.
+    """
+    return copy.deepcopy(model).merge_and_unload() if hasattr(model, "peft_config") else model
+
+
+def make(*, engine: dict[str, Any] | None = None, **config: Any) -> HFEngine:
+    """An engine over the backbone: `make(model="Qwen/Qwen2.5-7B-Instruct", engine={"max_batch": 64})`."""
+    return HFEngine(*load(build(BackboneConfig, config, where="llm backbones")), **(engine or {}))
+
+
+def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
+    """The settings of the adapters in a directory; empty when `config.model` is none of adapters."""
+    file = Path(config.model) / "adapter_config.json"
+    if not file.is_file() or (Path(config.model) / "config.json").is_file():
+        return {}
+    if config.lora is not None:
+        raise ConfigError(f"'{config.model}' holds adapters already, so `lora` has nothing to say. Leave it out, or name the base model.")
+    settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if not settings.get("base_model_name_or_path"):
+        raise UsageError(f"'{file}' does not say which model the adapters are of. Write its name or path at base_model_name_or_path.")
+    return settings
+
+
+def _fetch(source: str, revision: str | None, config: BackboneConfig) -> Any:
+    how = _where(source, revision, config)
+    try:
+        settings = AutoConfig.from_pretrained(source, **how)
+        for name in vars(settings):
+            if name.endswith(("dropout", "pdrop")) and isinstance(getattr(settings, name), float):
+                setattr(settings, name, 0.0)  # dropout would part the learner's log-probs from the sampler's
+        dtype = "auto" if config.dtype == "auto" else getattr(torch, config.dtype)
+        return AutoModelForCausalLM.from_pretrained(source, config=settings, dtype=dtype, attn_implementation=config.attention, **how)
+    except Exception as error:  # a boundary: the hub, safetensors, json and attention kernels each raise their own kinds
+        raise _unreadable(source, config, error) from error
+
+
+def _tokenizer(source: str, revision: str | None, config: BackboneConfig) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source, **_where(source, revision, config))
+    except Exception as error:  # a boundary, as above
+        raise _unreadable(source, config, error) from error
+
+
+def _where(source: str, revision: str | None, config: BackboneConfig) -> dict[str, Any]:
+    """Arguments of from_pretrained that say where to look. UsageError for a path that is none."""
+    if Path(source).is_dir():
+        return {"local_files_only": True}
+    if source.startswith(("/", ".", "~")) or source.count("/") > 1:
+        raise UsageError(f"No model at '{source}': expected a directory with config.json. Check the path, or give a name on the hub.")
+    return {"revision": revision or "main", "local_files_only": not config.download}
+
+
+def _unreadable(source: str, config: BackboneConfig, error: Exception) -> UsageError:
+    reason = str(error).strip().split("\n")[0]
+    if Path(source).is_dir():
+        return UsageError(f"Cannot read the model at '{source}': {reason} Save it again, or point to another checkpoint.")
+    if isinstance(error, ImportError | ValueError) and "attention" in reason.lower():
+        return UsageError(f"Cannot use attention={config.attention} with '{source}': {reason}")
+    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
+    return UsageError(
+        f"'{source}' is not on this machine ({reason}). Fetch it with `hf download {source}` into {cache} (HF_HOME names another place), "
+        "or set download=true; models behind a licence want `hf auth login` first. Without a network, copy the directory from another "
+        "machine and give its path as `model`."
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device={name}, but torch sees no CUDA device. Use device=cpu, or install the torch build for your CUDA version.")
+    return device
+
+
+def _choose_pad(tokenizer: Any) -> None:
+    """A pad token out of the vocabulary, which never grows for it: rows are masked by length, so that any token will do."""
+    if tokenizer.pad_token is None:
+        known = tokenizer.get_vocab()
+        tokenizer.pad_token = next((name for name in PADS if name in known), tokenizer.eos_token)
+
+
+def _add_markers(model: Any, tokenizer: Any) -> list[int]:
+    """Ids of the markers that were new to the vocabulary. In both embeddings their rows are the mean of those before them."""
+    before = len(tokenizer)
+    tokenizer.add_special_tokens({"extra_special_tokens": [*MARKERS, END]}, replace_extra_special_tokens=False)
+    new = list(range(before, len(tokenizer)))
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:  # some models keep spare rows
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            layer.weight[new] = layer.weight[:before].float().mean(0).to(layer.weight.dtype)
+    return new
+
+
+def _peft() -> Any:
+    try:
+        return importlib.import_module("peft")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("LoRA needs peft. Install it with: pip install 'dreamgym[peft]'") from error
+
+
+def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = ()) -> Any:
+    """The model with fresh adapters, which change nothing yet. The rows of `new` tokens are trained too; other rows stay."""
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    both = (model.get_input_embeddings(), model.get_output_embeddings())
+    tied = both[0].weight is both[1].weight
+    names = [name for name, module in model.named_modules() if module is both[0] or (module is both[1] and not tied)]
+    tokens = {"trainable_token_indices": {name.rpartition(".")[2]: list(new) for name in names}} if new else {}
+    settings = _peft().LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", bias="none", **tokens
+    )
+    try:
+        return _peft().get_peft_model(model, settings)
+    except ValueError as error:
+        raise ConfigError(f"LoRA finds none of its target_modules {targets!r} in {type(model).__name__}: {error}") from error
+
+
+def recompute(model: Any) -> None:
+    """Switch gradient checkpointing on."""
+    causal = _causal.plain(model)
+    switch = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
+    switch({"use_reentrant": False})
+    if causal is not model:  # frozen embeddings; layers that checkpoint in a way of their own may ask for a gradient at their input
+        causal.enable_input_require_grads()
