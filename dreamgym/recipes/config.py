@@ -51,7 +51,7 @@ class RLBlock(Config):
     group_size: int = Field(default=8, ge=2)
     train_tasks: int = 2000
     max_real_steps: int | None = None
-    """Stop when this many real training steps are used; only for loops in the real environment."""
+    """Stop before an iteration as long as the longest so far would use more real steps; only for loops in the real environment."""
     max_seconds: float | None = None
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     algorithm: GRPOConfig = GRPOConfig(entropy_coef=0.01)

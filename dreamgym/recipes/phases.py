@@ -143,6 +143,7 @@ class Practice:
         self.curriculum = self._curriculum()
         self.iteration, self.seconds, self.open_gaps, self.stopped = 0, 0.0, 0, ""
         self.used = {"train": 0, "probe": 0}
+        self.longest = 0  # steps of the longest iteration
         self._resume()
 
     def run_loop(self) -> None:
@@ -202,7 +203,9 @@ class Practice:
 
     def _on_iteration(self, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
         self.iteration = i + 1
-        self.used["train"] += sum(len(t.turns) for t in trajectories)
+        steps = sum(len(t.turns) for t in trajectories)
+        self.used["train"] += steps
+        self.longest = max(self.longest, steps)
         found: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
         if self.dream and self.block.probe_every and self.iteration % self.block.probe_every == 0:
             found |= self._probe(trajectories)
@@ -236,8 +239,9 @@ class Practice:
         return gap.metrics()
 
     def _spent(self) -> str:
-        if self.block.max_real_steps and not self.dream and self.used["train"] >= self.block.max_real_steps:
-            return "the budget of real steps is spent"
+        limit = self.block.max_real_steps
+        if limit and not self.dream and self.used["train"] + self.longest > limit:
+            return "the budget of real steps has no room for another iteration"
         if self.block.max_seconds and self.seconds >= self.block.max_seconds:
             return "the budget of seconds is spent"
         return ""
@@ -258,6 +262,7 @@ class Practice:
             "iteration": self.iteration,
             "seconds": self.seconds,
             "used": self.used,
+            "longest": self.longest,
             "open_gaps": self.open_gaps,
             "stopped": self.stopped,
             "refused": self.replay.refused,
@@ -275,6 +280,7 @@ class Practice:
         self.replay.rollback(state["replay"])
         self.iteration, self.seconds, self.used = state["iteration"], state["seconds"], state["used"]
         self.open_gaps, self.stopped, self.replay.refused = state["open_gaps"], state["stopped"], state["refused"]
+        self.longest = state["longest"]
 
 
 def judge_policies(run: RunDir, parts: Parts, names: Sequence[str]) -> None:

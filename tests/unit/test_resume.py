@@ -227,3 +227,13 @@ def test_every_real_step_is_charged_and_dreams_cost_only_their_probes(prepared: 
     assert dream.real.steps == 0 and dream.used["train"] == dream.dream.steps
     assert 0 < dream.used["probe"] == dream.meter.real_steps <= 2 * 2 * 4 * 4
     assert dream.result()["iterations"] == 4 and dream.result()["replay"]["dream"] > 0
+
+
+def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepared):
+    free = practise(*prepared("free"), dreaming=False)
+    run, parts = prepared("bound")
+    limit = free.used["train"] - 1
+    block = parts.config.s2r.model_copy(update={"max_real_steps": limit})
+    bound = Practice(run, parts, "s2r", start="warm", block=block, dreaming=False)
+    bound.run_loop()
+    assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
