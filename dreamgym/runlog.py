@@ -20,6 +20,7 @@ import fcntl
 import json
 import math
 import os
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -361,14 +362,19 @@ def _changes(stored: str, asked: str) -> str:
 
 
 def _qualified(toml: str) -> list[str]:
-    """Lines with their block's name in front, `seed = 0` under `[dream]` as `dream.seed = 0`, so that a difference can be found."""
-    block, lines = "", []
-    for line in filter(None, (line.strip() for line in toml.splitlines())):
-        if line.startswith("[") and line.endswith("]"):
-            block = line.strip("[]") + "."
-        elif not line.startswith("#"):
-            lines.append(block + line)
-    return lines
+    """One line a value, with its block's name in front: `dream.seed = 0`. The order of a file says nothing, so they are sorted."""
+    try:
+        return sorted(_settings("", tomllib.loads(toml)))
+    except tomllib.TOMLDecodeError as error:
+        raise RunDirError(f"{CONFIG} of the run is no TOML: {error}. Restore it, or choose another directory.") from error
+
+
+def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _settings(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key} = {json.dumps(value, default=str)}"
 
 
 def _end_of_whole_lines(file: int) -> int:

@@ -328,3 +328,11 @@ def _writes_half_then_raises(error: OSError):
         return real(file, data[: len(data) // 2], offset)
 
     return pwrite
+
+
+def test_a_configuration_in_another_order_is_the_same_one(tmp_path: Path) -> None:
+    RunDir.open(tmp_path / "run", "seed = 0\n[dream]\na = 1\nb = [2, 3]\n").close()
+    RunDir.open(tmp_path / "run", "# by hand\nseed = 0\n\n[dream]\nb = [2,3]\na = 1\n").close()
+    (tmp_path / "run" / "config.toml").write_text("seed = = 0\n")
+    with pytest.raises(RunDirError, match="no TOML.*Restore it"):
+        RunDir.open(tmp_path / "run", "seed = 0\n")
