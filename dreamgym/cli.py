@@ -71,18 +71,42 @@ def fidelity(run: Run, as_json: Json = False) -> None:
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
     audit = folder.data("audit")
+    if "bound" not in audit["with_guard"]:
+        raise RunDirError(f"The audit of '{run}' was made by an older version, without bounds. Make the run anew in another directory.")
+    kinds = ("with_guard", "without_guard")
+    bound = audit["with_guard"]["bound"]
     if as_json:
-        print(json.dumps(audit))
+        errors = {name: bound[name] for name in ("reward_error", "transition_error")}
+        print(json.dumps({kind: _measures(audit[kind]) for kind in kinds} | errors | {"bound": bound}))
         return
     _table(
         "Dreams replayed in the real environment",
         ["", "with guard", "without guard"],
-        [[name.replace("_", " "), *(_rate(audit[kind][name]) for kind in ("with_guard", "without_guard"))] for name in AUDIT],
+        [[name.replace("_", " "), *(_rate(audit[kind][name]) for kind in kinds)] for name in AUDIT],
+    )
+    print(
+        f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper end of the share of episodes that part).\n"
+        f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
+        + (", which says nothing about success in [0, 1]." if "theorem" in bound["vacuous"] else ".")
     )
 
 
+def _measures(found: dict[str, Any]) -> dict[str, Any]:
+    """The audit of one kind under the names that programs read."""
+    return {
+        **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
+        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
+        "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
+        "consistency_ratio": found["consistency"],
+        "first_divergence_step": found["first_divergence"],
+    }
+
+
 COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
-AUDIT = ("dream_success", "real_success", "false_success", "false_failure", "consistency", "state_exact", "first_divergence")
+AUDIT = (
+    "dream_success", "real_success", "false_success", "false_failure", "consistency",
+    "state_exact", "state_exact_valid", "state_exact_invalid", "first_divergence",
+)  # fmt: skip
 
 
 @app.command()
@@ -151,7 +175,7 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
     if isinstance(audit := summary.get("audit"), dict):
         print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
         for name in AUDIT:
-            print(f"  {name.replace('_', ' '):<20}{_rate(audit['with_guard'][name]):<28}{_rate(audit['without_guard'][name])}")
+            print(f"  {name.replace('_', ' '):<20}{_rate(audit['with_guard'].get(name)):<28}{_rate(audit['without_guard'].get(name))}")
 
 
 def _rate(value: Any) -> str:

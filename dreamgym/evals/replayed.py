@@ -25,6 +25,15 @@ class Replay:
     steps: int  # taken in the real environment, which may have ended before the dream did
     diverged: bool
     unguarded_success: bool  # the model's own claim, before the guard
+    parted: bool  # in state, reward or end
+    reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
+    valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
+    invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
+
+    @property
+    def compared(self) -> int:
+        """Steps up to and with the first that parts: beyond it dream and reality are asked different questions."""
+        return self.agreeing_steps + self.diverged
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class Fidelity:
     unguarded_false_success: Rate
     consistency: Rate  # of dreamed successes, the share that really succeed
     state_exact: Rate  # steps before or at the first divergence whose next state is equal
+    state_exact_valid: Rate  # the same, of actions that changed something in reality
+    state_exact_invalid: Rate  # and of actions after which reality stood still
     first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
 
     @property
@@ -64,21 +75,31 @@ def summarise(replays: Sequence[Replay]) -> Fidelity:
         false_failure=wilson(sum(not r.dreamed_success for r in succeeding), len(succeeding)),
         unguarded_false_success=wilson(sum(r.unguarded_success for r in failing), len(failing)),
         consistency=wilson(sum(r.real_success for r in claimed), len(claimed)),
-        state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.agreeing_steps + r.diverged for r in replays)),
+        state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.compared for r in replays)),
+        state_exact_valid=wilson(sum(r.valid[0] for r in replays), sum(r.valid[1] for r in replays)),
+        state_exact_invalid=wilson(sum(r.invalid[0] for r in replays), sum(r.invalid[1] for r in replays)),
         first_divergence=sum(divergences) / len(divergences) if divergences else None,
     )
 
 
 def _replay(episode: Trajectory, env: Env, domain: Domain) -> Replay:
-    env.reset(episode.task)
-    steps, agreeing, diverged, reward, terminated = 0, 0, False, 0.0, False
+    before = domain.abstract(env.reset(episode.task))
+    steps, agreeing, diverged, parted = 0, 0, False, False
+    reward, terminated, reward_error = 0.0, False, 0.0
+    counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     for transition in episode.transitions:
         raw, reward, terminated = env.step(transition.action)
+        after = domain.abstract(raw)
         steps += 1
-        if not diverged and domain.abstract(raw) == transition.next_state:
-            agreeing += 1
-        else:
-            diverged = True
+        if not diverged:
+            exact = after == transition.next_state
+            moved = after != before or terminated
+            counts[moved][0] += exact
+            counts[moved][1] += 1
+            agreeing, diverged = agreeing + exact, not exact
+            reward_error += abs(transition.reward - reward)
+            parted = parted or diverged or transition.reward != reward or transition.terminated != terminated
+        before = after
         if terminated:
             break
     last = episode.transitions[-1]
@@ -91,4 +112,8 @@ def _replay(episode: Trajectory, env: Env, domain: Domain) -> Replay:
         steps=steps,
         diverged=diverged,
         unguarded_success=last.terminated and claim >= 1.0,
+        parted=parted,
+        reward_error=reward_error,
+        valid=(counts[True][0], counts[True][1]),
+        invalid=(counts[False][0], counts[False][1]),
     )

@@ -14,6 +14,7 @@ from typing import Any
 from dreamgym.agent import Agent
 from dreamgym.curriculum import TaskCurriculum
 from dreamgym.errors import InvariantError
+from dreamgym.evals.bound import measure
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.replayed import Fidelity, replay, summarise
 from dreamgym.evals.success import evaluate, success
@@ -315,7 +316,11 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
         replays = replay(episodes, parts.family.env, parts.family.domain)
         counts = {"unreadable": experience.counts["unreadable"], "masked": experience.guard.counts["failure_disputed"]}
-        found[kind] = fidelity_json(summarise(replays)) | counts | {"real_steps": sum(one.steps for one in replays)}
+        found[kind] = (
+            fidelity_json(summarise(replays))
+            | counts
+            | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in replays)}
+        )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)
 

@@ -54,6 +54,13 @@ METRICS: dict[str, dict[str, Metric]] = {
         "state_exact": Metric(
             "share", "next states equal to the real ones, up to and with the first that differs", "falls during training"
         ),
+        "state_exact_valid": Metric("share", "the same, of actions that changed something in reality", "below 0.95"),
+        "state_exact_invalid": Metric("share", "the same, of actions after which reality stood still", "below 0.99"),
+        "reward_error": Metric("share", "mean absolute difference of dreamed and real reward a step, over the same steps", "above 0.01"),
+        "transition_error": Metric("share", "next states that differ, over the same steps", "rises during training"),
+        "parted": Metric(
+            "share", "dreamed episodes that part from reality in state, reward or end: bounds the gap", "near 1: the bound says nothing"
+        ),
         "first_divergence": Metric("step", "mean step, from 1, at which a dream first shows another state than reality", "near 1"),
         "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),
         "masked": Metric(

@@ -76,7 +76,7 @@ def test_an_episode_that_broke_is_not_counted_as_a_failure():
 
 
 def test_a_true_dream_replays_without_a_difference():
-    assert replay([TRUE], FAMILY.env, FAMILY.domain) == [Replay(True, True, True, 3, 3, False, True)]
+    assert replay([TRUE], FAMILY.env, FAMILY.domain) == [Replay(True, True, True, 3, 3, False, True, False, 0.0, valid=(3, 3))]
 
 
 def test_a_dream_that_skips_a_room_is_found_out():
@@ -86,7 +86,7 @@ def test_a_dream_that_skips_a_room_is_found_out():
 
 def test_only_the_steps_that_the_world_took_are_charged():
     dreams_on = dreamed(task(1, 3), ("open", room(1)), ("right", room(2)), ("open", opened(2)), reward=0.0)
-    assert replay([dreams_on], FAMILY.env, FAMILY.domain) == [Replay(False, False, True, 0, 1, True, False)]
+    assert replay([dreams_on], FAMILY.env, FAMILY.domain) == [Replay(False, False, True, 0, 1, True, False, True, 0.0, valid=(0, 1))]
 
 
 def test_the_rates_of_a_set_of_dreams_as_worked_by_hand():

@@ -1,0 +1,91 @@
+"""How far a dream can mislead: the paper's Theorem 1 with measured errors, and a finite-horizon bound that can be informative.
+
+Both errors are means over the policy's own dreamed steps, up to and with the first step at which an episode parts from reality. They
+are estimates with intervals wherever the environment is larger than a table, so what follows from them is an estimate too.
+
+Theorem 1 (arXiv:2511.03773) charges a policy improved in the dream, gamma < 1, rewards up to R_max, with
+
+    2 (eps_R / (1 - gamma) + 2 gamma R_max eps_P / (1 - gamma)^2)
+
+which no episodic task with gamma near 1 survives: it is vacuous once it exceeds the range of J. The finite-horizon form needs no gamma.
+Let dream and reality share their random numbers; until an episode parts (in state, reward or end) the policy sees and does the same in
+both, so returns differ only in episodes that part, and by at most R_max:
+
+    |J_dream - J_real| <= R_max * P(an episode parts)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dreamgym.errors import UsageError
+from dreamgym.evals.replayed import Replay
+from dreamgym.evals.success import Rate, wilson
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Errors of a dream under a policy, and what they allow the dream to be wrong by."""
+
+    reward_error: Rate  # eps_R: mean |dreamed reward - real reward| a step, for rewards in [0, 1]
+    transition_error: Rate  # eps_P: share of steps whose next state differs
+    parted: Rate  # share of episodes that part from reality in state, reward or end
+    gamma: float
+    r_max: float
+
+    @property
+    def theorem(self) -> float:
+        """What Theorem 1 subtracts from an improvement in the dream."""
+        return penalty(self.reward_error.value, self.transition_error.value, gamma=self.gamma, r_max=self.r_max)
+
+    @property
+    def gap(self) -> float:
+        """The finite-horizon bound of |J_dream - J_real|, at the upper end of its interval."""
+        return self.r_max * self.parted.high
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with a word about each bound that says nothing."""
+        vacuous = [name for name, value in (("theorem", self.theorem), ("gap", self.gap)) if value >= self.r_max]
+        return {
+            "reward_error": asdict(self.reward_error),
+            "transition_error": asdict(self.transition_error),
+            "parted": asdict(self.parted),
+            "gamma": self.gamma,
+            "r_max": self.r_max,
+            "theorem": self.theorem,
+            "gap": self.gap,
+            "kind": "estimated",
+            "vacuous": vacuous,
+        }
+
+
+def penalty(reward_error: float, transition_error: float, *, gamma: float, r_max: float = 1.0) -> float:
+    """2 (eps_R / (1 - gamma) + 2 gamma R_max eps_P / (1 - gamma)^2): the model error's part of Theorem 1."""
+    if not 0 <= gamma < 1:
+        raise UsageError(f"gamma={gamma} must be at least 0 and below 1: Theorem 1 divides by 1 - gamma.")
+    return 2 * (reward_error / (1 - gamma) + 2 * gamma * r_max * transition_error / (1 - gamma) ** 2)
+
+
+def improvement(advantage: float, delta: float, penalty: float, *, gamma: float, v_max: float = 1.0) -> float:
+    """The right side of Theorem 1: E[A] / (1 - gamma) - 4 gamma V_max delta / (1 - gamma)^2 - penalty.
+
+    `advantage` is the mean advantage in the dream under the new policy, `delta` the largest total variation between old and new policy.
+    """
+    return advantage / (1 - gamma) - 4 * gamma * v_max * delta / (1 - gamma) ** 2 - penalty
+
+
+def measure(replays: Sequence[Replay], *, gamma: float = 0.99, r_max: float = 1.0) -> Bound:
+    """The bounds of a set of paired replays. Rewards must lie in [0, r_max] for the interval of the reward error to be one."""
+    steps = sum(one.compared for one in replays)
+    wrong = sum(one.reward_error for one in replays) / r_max
+    centre = wilson(round(wrong), steps)
+    mean = r_max * wrong / steps if steps else 0.0
+    return Bound(
+        reward_error=Rate(mean, min(mean, r_max * centre.low), max(mean, r_max * centre.high), steps),
+        transition_error=wilson(sum(one.diverged for one in replays), steps),
+        parted=wilson(sum(one.parted for one in replays), len(replays)),
+        gamma=gamma,
+        r_max=r_max,
+    )
