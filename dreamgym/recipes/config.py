@@ -87,7 +87,7 @@ class RunConfig(Config):
     segments: SegmentWeights = SegmentWeights()
     experience_training: SFTConfig = SFTConfig(epochs=4.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
-    warm: SFTConfig = SFTConfig(epochs=3.0, lr=1e-3, batch_tokens=4096)
+    warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
     sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)
     sft_patience: int = 2
     dream: RLBlock = RLBlock()
