@@ -92,7 +92,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
 def _sign(run: RunDir) -> None:
     """Note the commit that works on the run. A resume at another commit adds its own; looking at a finished run adds none."""
     commits = run.data("process")["commits"] if run.done("process") else []
-    if not run.done("audit") or not commits:
+    if run.summary() is None or not commits:
         run.mark("process", {"commits": list(dict.fromkeys([*commits, parts.commit()]))})
 
 
