@@ -96,6 +96,57 @@ def play(
     play_dream(run, instruction)
 
 
+BaseUrl = Annotated[str, typer.Option("--base-url", help="The host's OpenAI-compatible address, such as http://localhost:8000/v1.")]
+Model = Annotated[str, typer.Option(help="The model's name at that host.")]
+KeyEnv = Annotated[str, typer.Option(help="The environment variable that holds the key; it may be unset for hosts that want none.")]
+PriceIn = Annotated[float, typer.Option(min=0, help="Dollars per million tokens of prompt.")]
+PriceOut = Annotated[float, typer.Option(min=0, help="Dollars per million tokens of reply.")]
+MaxDollars = Annotated[float | None, typer.Option(min=0, help="Send no request that could take the cost above this; needs prices.")]
+MaxTokens = Annotated[int, typer.Option(min=16, help="Of one reply, thinking included.")]
+Form = Annotated[str, typer.Option("--format", help="What the host can be held to: json_schema, json_object or none.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Requests under way at once.")]
+PerMinute = Annotated[int | None, typer.Option(help="The host's limit of requests per minute.")]
+TokensPerMinute = Annotated[int | None, typer.Option(help="The host's limit of tokens per minute.")]
+
+
+@app.command()
+def annotate(
+    logs: Annotated[Path, typer.Argument(help="Episodes as a run writes them, such as runs/quickstart/episodes/logs.jsonl.")],
+    out: Annotated[Path, typer.Option(help="Where the annotated episodes go. The replies are kept beside it; the same command goes on.")],
+    base_url: BaseUrl,
+    model: Model,
+    api_key_env: KeyEnv = "OPENAI_API_KEY",
+    price_input: PriceIn = 0.0,
+    price_output: PriceOut = 0.0,
+    max_dollars: MaxDollars = None,
+    max_tokens: MaxTokens = 4096,
+    form: Form = "json_schema",
+    concurrency: Concurrency = 16,
+    requests_per_minute: PerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate of tokens and dollars, and send nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let an instruct model explain logged episodes: a tutorial, and a reasoning trace for every step."""
+    from dreamgym.recipes import chat_host
+    from dreamgym.recipes.annotate import annotate as run
+
+    host = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
+    limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+    prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
+    how = chat_host.asking(max_tokens=max_tokens, format=form, max_cost=max_dollars)
+    with chat_host.opened(**host, **limits, **prices) as chat:
+        found = run(chat, logs, out, how, dry_run=dry_run)
+    if as_json:
+        print(json.dumps(found))
+        return
+    _values("estimate", found["estimate"])
+    if not dry_run:
+        _values(f"written: {found['written']} of {found['episodes']} episodes to {found['out']}", found["counts"] | found["used"])
+        for name, problem in list(found["problems"].items())[:5]:
+            print(f"left out: {name}: {problem[:200]}")
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine offers: versions, cores, bfloat16, GPU, optional packages."""
@@ -152,6 +203,11 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
         print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
         for name in AUDIT:
             print(f"  {name.replace('_', ' '):<20}{_rate(audit['with_guard'][name]):<28}{_rate(audit['without_guard'][name])}")
+
+
+def _values(title: str, values: dict[str, Any]) -> None:
+    shown = [[name.replace("_", " "), f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"] for name, value in values.items()]
+    _table(title, ["what", "value"], shown)
 
 
 def _rate(value: Any) -> str:
