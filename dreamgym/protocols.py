@@ -5,7 +5,7 @@ Nothing here imports torch. Implementations are found by name in `llm/`, `envs/`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,10 +91,10 @@ class Chat(Protocol):
         seeds: Sequence[tuple[int, ...]] | None = None,
         response_format: Mapping[str, Any] | None = None,
         allow_truncated: bool = False,
-    ) -> Iterator[tuple[int, str | Exception]]:
+    ) -> Generator[tuple[int, str | Exception], None, None]:
         """Each reply as it comes, with its conversation's place; a ServerError stands in the place of a reply that will not come.
 
-        Conversations are taken one by one as there is room for them, so a caller ends the asking by ending them.
+        Conversations are taken one by one as there is room for them, so a caller ends the asking by ending them. `close` aborts.
         """
         ...
 

@@ -13,7 +13,7 @@ import fcntl
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -112,12 +112,13 @@ class _Asking(Generic[T]):
                 response_format=self.form,
                 allow_truncated=True,  # what was cut is kept, and read as far as it goes
             )
-            for place, said in replies:
-                i = sent[place]
-                self.purse.settle(i)
-                found[i] = self._result(i, attempt, said)
-                if self.note is not None:
-                    self.note(i, attempt, found[i])
+            with closing(replies):  # whatever ends the asking ends what is under way
+                for place, said in replies:
+                    i = sent[place]
+                    self.purse.settle(i)
+                    found[i] = self._result(i, attempt, said)
+                    if self.note is not None:
+                        self.note(i, attempt, found[i])
             if not sent:
                 return found | {i: Reply(None, "unaffordable", problem=f"max_cost={self.how.max_cost} is spent") for i in todo}
             todo = todo[len(sent) :]

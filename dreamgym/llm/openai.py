@@ -19,7 +19,7 @@ import itertools
 import math
 import os
 import queue
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -168,7 +168,7 @@ class OpenAIEngine(Tokenized, Queue):
         seeds: Sequence[tuple[int, ...]] | None = None,
         response_format: Mapping[str, Any] | None = None,
         allow_truncated: bool = False,
-    ) -> Iterator[tuple[int, str | Exception]]:
+    ) -> Generator[tuple[int, str | Exception], None, None]:
         """Replies to chats as they come, each with its conversation's place; the ServerError of one that failed for good is its reply.
 
         Conversations are taken as there is room for them (`concurrency`). What is under way when the caller stops listening is cancelled.

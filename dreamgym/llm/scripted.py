@@ -7,7 +7,7 @@ double of an instruct model behind a server (`protocols.Chat`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from dreamgym.llm._http import Usage
@@ -87,7 +87,7 @@ class ScriptedChat:
         seeds: Sequence[tuple[int, ...]] | None = None,
         response_format: Mapping[str, Any] | None = None,
         allow_truncated: bool = False,
-    ) -> Iterator[tuple[int, str | Exception]]:
+    ) -> Generator[tuple[int, str | Exception], None, None]:
         """One after the other, in order."""
         for i, messages in enumerate(conversations):
             self.asked.append(messages)

@@ -17,7 +17,7 @@ from dreamgym.runlog import read_trajectories, write_trajectories
 def annotate(chat: Chat, logs: Path, out: Path, config: AskConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Annotate the episodes of `logs` into `out`, or only say what that would take. The result is plain values, for machines.
 
-    Every reply is kept beside `out`, in `replies_path(out)`: the same call goes on where it was interrupted and asks only for what is missing.
+    Every reply is kept beside `out`, in `replies_path(out)`: the same call goes on where it was interrupted, and asks for what is missing.
     """
     if out.resolve() == logs.resolve():
         raise UsageError(f"--out is the file that is read: '{out}'. Give another path.")
