@@ -148,6 +148,46 @@ def annotate(
 
 
 @app.command()
+def judge(
+    run: Run,
+    base_url: BaseUrl,
+    model: Model,
+    n: Annotated[int, typer.Option("--n", min=1, help="Dreamed transitions to judge.")] = 100,
+    controls: Annotated[int, typer.Option(min=0, help="Real transitions, and as many corrupted ones, that are mixed in.")] = 30,
+    dreams: Annotated[str | None, typer.Option(help="Which of the run's episodes, such as dream-0050; by default the audit's.")] = None,
+    api_key_env: KeyEnv = "OPENAI_API_KEY",
+    price_input: PriceIn = 0.0,
+    price_output: PriceOut = 0.0,
+    max_dollars: MaxDollars = None,
+    max_tokens: MaxTokens = 1024,
+    form: Form = "json_schema",
+    concurrency: Concurrency = 16,
+    requests_per_minute: PerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    seed: Annotated[int, typer.Option(help="Draws the transitions and the order of the questions.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Let an instruct model score dreamed transitions, beside real and corrupted ones that say whether to believe it."""
+    from dreamgym.evals.judge import KINDS, QUESTIONS, JudgeConfig
+    from dreamgym.recipes import chat_host
+    from dreamgym.recipes.judge import judge_run
+
+    host = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
+    limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+    prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
+    how = chat_host.asking(max_tokens=max_tokens, format=form, max_cost=max_dollars)
+    with chat_host.opened(**host, **limits, **prices) as chat:
+        found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=dreams)
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = [[name, *(_score(found[kind][f"judge_{name}"]) for kind in KINDS)] for name in QUESTIONS]
+    _table(f"{found['judge']} on {found['dreams']}: 0 to 2, higher is better [95 % interval]", ["", *KINDS], rows)
+    print(f"controls: {found['controls']['reason'] or 'passed'}")
+    _values("agreement with the environment", found["agreement"]["dream"] | {"unreadable": found["judge_unreadable"], **found["used"]})
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine offers: versions, cores, bfloat16, GPU, optional packages."""
     from dreamgym.recipes.doctor import examine
@@ -205,9 +245,15 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
             print(f"  {name.replace('_', ' '):<20}{_rate(audit['with_guard'][name]):<28}{_rate(audit['without_guard'][name])}")
 
 
+def _score(value: dict[str, Any]) -> str:
+    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}] of {value['n']}" if value["n"] else "-"
+
+
 def _values(title: str, values: dict[str, Any]) -> None:
-    shown = [[name.replace("_", " "), f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"] for name, value in values.items()]
-    _table(title, ["what", "value"], shown)
+    def shown(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+
+    _table(title, ["what", "value"], [[name.replace("_", " "), shown(value)] for name, value in values.items()])
 
 
 def _rate(value: Any) -> str:
