@@ -104,6 +104,11 @@ PriceOut = Annotated[float, typer.Option(min=0, help="Dollars per million tokens
 MaxDollars = Annotated[float | None, typer.Option(min=0, help="Send no request that could take the cost above this; needs prices.")]
 MaxTokens = Annotated[int, typer.Option(min=16, help="Of one reply, thinking included.")]
 Form = Annotated[str, typer.Option("--format", help="What the host can be held to: json_schema, json_object or none.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Some hosted models take 1 only.")]
+Host = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE: any further option of the engine, such as timeout_s=60 or max_tokens_key=max_completion_tokens."),
+]
 Concurrency = Annotated[int, typer.Option(min=1, help="Requests under way at once.")]
 PerMinute = Annotated[int | None, typer.Option(help="The host's limit of requests per minute.")]
 TokensPerMinute = Annotated[int | None, typer.Option(help="The host's limit of tokens per minute.")]
@@ -120,10 +125,12 @@ def annotate(
     price_output: PriceOut = 0.0,
     max_dollars: MaxDollars = None,
     max_tokens: MaxTokens = 4096,
+    temperature: Temperature = 0.0,
     form: Form = "json_schema",
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
+    host: Host = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate of tokens and dollars, and send nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -131,11 +138,11 @@ def annotate(
     from dreamgym.recipes import chat_host
     from dreamgym.recipes.annotate import annotate as run
 
-    host = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
+    address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_host.asking(max_tokens=max_tokens, format=form, max_cost=max_dollars)
-    with chat_host.opened(**host, **limits, **prices) as chat:
+    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, format=form, max_cost=max_dollars)
+    with chat_host.opened(host or (), **address, **limits, **prices) as chat:
         found = run(chat, logs, out, how, dry_run=dry_run)
     if as_json:
         print(json.dumps(found))
@@ -160,10 +167,12 @@ def judge(
     price_output: PriceOut = 0.0,
     max_dollars: MaxDollars = None,
     max_tokens: MaxTokens = 1024,
+    temperature: Temperature = 0.0,
     form: Form = "json_schema",
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
+    host: Host = None,
     seed: Annotated[int, typer.Option(help="Draws the transitions and the order of the questions.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -172,11 +181,11 @@ def judge(
     from dreamgym.recipes import chat_host
     from dreamgym.recipes.judge import judge_run
 
-    host = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
+    address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_host.asking(max_tokens=max_tokens, format=form, max_cost=max_dollars)
-    with chat_host.opened(**host, **limits, **prices) as chat:
+    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, format=form, max_cost=max_dollars)
+    with chat_host.opened(host or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=dreams)
     if as_json:
         print(json.dumps(found))

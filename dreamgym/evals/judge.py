@@ -27,8 +27,8 @@ from pydantic import Field
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
 from dreamgym.evals._agreement import Interval, bootstrap, kappa, spearman
-from dreamgym.experience._chat_prompts import claim as shown_claim
 from dreamgym.experience.asking import AskConfig, Ledger, Reply, ask
+from dreamgym.experience.chat_prompts import claim as shown_claim
 from dreamgym.experience.json_chat import BadReply, Message, messages, number_in, read_object, text_in
 from dreamgym.protocols import Chat, Domain, Env
 from dreamgym.types import Trajectory, Transition

@@ -161,7 +161,8 @@ class Purse:
         self._held: dict[int, float] = {}
         if how.max_cost is not None and not usage.price_per_million_output:
             raise UsageError(
-                "A limit of money needs prices: give the model's price_per_million_input and price_per_million_output, or no limit."
+                "A limit of money needs prices: give the model's price_per_million_input and price_per_million_output "
+                "(--price-input, --price-output), or no limit."
             )
 
     def reserve(self, i: int, talk: Sequence[Message]) -> bool:
@@ -192,8 +193,13 @@ class Ledger:
         self.path = path
         self.accepted: dict[str, Any] = {}
         self.attempts: Counter[str] = Counter()
-        for record in read_jsonl(path) if path is not None else ():
-            self._take(record)
+        self._read()
+
+    def _read(self) -> None:
+        if self.path is not None:
+            self.attempts.clear()
+            for record in read_jsonl(self.path):
+                self._take(record)
 
     def note(self, key: str, name: str, attempt: int, reply: Reply[Any], value: Any) -> None:
         """Write one reply down. `value` is what was read, as JSON; None when it could not be."""
@@ -226,6 +232,7 @@ class Ledger:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RunDirError(f"Another process is filling '{self.path}'. Wait for it, stop it, or choose another file.") from error
+            self._read()  # what another process has added meanwhile
             yield
         finally:
             os.close(lock)

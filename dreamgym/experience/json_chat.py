@@ -17,7 +17,7 @@ Format = Literal["json_schema", "json_object", "none"]
 """What the host can be held to: a schema, any JSON object, or nothing but the words of the prompt."""
 
 Message = dict[str, str]
-MARKERS = re.compile(r"[<>]|\[(?=/?g?[A-Z_]{2,}\])")  # <|eot_id|>, </s>, <start_of_turn>; [INST], [/INST], [gMASK]
+MARKERS = re.compile(r"[<>]|\[(?=/?[a-z]?[A-Z_]{2,}\])")  # <|eot_id|>, </s>, <start_of_turn>; [INST], [/INST], [gMASK]
 FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 SHOWN = 200  # characters of a bad reply in a problem
 

@@ -1,7 +1,7 @@
 """The experience model without training: an instruct model behind a server, told in words what Eq. 4 asks for.
 
 It shares with the trained one (`model`) the replay buffer, the guard and the order of things (`dreaming`); the layout is JSON instead of
-markers (`json_chat`, `_chat_prompts`). A reply that cannot be read is asked for once more with the error named, and then is a failed
+markers (`json_chat`, `chat_prompts`). A reply that cannot be read is asked for once more with the error named, and then is a failed
 verdict. What does not fit into the context is left out in this order: the oldest steps of the history, then memories; each is counted. A
 state is never cut: one that does not fit is an error.
 """
@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
-from dreamgym.experience import _chat_prompts as prompts
+from dreamgym.experience import chat_prompts as prompts
 from dreamgym.experience.asking import AskConfig, Reply, ask
 from dreamgym.experience.dreaming import guarded, rows_of, unreadable
 from dreamgym.experience.guard import Guard

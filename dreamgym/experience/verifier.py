@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from dreamgym.config import Config
-from dreamgym.experience import _chat_prompts as prompts
+from dreamgym.experience import chat_prompts as prompts
 from dreamgym.experience.asking import AskConfig, Reply, ask
 from dreamgym.experience.json_chat import flag_in, messages, read_object, text_in
 from dreamgym.protocols import Chat

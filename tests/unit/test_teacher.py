@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -362,3 +366,30 @@ def test_the_command_refuses_what_costs_too_much_or_names_what_is_wrong(logs: Pa
     server.answer = prose
     code, _, err = run(monkeypatch, capsys, str(logs), "--out", str(logs) + ".out", *to)
     assert code == 2 and "No episode could be annotated. The first problem: unreadable: the reply is not one JSON object" in err
+
+
+def test_the_engines_own_options_can_be_given(logs: Path, server: FaultServer, monkeypatch: Any, capsys: Any):
+    to = [str(logs), "--out", str(logs) + ".out", "--base-url", server.url, "--model", "policy", "--temperature", "1"]
+    assert run(monkeypatch, capsys, *to, "--host", "max_tokens_key=max_completion_tokens", "--host", "retries=0")[0] == 0
+    sent = server.payloads("/v1/chat/completions")[0]
+    assert sent["max_completion_tokens"] == 4096 and "max_tokens" not in sent and sent["temperature"] == 1.0
+    assert "Did you mean 'timeout_s'" in run(monkeypatch, capsys, *to, "--host", "timeout=3")[2]
+    assert "Write NAME=VALUE" in run(monkeypatch, capsys, *to, "--host", "flavour=vllm")[2]
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(logs: Path, server: FaultServer):
+    out = logs.with_name("annotated.jsonl")
+    to = [str(logs), "--out", str(out), "--base-url", server.url, "--model", "policy", "--concurrency", "1", "--json"]
+    command = [sys.executable, "-m", "dreamgym.cli", "annotate", *to]
+    server.faults.extend([None, None, None, "hang"])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cli.__file__).parents[1])
+    until = time.monotonic() + 30
+    while len(server.paths()) < 4 and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "the same command goes on from here" in err
+    assert len(read_jsonl(out.with_name("annotated.replies.jsonl"))) == 3 and not out.exists()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(cli.__file__).parents[1])
+    assert json.loads(again.stdout)["counts"] == {"known": 3, "annotated": 5, "repaired": 0}, again.stderr
+    assert len(server.paths()) == 4 + 5
