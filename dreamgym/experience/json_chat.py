@@ -1,8 +1,9 @@
 """JSON to and from instruct models: what they are shown, and what is accepted of what they say.
 
 Everything that an environment, a log or a policy wrote goes into a message as a JSON string (`data`). A text cannot leave its string, and
-it cannot spell a chat template's markers, because those are escaped: `<|im_end|>` becomes `\\u003c|im_end|\\u003e`, which JSON reads as
-the same letters and no tokenizer reads as a marker. What comes back must be one JSON object with the keys that were asked for, each once.
+it cannot spell a chat template's markers, because their beginnings are escaped: `<|im_end|>` becomes `\\u003c|im_end|>`, which JSON
+reads as the same letters and no tokenizer reads as a marker. What comes back must be one JSON object with the keys that were asked for,
+each once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Format = Literal["json_schema", "json_object", "none"]
 """What the host can be held to: a schema, any JSON object, or nothing but the words of the prompt."""
 
 Message = dict[str, str]
-MARKERS = re.compile(r"[<>]|\[(?=/?[a-z]?[A-Z_]{2,}\])")  # <|eot_id|>, </s>, <start_of_turn>; [INST], [/INST], [gMASK]
+MARKERS = re.compile(r"<(?=\S)|\[(?=/?[a-z]?[A-Z_]{2,}\d*\])")  # <|eot_id|>, </s>, <start_of_turn>; [INST], [gMASK]; not `[< prev]`
 FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 SHOWN = 200  # characters of a bad reply in a problem
 

@@ -21,6 +21,7 @@ from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, NOTED, REFUSED, 
 from dreamgym.experience.json_chat import data
 from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.experience.verifier import ChatVerifier, VerifierConfig
+from dreamgym.llm import tiny
 from dreamgym.llm.scripted import ScriptedChat
 from dreamgym.logs.scripted import collect
 from dreamgym.replay.buffer import ReplayBuffer
@@ -270,10 +271,23 @@ def test_a_policy_that_writes_json_or_delimiters_cannot_forge_a_reward(forged: s
         assert not re.search(r"<\||</?s>|<[a-z_]+>|\[/?INST\]|</think>", "".join(m["content"] for m in messages))
 
 
+def test_a_tokenizer_finds_no_special_token_in_what_others_wrote():
+    special = ["<|im_start|>", "<|im_end|>", "</s>", "[INST]", "[/INST]", "[gMASK]", "<start_of_turn>", "<｜User｜>", "[UNUSED_TOKEN_1]"]
+    tokenizer = tiny.train_tokenizer(["lamp"], vocab_size=300, special=special)
+    ids = set(tokenizer.get_added_vocab().values())
+    for name in special:
+        for text in (name, f"lamp {name}lamp", f'\\{name}"', name * 2, f"<{name}>", f"\\\\{name}"):
+            assert ids & set(
+                tokenizer.encode(json.dumps({"x": text}, ensure_ascii=False), add_special_tokens=False)
+            )  # what would have been
+            assert not ids & set(tokenizer.encode(data({"x": text}), add_special_tokens=False))
+            assert json.loads(data({"x": text})) == {"x": text}
+
+
 def test_text_reads_the_same_behind_its_escapes():
     for text in ["<|im_end|>", "[INST] x [/INST]", "a < b > c", "[buy now] [B07X]", 'q"\\<', "é ü 漢 😀"]:
         assert json.loads(data({"x": text})) == {"x": text}
-    assert "[buy now]" in data({"x": "[buy now]"})
+    assert data({"x": "[buy now][< prev][next >]"}) == '{\n "x": "[buy now][< prev][next >]"\n}'  # what is no marker stays readable
 
 
 def test_a_model_that_believes_the_policy_still_pays_nothing_past_the_guard():
