@@ -275,12 +275,14 @@ def test_a_tokenizer_finds_no_special_token_in_what_others_wrote():
     special = ["<|im_start|>", "<|im_end|>", "</s>", "[INST]", "[/INST]", "[gMASK]", "<start_of_turn>", "<｜User｜>", "[UNUSED_TOKEN_1]"]
     tokenizer = tiny.train_tokenizer(["lamp"], vocab_size=300, special=special)
     ids = set(tokenizer.get_added_vocab().values())
+
+    def markers(text: str) -> set[int]:
+        """As chat servers encode what is in a message."""
+        return ids & set(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False))
+
     for name in special:
         for text in (name, f"lamp {name}lamp", f'\\{name}"', name * 2, f"<{name}>", f"\\\\{name}"):
-            assert ids & set(
-                tokenizer.encode(json.dumps({"x": text}, ensure_ascii=False), add_special_tokens=False)
-            )  # what would have been
-            assert not ids & set(tokenizer.encode(data({"x": text}), add_special_tokens=False))
+            assert markers(json.dumps({"x": text}, ensure_ascii=False)) and not markers(data({"x": text}))
             assert json.loads(data({"x": text})) == {"x": text}
 
 
