@@ -105,6 +105,7 @@ MaxDollars = Annotated[float | None, typer.Option(min=0, help="Send no request t
 MaxTokens = Annotated[int, typer.Option(min=16, help="Of one reply, thinking included.")]
 Form = Annotated[str, typer.Option("--format", help="What the host can be held to: json_schema, json_object or none.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Some hosted models take 1 only.")]
+Seeds = Annotated[bool, typer.Option("--seeds/--no-seeds", help="Whether requests carry a seed; some hosts refuse the field.")]
 Host = Annotated[
     list[str] | None,
     typer.Option(help="NAME=VALUE: any further option of the engine, such as timeout_s=60 or max_tokens_key=max_completion_tokens."),
@@ -126,6 +127,7 @@ def annotate(
     max_dollars: MaxDollars = None,
     max_tokens: MaxTokens = 4096,
     temperature: Temperature = 0.0,
+    seeds: Seeds = True,
     form: Form = "json_schema",
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
@@ -141,7 +143,7 @@ def annotate(
     address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, format=form, max_cost=max_dollars)
+    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
     with chat_host.opened(host or (), **address, **limits, **prices) as chat:
         found = run(chat, logs, out, how, dry_run=dry_run)
     if as_json:
@@ -168,6 +170,7 @@ def judge(
     max_dollars: MaxDollars = None,
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = 0.0,
+    seeds: Seeds = True,
     form: Form = "json_schema",
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
@@ -184,7 +187,7 @@ def judge(
     address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, format=form, max_cost=max_dollars)
+    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
     with chat_host.opened(host or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=dreams)
     if as_json:

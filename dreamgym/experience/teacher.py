@@ -48,7 +48,8 @@ class ScriptedTeacher:
 @dataclass(frozen=True)
 class Estimate:
     """What annotating would take. `cost` and the tokens are a guess at the likely; `cost_at_most` is for replies that are all as long as
-    they may be and are all asked for twice. Costs are in the currency of the prices, and 0 where no prices were given.
+    they may be and are all asked for twice. A model that thinks before it writes uses more than is likely, and never more than that. Costs
+    are in the currency of the prices, and 0 where no prices were given.
     """
 
     trajectories: int

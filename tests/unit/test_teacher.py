@@ -288,6 +288,16 @@ def test_no_request_is_sent_that_might_exceed_the_limit():
     assert chat.usage.cost <= limit and "max_cost" in teacher.problems[LOGS[-1].id]
 
 
+def test_requests_under_way_count_as_if_they_cost_all_they_may(host: Any, server: FaultServer):
+    server.delay = 0.05
+    engine = host(concurrency=8)
+    dearest = ChatTeacher(engine, config=AskConfig(max_tokens=1000)).estimate(LOGS).cost_at_most / 2 / 8
+    teacher = ChatTeacher(engine, config=AskConfig(max_tokens=1000, max_cost=3 * dearest))
+    written = teacher.annotate(LOGS)
+    assert server.most_in_flight < 8 and engine.usage.cost <= 3 * dearest
+    assert len(written) == 8  # as cheap replies come in, what was held back is free again
+
+
 def test_a_limit_without_prices_is_refused():
     with pytest.raises(UsageError, match="A limit of money needs prices"):
         ChatTeacher(ScriptedChat(good), config=AskConfig(max_cost=1.0)).annotate(LOGS)
@@ -370,8 +380,9 @@ def test_the_command_refuses_what_costs_too_much_or_names_what_is_wrong(logs: Pa
 
 def test_the_engines_own_options_can_be_given(logs: Path, server: FaultServer, monkeypatch: Any, capsys: Any):
     to = [str(logs), "--out", str(logs) + ".out", "--base-url", server.url, "--model", "policy", "--temperature", "1"]
-    assert run(monkeypatch, capsys, *to, "--host", "max_tokens_key=max_completion_tokens", "--host", "retries=0")[0] == 0
+    assert run(monkeypatch, capsys, *to, "--host", "max_tokens_key=max_completion_tokens", "--host", "retries=0", "--no-seeds")[0] == 0
     sent = server.payloads("/v1/chat/completions")[0]
+    assert "seed" not in sent
     assert sent["max_completion_tokens"] == 4096 and "max_tokens" not in sent and sent["temperature"] == 1.0
     assert "Did you mean 'timeout_s'" in run(monkeypatch, capsys, *to, "--host", "timeout=3")[2]
     assert "Write NAME=VALUE" in run(monkeypatch, capsys, *to, "--host", "flavour=vllm")[2]
