@@ -5,7 +5,7 @@ Nothing here imports torch. Implementations are found by name in `llm/`, `envs/`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,6 +54,48 @@ class LLM(Protocol):
 
     def release(self, sessions: Sequence[str]) -> None:
         """Free what is kept for these sessions; unknown names are ignored."""
+        ...
+
+
+class Meter(Protocol):
+    """What a chat model was used for so far, and what that costs: see `llm.openai.Usage`."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def lost_tokens(self) -> int: ...
+    @property
+    def price_per_million_input(self) -> float: ...
+    @property
+    def price_per_million_output(self) -> float: ...
+    @property
+    def cost(self) -> float: ...
+
+
+class Chat(Protocol):
+    """An instruct model that answers chats in text, for teachers, judges and prompted experience models. None of its words are tokens."""
+
+    model: str
+
+    @property
+    def usage(self) -> Meter: ...
+
+    def replies(
+        self,
+        conversations: Iterable[Sequence[Mapping[str, Any]]],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seeds: Sequence[tuple[int, ...]] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        allow_truncated: bool = False,
+    ) -> Generator[tuple[int, str | Exception], None, None]:
+        """Each reply as it comes, with its conversation's place; a ServerError stands in the place of a reply that will not come.
+
+        Conversations are taken one by one as there is room for them, so a caller ends the asking by ending them. `close` aborts.
+        """
         ...
 
 
@@ -175,6 +217,22 @@ class ExperienceModel(Protocol):
     def predict(self, queries: Sequence[Query]) -> list[Prediction]: ...
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]: ...
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None: ...
+
+
+class Teacher(Protocol):
+    """Explains logged episodes: the R* of Eq. 5."""
+
+    def annotate(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """The trajectories with a reasoning trace on every transition, in order; those that could not be annotated are left out."""
+        ...
+
+
+class Verifier(Protocol):
+    """A second opinion on what an experience model claims."""
+
+    def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
+        """A verdict per (instruction, history, claim), in order; None where no opinion could be had."""
+        ...
 
 
 class Curriculum(Protocol):

@@ -27,11 +27,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dreamgym.errors import DreamGymError, InvariantError, RunDirError
+from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 FORMAT = 1
 MARKER, CONFIG, PHASES, SUMMARY, LOCK = "dreamgym.json", "config.toml", "phases.json", "summary.json", ".lock"
+LOGS = "episodes/logs.jsonl"
 TUPLE = "__tuple__"  # in the free-form `goal` and `info`, a tuple is written {"__tuple__": [...]}, so that it comes back as one
 T = TypeVar("T")
 
@@ -107,8 +108,7 @@ class RunDir:
 
     def episodes(self, name: str, trajectories: Iterable[Trajectory], *, completions: bool = True) -> Path:
         """Write `episodes/<name>.jsonl`, replacing it. Without `completions`, sampled tokens are left out: smaller, not trainable."""
-        lines = (json.dumps(trajectory_to_json(t, completions=completions), ensure_ascii=False) + "\n" for t in trajectories)
-        return self.write_atomic(f"episodes/{_file_name(name)}.jsonl", "".join(lines))
+        return self.write_atomic(f"episodes/{_file_name(name)}.jsonl", _lines_of(trajectories, completions))
 
     def read_episodes(self, name: str) -> list[Trajectory]:
         """The trajectories of `episodes/<name>.jsonl`, equal to those that were written; none when it does not exist."""
@@ -235,6 +235,39 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, completions: bool = True) -> None:
+    """Write episodes to a file of their own, in the format of a run's, replacing it whole."""
+    write_atomic(path, _lines_of(trajectories, completions))
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """The episodes of a file that somebody names. UsageError, with the line, for whatever is not one: nothing is left out silently."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UsageError(f"Cannot read '{path}': {error.strerror}. Give a JSON Lines file of episodes, such as RUN/{LOGS}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"'{path}' is not UTF-8 text: {error}. Give a JSON Lines file of episodes, such as RUN/{LOGS}.") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(trajectory_from_json(json.loads(line)))
+        except ValueError as error:
+            raise UsageError(
+                f"Line {number} of '{path}' is not JSON: {error}. Was it cut off? Restore the file, or remove that line."
+            ) from error
+        except (KeyError, TypeError, AttributeError, UsageError) as error:
+            raise UsageError(
+                f"Line {number} of '{path}' is no episode ({type(error).__name__}: {error}). "
+                f"Expected what a run writes, such as a line of RUN/{LOGS}."
+            ) from error
+    if not found:
+        raise UsageError(f"'{path}' holds no episode. Give a JSON Lines file of episodes, such as RUN/{LOGS}.")
+    return found
+
+
 def trajectory_to_json(trajectory: Trajectory, *, completions: bool = True) -> dict[str, Any]:
     """A trajectory as plain JSON values. `trajectory_from_json` gives an equal one back, but for completions left out."""
     return {
@@ -288,6 +321,10 @@ def _turn_from_json(record: Mapping[str, Any]) -> Turn:
         sampled: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in completion.items()}
         completion = Completion(**sampled)
     return Turn(Transition(**values), completion)
+
+
+def _lines_of(trajectories: Iterable[Trajectory], completions: bool) -> str:
+    return "".join(json.dumps(trajectory_to_json(t, completions=completions), ensure_ascii=False) + "\n" for t in trajectories)
 
 
 def _flat(record: Any, *without: str) -> dict[str, Any]:

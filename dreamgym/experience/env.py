@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dreamgym.errors import UsageError
-from dreamgym.experience.guard import DISPUTED
+from dreamgym.experience.dreaming import UNREADABLE
+from dreamgym.experience.guard import masked
 from dreamgym.protocols import Domain, ExperienceModel
 from dreamgym.types import Action, Observation, Prediction, Query, StepResult, Task, Transition
 
@@ -65,10 +66,10 @@ class DreamBatch:
             "raw_reward": prediction.raw_reward,
             "by_rule": prediction.by_rule,
         }
-        if prediction.verdict.reasons == ("unreadable answer",):
+        if prediction.verdict.reasons == UNREADABLE:
             info["error"] = f"the experience model's answer could not be read: {prediction.raw[:200]!r}"
-        if prediction.verdict.reasons == (DISPUTED,):
-            info["error"] = f"masked by the guard: {DISPUTED}"
+        if reason := masked(prediction.verdict):
+            info["error"] = f"masked by the guard: {reason}"
         if not query.state.text:
             info["error"] = "the experience model's first state could not be read"
         return StepResult(prediction.next_state, prediction.reward, prediction.terminated, at_horizon and not prediction.terminated, info)

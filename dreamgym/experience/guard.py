@@ -7,20 +7,26 @@ Two rules stand between the experience model and the policy, both the Domain's, 
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
   instruction asks for.
 
+A second opinion (`SecondOpinion`, off by default) may follow the rules: a `Verifier`, such as another model, looks at what they let pass.
+
 The guard only ever lowers a reward. Its verdicts travel with the transition, and the replay buffer admits only what passed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from dreamgym.config import Config
-from dreamgym.protocols import Domain
+from dreamgym.protocols import Domain, Verifier
 from dreamgym.types import Prediction, Query, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
 DISPUTED = "the model says failure, and the state shows every requirement met"
+DISAGREED = "a second opinion disagrees"
+REFUSED, NOTED = "refused by a second opinion", "doubted by a second opinion"
 
 
 class GuardConfig(Config):
@@ -32,11 +38,22 @@ class GuardConfig(Config):
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
 
 
-class Guard:
-    """Applies the rules of a Domain and counts what it did."""
+@dataclass(frozen=True)
+class SecondOpinion:
+    """Who else looks at a prediction, at which, and what their disagreement does: `mask` leaves the episode out, `zero` takes the reward
+    and keeps the step out of memory, `keep` only writes the reasons down.
+    """
 
-    def __init__(self, domain: Domain, config: GuardConfig | None = None) -> None:
-        self.domain, self.config = domain, config or GuardConfig()
+    verifier: Verifier
+    on_disagreement: Literal["mask", "zero", "keep"] = "mask"
+    of: Literal["ends", "all"] = "ends"  # predictions that pay or end the episode, or every one
+
+
+class Guard:
+    """Applies the rules of a Domain, asks for a second opinion where there is one, and counts what it did."""
+
+    def __init__(self, domain: Domain, config: GuardConfig | None = None, second: SecondOpinion | None = None) -> None:
+        self.domain, self.config, self.second = domain, config or GuardConfig(), second
         self.counts: Counter[str] = Counter()
 
     def before(self, query: Query) -> Prediction | None:
@@ -51,7 +68,7 @@ class Guard:
         self.counts["asked"] += 1
         if not self.config.grounding:
             return prediction
-        claim = Transition(query.state, query.action, prediction.next_state, prediction.reward, prediction.terminated, prediction.reasoning)
+        claim = _claim(query, prediction)
         if prediction.reward <= 0:
             return self._dispute(query, claim, prediction) if prediction.terminated and self.config.mask_disputed else prediction
         verdict = self.domain.check(query.task.instruction, query.history, claim)
@@ -67,9 +84,40 @@ class Guard:
             raw=prediction.raw,
         )
 
+    def review(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> list[Prediction]:
+        """`after` for each, in order, and then the second opinion on what the rules let pass, asked for all of them at once."""
+        judged = [self.after(query, prediction) for query, prediction in zip(queries, predictions, strict=True)]
+        if self.second is None:
+            return judged
+        chosen = [i for i, p in enumerate(judged) if p.verdict.passed and (self.second.of == "all" or p.terminated or p.reward > 0)]
+        cases = [(queries[i].task.instruction, queries[i].history, _claim(queries[i], judged[i])) for i in chosen]
+        for i, opinion in zip(chosen, self.second.verifier.verify(cases) if cases else [], strict=True):
+            self.counts["no_opinion" if opinion is None else "agreed" if opinion.passed else "disagreed"] += 1
+            if opinion is not None and not opinion.passed:
+                judged[i] = self._doubted(judged[i], opinion, self.second.on_disagreement)
+        return judged
+
+    @staticmethod
+    def _doubted(prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:
+        """A prediction that a second opinion does not believe, with both sides' reasons."""
+        if how == "keep":
+            return replace(prediction, verdict=Verdict(True, (*prediction.verdict.reasons, NOTED, *opinion.reasons)))
+        verdict = Verdict(False, (DISAGREED if how == "mask" else REFUSED, *opinion.reasons))
+        return replace(prediction, reward=min(prediction.reward, 0.0), verdict=verdict)
+
     def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
         """A failure whose state shows a success is disputed: still a failure, with a verdict that keeps it out of training and memory."""
         if not self.domain.check(query.task.instruction, query.history, replace(claim, reward=1.0)).passed:
             return prediction
         self.counts["failure_disputed"] += 1
         return replace(prediction, verdict=Verdict(False, (DISPUTED,)))
+
+
+def masked(verdict: Verdict) -> str:
+    """Why the guard leaves the whole episode out; "" when it does not."""
+    return verdict.reasons[0] if verdict.reasons[:1] in ((DISPUTED,), (DISAGREED,)) else ""
+
+
+def _claim(query: Query, prediction: Prediction) -> Transition:
+    """What the prediction says happened."""
+    return Transition(query.state, query.action, prediction.next_state, prediction.reward, prediction.terminated, prediction.reasoning)

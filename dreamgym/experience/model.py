@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from dreamgym.config import Config
+from dreamgym.experience.dreaming import guarded, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
@@ -62,22 +63,8 @@ class ExperienceModel:
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One guarded prediction per query, in order. An unreadable answer is a failed verdict and leaves the state as it was."""
-        answers = [self.guard.before(query) for query in queries]
-        asked = [i for i, answer in enumerate(answers) if answer is None]
-        memories = self._retrieve([queries[i] for i in asked])
-        prompts = [self._prompt(queries[i], found) for i, found in zip(asked, memories, strict=True)]
-        sampling = self._sampling(self.config.temperature, grammar(self.config.pieces) if self.config.structured else "")
-        completions = self.llm.generate(
-            [
-                Request(ids, sampling, (self.seed, *queries[i].key), f"dream/{queries[i].key[:2]}")
-                for i, ids in zip(asked, prompts, strict=True)
-            ]
-        )
-        for i, completion, found in zip(asked, completions, memories, strict=True):
-            rows = tuple(neighbour.memory.row for neighbour in found)
-            answers[i] = self.guard.after(queries[i], self._read(queries[i], completion.ids, rows))
-        predictions = [answer for answer in answers if answer is not None]
-        self._remember(queries, predictions, {i: found for i, found in zip(asked, memories, strict=True)})
+        predictions, memories = guarded(self.guard, self.replay, self.config.k, queries, self._ask)
+        self._remember(queries, predictions, memories)
         return predictions
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
@@ -97,17 +84,17 @@ class ExperienceModel:
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:
         return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, grammar=rules)
 
-    def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
-        """Top-k memories per query. An action that names nothing in the state has no precedent worth showing: none, as in training."""
-        wanted = [
-            i for i, q in enumerate(queries) if self.config.k and self.guard.domain.admissible(q.state, q.history, q.action) is not False
+    def _ask(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Prediction]:
+        """One generation for all; what is written is read, and not yet judged."""
+        prompts = [self._prompt(query, found) for query, found in zip(queries, memories, strict=True)]
+        sampling = self._sampling(self.config.temperature, grammar(self.config.pieces) if self.config.structured else "")
+        completions = self.llm.generate(
+            [Request(ids, sampling, (self.seed, *query.key), f"dream/{query.key[:2]}") for query, ids in zip(queries, prompts, strict=True)]
+        )
+        return [
+            self._read(query, completion.ids, rows_of(found))
+            for query, completion, found in zip(queries, completions, memories, strict=True)
         ]
-        found: list[list[Neighbour]] = [[] for _ in queries]
-        if wanted:
-            states, actions = [queries[i].state.text for i in wanted], [queries[i].action for i in wanted]
-            for i, row in zip(wanted, self.replay.search(states, actions, k=self.config.k, env=queries[0].task.env), strict=True):
-                found[i] = row
-        return found
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
         asked = Step(_open(query), self._briefs(found))
@@ -123,7 +110,7 @@ class ExperienceModel:
         answer = parse(self.words, ids, self.config.pieces)
         if answer is None:
             self.counts["unreadable"] += 1
-            return Prediction("", query.state, 0.0, False, Verdict(False, ("unreadable answer",)), rows, raw=self.words.decode(ids))
+            return unreadable(query, rows, self.words.decode(ids))
         self.counts["repaired" if answer.repaired else "clean"] += 1
         return Prediction(
             answer.reasoning, Observation(answer.state), answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward

@@ -2,7 +2,8 @@
 
 `OpenAIEngine` implements `protocols.LLM`: prompts go out as token ids, and the ids that were sampled come back with their
 log-probabilities, so that they can be trained on. A host that returns text only (flavour "chat": hosted models, `transformers serve`)
-cannot serve `generate`, and says so; `complete` gives its replies, for teachers and judges. `publish_weights` moves new weights over.
+cannot serve `generate`, and says so; `complete` and `replies` give its replies, for teachers and judges. `publish_weights` moves new
+weights over.
 
 `_http` asks and retries, `_limits` paces, `_flavours` knows what each server says, `_sync` publishes weights.
 
@@ -18,7 +19,7 @@ import itertools
 import math
 import os
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,43 @@ class OpenAIEngine(Tokenized, Queue):
             for one in work:
                 one.cancel()
             raise
+
+    def replies(
+        self,
+        conversations: Iterable[Sequence[Mapping[str, Any]]],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seeds: Sequence[tuple[int, ...]] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        allow_truncated: bool = False,
+    ) -> Generator[tuple[int, str | Exception], None, None]:
+        """Replies to chats as they come, each with its conversation's place; the ServerError of one that failed for good is its reply.
+
+        Conversations are taken as there is room for them (`concurrency`). What is under way when the caller stops listening is cancelled.
+        """
+        done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        under_way: dict[int, Future[str]] = {}
+        waiting = enumerate(conversations)
+        try:
+            while True:
+                for i, chat in itertools.islice(waiting, self.config.concurrency - len(under_way)):
+                    self._check_rate(max_tokens + sum(len(str(message.get("content", ""))) for message in chat) // 4)
+                    seed = seeds[i] if seeds else None
+                    future = self.client.start(self._reply(chat, max_tokens, temperature, seed, response_format, allow_truncated))
+                    under_way[i] = future
+                    future.add_done_callback(functools.partial(_put, done, i))
+                if not under_way:
+                    return
+                i = done.get()
+                try:
+                    reply: str | Exception = under_way.pop(i).result()
+                except ServerError as error:
+                    reply = error
+                yield i, reply
+        finally:
+            for future in under_way.values():
+                future.cancel()
 
     async def _reply(
         self,
@@ -329,6 +367,10 @@ class OpenAIEngine(Tokenized, Queue):
             raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")
 
 
+def _put(done: queue.SimpleQueue[int], i: int, _: Future[str]) -> None:
+    done.put(i)
+
+
 def _ids(prompt: Sequence[int]) -> tuple[int, ...]:
     """Plain integers: a prompt may be an array, and JSON knows none."""
     return tuple(int(token) for token in prompt)
@@ -350,7 +392,8 @@ def _reply_in(body: Any, max_tokens: int, allow_truncated: bool) -> tuple[str, T
     except (KeyError, IndexError, TypeError) as error:
         raise TryAgain(f"its answer is no chat completion: {body!r:.200}", status=200) from error
     if not isinstance(text, str):
-        raise ServerError(f"The reply has no text: {choice['message']!r:.200} Expected content; a refusal or a tool call is no reply.")
+        said = f"The reply has no text: {choice['message']!r:.200} Expected content; a refusal or a tool call is no reply."
+        raise ServerError(said, status=200)
     if finish == "length" and not allow_truncated:
         raise ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it, or pass allow_truncated=True.")
     usage = body.get("usage") or {}

@@ -122,4 +122,42 @@ METRICS: dict[str, dict[str, Metric]] = {
         "loss_task": Metric("nats/token", "on varied instructions", "near 0: they are copied"),
         "done": Metric("share", "of the phase's budget of epochs or seconds", "-"),
     },
+    "Judge": {
+        "judge_consistency": Metric(
+            "0 to 2",
+            "mean score of a language model's judgement: next state, reward and end follow from task, history, state and action; "
+            "with a 95 % bootstrap interval, for dreamed, real and corrupted transitions apart",
+            "dreamed transitions score like corrupted ones",
+        ),
+        "judge_diversity": Metric("0 to 2", "the same: the next state moves on as the action calls for", "below the real transitions'"),
+        "judge_informativeness": Metric(
+            "0 to 2", "the same: the next state holds what the agent needs for its next decision", "below the real transitions'"
+        ),
+        "judge_hallucination": Metric(
+            "0 to 2", "the same: nothing is made up, and 2 is best; an action that cannot work fails", "below the real transitions'"
+        ),
+        "judge_difference": Metric(
+            "0 to 2",
+            "consistency and hallucination together, real minus corrupted transitions",
+            "its interval holds 0: the judge is blind, and its scores of the dream mean nothing",
+        ),
+        "judge_above": Metric(
+            "share", "chance that the judge puts a real transition above a corrupted one; ties count half", "below 0.8; 0.5 is guessing"
+        ),
+        "judge_relative": Metric(
+            "share", "where the dream's scores lie between corrupted (0) and real (1); none when the controls fail", "below 0.8"
+        ),
+        "judge_spearman": Metric(
+            "-1 to 1", "rank correlation of the judge with whether the environment would have done exactly that", "below 0.5"
+        ),
+        "judge_kappa": Metric(
+            "-1 to 1",
+            "agreement beyond chance of 'full marks in consistency and hallucination' with exactness in the environment",
+            "below 0.5",
+        ),
+        "judge_retest": Metric(
+            "share", "scores that stay the same when the questions are put in the opposite order", "below 0.8: position decides"
+        ),
+        "judge_unreadable": Metric("replies", "transitions without scores, after asking twice", "more than a few"),
+    },
 }

@@ -35,6 +35,7 @@ class FaultServer:
         self.encode = encode
         self.faults: deque[Any] = deque()
         self.script: Callable[[list[int]], list[int]] | None = None  # prompt -> ids, in place of the model
+        self.answer: Callable[[list[dict[str, Any]]], str] | None = None  # messages -> reply, in place of the chat API's echo
         self.delay = 0.0
         self.weights = {"policy": 0}  # served name -> weights
         self.loads = True  # False: says that it loads, and does not
@@ -204,6 +205,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def chat(self, body: Any) -> Any:
         asked = body["messages"][-1]["content"]
+        if self.owner.answer is not None:
+            said = self.owner.answer(body["messages"])
+            text = "".join(message["content"] for message in body["messages"])
+            counts = usage(text.encode()[::4], said.encode()[::4])  # four bytes are a token
+            return {"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}], "usage": counts}
         message = {"role": "assistant", "content": f"You said {asked}"}
         return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage(list(asked), [1, 2])}
 

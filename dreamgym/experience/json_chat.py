@@ -1,0 +1,134 @@
+"""JSON to and from instruct models: what they are shown, and what is accepted of what they say.
+
+Everything that an environment, a log or a policy wrote goes into a message as a JSON string (`data`). A text cannot leave its string, and
+it cannot spell a chat template's markers, because their beginnings are escaped: `<|im_end|>` becomes `\\u003c|im_end|>`, which JSON
+reads as the same letters and no tokenizer reads as a marker. What comes back must be one JSON object with the keys that were asked for,
+each once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+Format = Literal["json_schema", "json_object", "none"]
+"""What the host can be held to: a schema, any JSON object, or nothing but the words of the prompt."""
+
+Message = dict[str, str]
+MARKERS = re.compile(r"<(?=\S)|\[(?=/?[a-z]?[A-Z_]{2,}\d*\])")  # <|eot_id|>, </s>, <start_of_turn>; [INST], [gMASK]; not `[< prev]`
+FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+SHOWN = 200  # characters of a bad reply in a problem
+
+
+class BadReply(Exception):
+    """A reply that cannot be used. Its text says what was expected, in words that the model can be told."""
+
+
+def data(value: Any) -> str:
+    """`value` as JSON in which text stands for itself only: it ends no string, and spells no marker of any chat template."""
+    return unmarked(json.dumps(value, ensure_ascii=False, indent=1))
+
+
+def unmarked(text: str) -> str:
+    """The text with its markers escaped as JSON escapes letters: within a JSON string it still reads the same."""
+    return MARKERS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", clean(text))
+
+
+def clean(text: str) -> str:
+    """The text without half characters (lone surrogates), which no file and no server takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def messages(system: str, value: Any) -> list[Message]:
+    """A chat: what the model is to do, in our words, and what it is to do it with, as data."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": data(value)}]
+
+
+def response_format(kind: Format, name: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What holds a host to an object of exactly these properties."""
+    if kind == "none":
+        return None
+    if kind == "json_object":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema(properties)}}
+
+
+def schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object that has all of these properties and no others."""
+    return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
+
+
+def read_object(reply: str, keys: Sequence[str]) -> dict[str, Any]:
+    """The JSON object that a reply consists of. Thinking before it and one code fence around it are taken off; BadReply for anything else.
+
+    An object inside prose is not looked for: it might be a text of somebody else that the model only repeats.
+    """
+    said = reply.strip()
+    if not said.startswith(("{", "`")) and "</think>" in said:
+        said = said.partition("</think>")[2].strip()
+    if fence := FENCE.fullmatch(said):
+        said = fence[1]
+    try:
+        found = json.loads(said, object_pairs_hook=_once_each, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise BadReply(f"the reply is not one JSON object alone ({error}); it begins {clean(said)[:SHOWN]!r}") from error
+    if not isinstance(found, dict):
+        raise BadReply(f"the reply is a JSON {type(found).__name__}, not an object with the keys {', '.join(keys)}")
+    if missing := [key for key in keys if key not in found]:
+        raise BadReply(f"the key '{missing[0]}' is missing; the object has exactly the keys {', '.join(keys)}")
+    if more := [key for key in found if key not in keys]:
+        raise BadReply(f"the key '{clean(more[0])[:40]}' was not asked for; the object has exactly the keys {', '.join(keys)}")
+    return found
+
+
+def text_in(found: Mapping[str, Any], key: str) -> str:
+    """A string with something in it, without white space around it."""
+    value = found.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise BadReply(f"'{key}' is {_shown(value)}; it must be a string that says something")
+    return clean(value.strip())
+
+
+def number_in(found: Mapping[str, Any], key: str) -> float:
+    """A finite number."""
+    value = found.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadReply(f"'{key}' is {_shown(value)}; it must be a number")
+    return float(value)
+
+
+def flag_in(found: Mapping[str, Any], key: str) -> bool:
+    """true or false."""
+    value = found.get(key)
+    if not isinstance(value, bool):
+        raise BadReply(f"'{key}' is {_shown(value)}; it must be true or false")
+    return value
+
+
+def about_tokens(text: str, *, bytes_per_token: float = 4.0) -> int:
+    """A guess at the tokens of a text. Four bytes a token suit English; two are a safe side for numbers and names."""
+    return math.ceil(len(text.encode("utf-8", "replace")) / bytes_per_token)
+
+
+def tokens_of(chat: Sequence[Mapping[str, Any]], *, bytes_per_token: float = 4.0) -> int:
+    """A guess at the tokens of a chat, with a few around each message."""
+    return sum(about_tokens(str(message["content"]), bytes_per_token=bytes_per_token) + 6 for message in chat)
+
+
+def _shown(value: Any) -> str:
+    return clean(json.dumps(value))[:60]
+
+
+def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that stands twice has two meanings: which one counts would be a matter of taste."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,172 @@
+"""Teachers: who writes the reasoning traces that the experience model learns from (R* of Eq. 5).
+
+`ScriptedTeacher` lets the environment's Domain explain each step: free, and the default. `ChatTeacher` asks an instruct model about whole
+episodes, outcome included. It keeps every reply in a file, so that nothing is paid for twice: the same call goes on where it stopped.
+
+    teacher = ChatTeacher(plugins.make("llm", "openai", base_url=..., model=..., flavour="chat"), Path("replies.jsonl"))
+    print(teacher.estimate(trajectories))
+    annotated = teacher.annotate(trajectories)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dreamgym.experience import _teacher_prompts as prompts
+from dreamgym.experience._teacher_prompts import Annotation
+from dreamgym.experience.asking import AskConfig, Ledger, Reply, ask
+from dreamgym.experience.json_chat import tokens_of
+from dreamgym.protocols import Chat, Domain
+from dreamgym.types import Trajectory, Transition, Turn
+
+LIKELY, AT_MOST = 4.0, 2.0  # bytes per token
+
+
+class ScriptedTeacher:
+    """Lets a Domain explain every step. Implements `protocols.Teacher`."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def annotate(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """All of them, each transition explained in the light of those before it."""
+        return [self._explained(trajectory) for trajectory in trajectories]
+
+    def _explained(self, trajectory: Trajectory) -> Trajectory:
+        past: list[Transition] = []
+        for transition in trajectory.transitions:
+            bare = replace(transition, reasoning="")
+            past.append(replace(bare, reasoning=self.domain.explain(trajectory.task, past, bare)))
+        return _with(trajectory, past)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What annotating would take. `cost` and the tokens are a guess at the likely; `cost_at_most` is for replies that are all as long as
+    they may be and are all asked for twice. A model that thinks before it writes uses more than is likely, and never more than that. Costs
+    are in the currency of the prices, and 0 where no prices were given.
+    """
+
+    trajectories: int
+    done: int  # annotated before, so free
+    left_out: int  # without a step, or broken: never asked about
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+    cost_at_most: float
+
+
+class ChatTeacher:
+    """Asks an instruct model to explain whole episodes. Implements `protocols.Teacher`.
+
+    `counts` says what became of the trajectories: annotated (new), known (from the file), repaired (those of the new that were asked for
+    twice), and, left out of the result: unreadable, failed, unaffordable, empty, broken. Without a file, replies are kept in memory only.
+    """
+
+    def __init__(self, chat: Chat, replies: Path | None = None, config: AskConfig | None = None, *, seed: int = 0) -> None:
+        self.chat, self.config, self.seed = chat, config or AskConfig(), seed
+        self.ledger = Ledger(replies)
+        self.counts: Counter[str] = Counter()
+        self.problems: dict[str, str] = {}  # trajectory id -> why it has no annotation
+
+    def estimate(self, trajectories: Sequence[Trajectory]) -> Estimate:
+        """Tokens and money that `annotate` would use, from the lengths of the texts."""
+        sound = [t for t in trajectories if _flaw(t) is None]
+        new = {key: t for t in sound if (key := self._key(t)) not in self.ledger.accepted}
+        prompts_in = sum(tokens_of(prompts.question(t), bytes_per_token=LIKELY) for t in new.values())
+        out = sum(min(self.config.max_tokens, prompts.TOKENS_BESIDE + prompts.TOKENS_PER_STEP * len(t.turns)) for t in new.values())
+        longest = self.config.max_tokens
+        most_in = sum(2 * tokens_of(prompts.question(t), bytes_per_token=AT_MOST) + longest + 200 for t in new.values())
+        return Estimate(
+            trajectories=len(trajectories),
+            done=sum(self._key(t) in self.ledger.accepted for t in sound),
+            left_out=len(trajectories) - len(sound),
+            requests=len(new),
+            prompt_tokens=prompts_in,
+            completion_tokens=out,
+            cost=self._cost(prompts_in, out),
+            cost_at_most=self._cost(most_in, 2 * longest * len(new)),
+        )
+
+    def annotate(self, trajectories: Sequence[Trajectory], *, watch: Callable[[int, str], None] | None = None) -> list[Trajectory]:
+        """The trajectories with the model's reasoning, in order, without those that could not be had (`counts`, `problems`).
+
+        `watch(finished, note)` hears of progress. ServerError when the server fails for good; what was annotated until then is kept.
+        """
+        with self.ledger.owned():
+            asked = self._missing(trajectories)
+            self._ask(asked, watch or (lambda finished, said: None))
+        return [self._annotated(t) for t in trajectories if _flaw(t) is None and self._key(t) in self.ledger.accepted]
+
+    def _missing(self, trajectories: Sequence[Trajectory]) -> dict[str, Trajectory]:
+        """What must be asked about, once for each content; what is known or cannot be asked about is counted."""
+        missing: dict[str, Trajectory] = {}
+        for trajectory in trajectories:
+            if flaw := _flaw(trajectory):
+                self.counts[flaw] += 1
+                self.problems[trajectory.id] = f"{flaw}: {trajectory.error or 'it has no step'}"
+            elif (key := self._key(trajectory)) in self.ledger.accepted:
+                self.counts["known"] += 1
+            else:
+                missing.setdefault(key, trajectory)
+        return missing
+
+    def _ask(self, missing: dict[str, Trajectory], watch: Callable[[int, str], None]) -> None:
+        keys, episodes = list(missing), list(missing.values())
+
+        def read(i: int, text: str) -> Annotation:
+            return prompts.read(text, len(episodes[i].turns))
+
+        def note(i: int, attempt: int, reply: Reply[Annotation]) -> None:
+            value = None if reply.value is None else {"tutorial": reply.value.tutorial, "reasoning": list(reply.value.reasoning)}
+            self.ledger.note(keys[i], episodes[i].id, attempt, reply, value)
+            watch(int(attempt == 2 or reply.kind != "unreadable"), f"{self.chat.usage.cost:.4f} spent")
+
+        replies = ask(
+            self.chat,
+            [prompts.question(episode) for episode in episodes],
+            read,
+            self.config,
+            prompts.PROPERTIES,
+            name="annotation",
+            seeds=[(self.seed, int(key[:12], 16), self.ledger.attempts[key]) for key in keys],
+            note=note,
+        )
+        for episode, reply in zip(episodes, replies, strict=True):
+            self.counts["annotated" if reply.value is not None else reply.kind] += 1
+            self.counts["repaired"] += reply.kind == "repaired"
+            if reply.value is None:
+                self.problems[episode.id] = f"{reply.kind}: {reply.problem}"
+
+    def _annotated(self, trajectory: Trajectory) -> Trajectory:
+        known = self.ledger.accepted[self._key(trajectory)]
+        explained = [replace(t, reasoning=said) for t, said in zip(trajectory.transitions, known["reasoning"], strict=True)]
+        explained[0] = replace(explained[0], info={**explained[0].info, "tutorial": known["tutorial"]})
+        return _with(trajectory, explained)
+
+    def _key(self, trajectory: Trajectory) -> str:
+        """A hash of everything that would be sent, and of the model: another prompt, episode or model is another question."""
+        asked = json.dumps([self.chat.model, prompts.question(trajectory)], sort_keys=True)
+        return hashlib.sha256(asked.encode()).hexdigest()[:32]
+
+    def _cost(self, tokens_in: int, tokens_out: int) -> float:
+        usage = self.chat.usage
+        return (tokens_in * usage.price_per_million_input + tokens_out * usage.price_per_million_output) / 1e6
+
+
+def _flaw(trajectory: Trajectory) -> str | None:
+    """Why an episode is not worth asking about; None when it is."""
+    if trajectory.error is not None:
+        return "broken"
+    return None if trajectory.turns else "empty"
+
+
+def _with(trajectory: Trajectory, transitions: Sequence[Transition]) -> Trajectory:
+    turns = (Turn(transition, turn.completion) for transition, turn in zip(transitions, trajectory.turns, strict=True))
+    return replace(trajectory, turns=tuple(turns))

@@ -1,0 +1,69 @@
+"""A second opinion by an instruct model: does what the experience model claims follow from what is shown?
+
+It sees the instruction, the history and the claim, and not the reasoning of the model that made it. Several samples vote; a tie believes.
+Best another model than the one that dreams: a model agrees with itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from dreamgym.config import Config
+from dreamgym.experience import chat_prompts as prompts
+from dreamgym.experience.asking import AskConfig, Reply, ask
+from dreamgym.experience.json_chat import flag_in, messages, read_object, text_in
+from dreamgym.protocols import Chat
+from dreamgym.types import Transition, Verdict
+
+
+class VerifierConfig(Config):
+    """How the second opinion is asked for."""
+
+    samples: int = Field(default=1, ge=1)
+    """Votes on each claim; more than one want a temperature above 0."""
+    history: int = Field(default=16, ge=0)
+    """Steps of history that are shown."""
+    ask: AskConfig = AskConfig(max_tokens=1024)
+
+
+class ChatVerifier:
+    """Asks an instruct model. Implements `protocols.Verifier`; `counts` says how its replies could be read."""
+
+    def __init__(self, chat: Chat, config: VerifierConfig | None = None, *, seed: int = 0) -> None:
+        self.chat, self.config, self.seed = chat, config or VerifierConfig(), seed
+        self.counts: Counter[str] = Counter()
+        self._asked = 0
+
+    def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
+        """A verdict per (instruction, history, claim) by the majority of the samples that could be read; None where none could."""
+        n, size = self.config.samples, self.config.history
+        talks = [messages(prompts.verify(), prompts.claim(task, past[max(0, len(past) - size) :], claim)) for task, past, claim in cases]
+        votes = ask(
+            self.chat,
+            [talk for talk in talks for _ in range(n)],
+            lambda _, text: _read(text),
+            self.config.ask,
+            prompts.VERIFY_PROPERTIES,
+            name="verdict",
+            seeds=[(self.seed, self._asked + i) for i in range(n * len(talks))],
+        )
+        self._asked += len(votes)
+        self.counts.update(vote.kind for vote in votes)
+        return [_majority(votes[i : i + n]) for i in range(0, len(votes), n)]
+
+
+def _read(reply: str) -> Verdict:
+    found = read_object(reply, list(prompts.VERIFY_PROPERTIES))
+    return Verdict(flag_in(found, "believable"), (text_in(found, "reasoning"),))
+
+
+def _majority(votes: Sequence[Reply[Verdict]]) -> Verdict | None:
+    """The verdict of most, with the reasons of those who share it."""
+    read = [vote.value for vote in votes if vote.value is not None]
+    if not read:
+        return None
+    passed = 2 * sum(verdict.passed for verdict in read) >= len(read)
+    return Verdict(passed, tuple(reason for verdict in read if verdict.passed == passed for reason in verdict.reasons))

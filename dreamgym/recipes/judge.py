@@ -1,0 +1,57 @@
+"""`dreamgym judge`: an instruct model scores a run's dreamed transitions, and the controls score the instruct model."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dreamgym import plugins
+from dreamgym.errors import RunDirError, UsageError, nearest
+from dreamgym.evals.judge import JudgeConfig, draw, judge, report
+from dreamgym.progress import progress
+from dreamgym.protocols import Chat, Family
+from dreamgym.recipes.annotate import used
+from dreamgym.runlog import RunDir, write_atomic
+
+AUDIT = "audit-with_guard"
+
+
+def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None = None) -> dict[str, Any]:
+    """Judge transitions of a run's dreamed episodes (`dreams` names their file; by default the audit's, else the last practice's).
+
+    Writes `judge/<model>-<dreams>.json` into the run, and the replies beside it; the same call goes on where it was interrupted.
+    """
+    run = RunDir.view(path)
+    name = dreams or _latest(run)
+    if name not in run.episode_names():
+        known = run.episode_names()
+        raise UsageError(f"The run has no episodes '{name}'.{nearest(name, known)} Known: {', '.join(known) or 'none'}.")
+    episodes, logs = run.read_episodes(name), run.read_episodes("logs")
+    family = _family(run)
+    cases = draw([t for t in episodes if t.source == "dream"], logs, config, env=family.env(), domain=family.domain)
+    stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")
+    with progress(len(cases) + min(config.retests, len(cases)), "judging") as advance:
+        judged = judge(chat, cases, config, replies=stem.with_name(f"{stem.name}.replies.jsonl"), watch=advance)
+    if all(one.scores is None for one in judged):
+        raise UsageError(f"The judge said nothing that could be read. The first problem: {judged[0].problem}")
+    found = {"judge": chat.model, "dreams": name, "cases": len(cases), **report(judged, seed=config.seed), "used": used(chat.usage)}
+    write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(found, indent=2, allow_nan=False) + "\n")
+    return found
+
+
+def _latest(run: RunDir) -> str:
+    names = run.episode_names()
+    practised = [name for name in names if re.fullmatch(r"dream-\d+", name)]
+    if AUDIT not in names and not practised:
+        raise RunDirError(f"'{run.path}' holds no dreamed episodes yet. Give the command that made it again: it resumes.")
+    return AUDIT if AUDIT in names else practised[-1]
+
+
+def _family(run: RunDir) -> Family:
+    """The real environment of the run, which says what is exact. Read from the configuration alone, so that no model is loaded."""
+    block = tomllib.loads(run.config_toml).get("env", {})
+    family: Family = plugins.make("envs", block.get("name", "webshop"), **block.get("options", {}))
+    return family
