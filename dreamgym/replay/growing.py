@@ -35,3 +35,9 @@ class Growing:
 
     def truncate(self, length: int) -> None:
         self._length = min(self._length, length)
+
+    def retain(self, keep: NDArray[np.bool_]) -> None:
+        """Forget the rows that are False in `keep` [n]; the others move up."""
+        kept = self.view[keep]
+        self._block[: len(kept)] = kept
+        self._length = len(kept)
