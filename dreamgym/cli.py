@@ -109,12 +109,12 @@ AUDIT = (
 )  # fmt: skip
 
 
-replay_app = typer.Typer(help="Look into replay logs, and move them in and out.", no_args_is_help=True)
-app.add_typer(replay_app, name="replay")
+replay = typer.Typer(help="Look into replay logs, and move them in and out.", no_args_is_help=True)
+app.add_typer(replay, name="replay")
 Log = Annotated[Path, typer.Argument(help="A replay log, such as runs/quickstart/replay/dream.sqlite.")]
 
 
-@replay_app.command(name="stats")
+@replay.command(name="stats")
 def replay_stats(log: Log, as_json: Json = False) -> None:
     """What is in a replay log: rows by environment and source, rewards, verdicts, size."""
     from dreamgym.replay.statistics import statistics
@@ -131,7 +131,7 @@ def replay_stats(log: Log, as_json: Json = False) -> None:
     print("verdicts: " + ", ".join(f"{verdict or 'not judged'} {n:,}" for verdict, n in found["verdicts"].items()))
 
 
-@replay_app.command(name="export")
+@replay.command(name="export")
 def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to write: .jsonl or .parquet.")]) -> None:
     """Write the rows of a replay log to a file that `datasets` and pandas read."""
     from dreamgym.replay import interchange
@@ -140,7 +140,7 @@ def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to w
     print(f"{interchange.export(sqlite.make(path=log, read_only=True), to):,} rows: {to}")
 
 
-@replay_app.command(name="import")
+@replay.command(name="import")
 def replay_import(
     log: Log, file: Annotated[Path, typer.Argument(help="A file that `replay export` wrote, or one with its columns.")]
 ) -> None:
@@ -154,7 +154,7 @@ def replay_import(
         print(f"{buffer.add(trajectories):,} rows added, {buffer.refused:,} refused: {log}")
 
 
-@replay_app.command(name="reencode")
+@replay.command(name="reencode")
 def replay_reencode(
     log: Log, encoder: Annotated[str, typer.Option(help="An encoder of dreamgym/replay/encoders, or a dotted module name.")] = "lexical"
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +93,23 @@ def test_another_encoder_is_refused(name: str, tmp_path: Path) -> None:
     for encoder, dim in (("other", DIM), ("test", DIM + 1)):
         with pytest.raises(RunDirError, match="built with encoder 'test'"):
             opened(name, tmp_path / "log", encoder, dim)
+
+
+@every_store
+def test_two_processes_that_append_at_once_lose_and_double_nothing(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    opened(name, path).close()
+    program = """
+from test_replay_stores import *
+store = opened(sys.argv[1], Path(sys.argv[2]))
+for _ in range(10):
+    store.append([entry(sys.argv[3])])
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    writers = [subprocess.Popen([sys.executable, "-c", program, name, str(path), one], env=environment) for one in "ab"]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    found = everything(opened(name, path))[0]
+    assert [m.row for m in found] == list(range(1, 61)) and sorted(m.trajectory for m in found) == ["a"] * 30 + ["b"] * 30
 
 
 @every_store
