@@ -134,6 +134,21 @@ def test_two_passes_follow_truncation_retention_and_growth() -> None:
     np.testing.assert_array_equal(index.vectors(np.arange(len(left))), left)
 
 
+def test_rows_that_float16_cannot_hold_keep_their_cosines_whenever_they_come() -> None:
+    random = np.random.default_rng(0)
+    fine = random.standard_normal((60, 16)).astype(np.float32)
+    fine /= np.linalg.norm(fine, axis=1, keepdims=True)
+    rounded = fine.astype(np.float16).astype(np.float32)
+    one, two = exact.make(dim=16, coarse="never"), exact.make(dim=16, coarse="always")
+    for part in (rounded[:30], rounded[30:40], fine[40:]):
+        for index in (one, two):
+            index.add(part, np.zeros(len(part), np.int64))
+        for plain, same in zip(one.search(fine[:5], k=4), two.search(fine[:5], k=4), strict=True):
+            np.testing.assert_allclose(plain, same, atol=1.1e-5)
+    np.testing.assert_array_equal(two.vectors(np.arange(60)), np.concatenate([rounded[:40], fine[40:]]))
+    assert two.vectors(np.arange(3)).dtype == np.float32
+
+
 def test_a_gpu_that_is_not_there_is_named() -> None:
     import torch
 

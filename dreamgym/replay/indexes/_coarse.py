@@ -38,15 +38,15 @@ class CoarseMatrix:
     def __len__(self) -> int:
         return self._length
 
-    def append(self, rows: NDArray[np.float32]) -> None:
-        """rows [n, dim] of length 1."""
+    def append(self, rows: NDArray[np.floating[Any]]) -> None:
+        """rows [n, dim] of length 1, float32 or float16."""
         end = self._length + len(rows)
         if end > len(self._block):
             bigger = torch.empty((max(end, 2 * len(self._block)), self._block.shape[1]), dtype=torch.bfloat16, device=self.device)
             bigger[: self._length] = self._block[: self._length]
             self._block = bigger
         for start in range(0, len(rows), 65536):  # in parts, for the sake of memory
-            part = torch.from_numpy(rows[start : start + 65536]).to(self.device)
+            part = torch.from_numpy(rows[start : start + 65536]).to(self.device).float()
             coarse = part.bfloat16()
             self._error = max(self._error, float((part - coarse.float()).norm(dim=1).max()))
             self._block[self._length : self._length + len(part)] = coarse

@@ -58,6 +58,8 @@ class ExactIndex:
         """vectors [n, dim] of length 1, groups [n]."""
         if vectors.shape != (len(groups), self.dim):
             raise InvariantError(f"Expected vectors of shape ({len(groups)}, {self.dim}), got {vectors.shape}.")
+        if self._vectors.dtype == np.float16 and not _fits_half(vectors):
+            self._vectors = self._vectors.astype(np.float32)
         self._vectors.append(vectors)
         self._groups.append(groups)
 
@@ -76,8 +78,7 @@ class ExactIndex:
 
     def vectors(self, positions: Positions) -> Vectors:
         """The rows at `positions` [n]: float32 [n, dim]."""
-        rows: Vectors = self._vectors.view[positions]
-        return rows
+        return self._vectors.view[positions].astype(np.float32)
 
     def search(
         self, vectors: Vectors, *, k: int, mask: NDArray[np.bool_] | None = None, exclude: Positions | None = None
@@ -112,7 +113,7 @@ class ExactIndex:
         if mask is not None and mask.sum() < GATHER * len(mask):
             kept = np.flatnonzero(mask)
             matrix, hidden, mask = matrix[kept], within(kept, len(matrix), hidden), None
-        scores = queries @ matrix.T  # [Q, N]
+        scores = queries @ np.asarray(matrix, np.float32).T  # [Q, N]
         np.round(scores, DECIMALS, out=scores)
         np.clip(scores, -1.0, 1.0, out=scores)
         if mask is not None:
@@ -162,8 +163,16 @@ class ExactIndex:
             return False
         if self._coarse is None:
             self._coarse = CoarseMatrix(self.dim, config.device)
+            if self._vectors.dtype == np.float32 and _fits_half(self._vectors.view):  # both copies then take what one took before
+                self._vectors = self._vectors.astype(np.float16)
         self._coarse.append(self._vectors.view[len(self._coarse) :])
         return True
+
+
+def _fits_half(vectors: Vectors) -> bool:
+    """Whether float16 holds the rows [n, dim] without loss, as it does for all that come from a log."""
+    parts = (vectors[start : start + 65536] for start in range(0, len(vectors), 65536))
+    return all(bool((part.astype(np.float16) == part).all()) for part in parts)
 
 
 def _check_device(device: str) -> None:
