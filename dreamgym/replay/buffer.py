@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,14 @@ from dreamgym import plugins
 from dreamgym.config import Config
 from dreamgym.errors import RunDirError
 from dreamgym.protocols import Encoder
+from dreamgym.replay.eviction import Policy, surplus
 from dreamgym.replay.growing import Growing
 from dreamgym.replay.indexes import Index, Positions, Vectors
 from dreamgym.replay.stores import Entry, HalfVectors, Store
 from dreamgym.types import Memory, Neighbour, Source, Trajectory
 
 SOURCES: tuple[Source, ...] = get_args(Source)
+COLUMNS = {"env": np.int64, "source": np.int64, "trajectory": np.int64, "content": np.int64, "verdict": np.int64, "reward": np.float64}
 WIDEN = 4  # candidates fetched per neighbour wanted, and again each time that duplicates leave too few
 
 Ranking = list[tuple[int, float]]
@@ -41,6 +43,11 @@ class ReplayConfig(Config):
     min_similarity: float = Field(default=-1.0, ge=-1.0, le=1.0)  # neighbours further than this are not shown
     real_quota: int = Field(default=0, ge=0)  # places among the k kept for real and demo rows, if there are any
     distinct: bool = True  # drop neighbours with the action and next state of a better one
+    diversity: float = Field(default=0.0, ge=0.0, le=1.0)  # weight of being unlike the neighbours already chosen; 0: nearest only
+    max_rows: int = Field(default=0, ge=0)  # dreams are evicted beyond this many rows; real and demo rows never are. 0: no limit
+    evict: Policy = "balanced"  # which dreams go first: see `eviction`
+    index_options: dict[str, Any] = {}  # such as {"device": "cuda"}
+    store_options: dict[str, Any] = {}  # such as {"timeout_s": 5.0}
 
 
 class ReplayBuffer:
@@ -54,8 +61,9 @@ class ReplayBuffer:
         self._encoder = encoder
         self._config = config or ReplayConfig()
         self._memories: list[Memory] = []
-        self._columns = {name: Growing(np.int64) for name in ("env", "source", "trajectory", "content")}
-        self._codes: dict[str, dict[object, int]] = {name: {} for name in ("env", "trajectory", "content")}
+        self._columns = {name: Growing(dtype) for name, dtype in COLUMNS.items()}
+        self._codes: dict[str, dict[object, int]] = {name: {} for name in ("env", "trajectory", "content", "verdict")}
+        self._sequence = 0
         self.refused = 0
         self.refresh()
 
@@ -64,8 +72,9 @@ class ReplayBuffer:
         """Open or create the log at `path` (None: in memory only). RunDirError if another encoder built it."""
         config = config or ReplayConfig()
         in_memory = path is None or str(path) == ":memory:"
-        index = plugins.make("replay.indexes", config.index, dim=encoder.dim)
-        store = plugins.make("replay.stores", config.store, path=None if in_memory else path, encoder=encoder.id, dim=encoder.dim)
+        index = plugins.make("replay.indexes", config.index, dim=encoder.dim, **config.index_options)
+        where = {"path": None if in_memory else path, "encoder": encoder.id, "dim": encoder.dim}
+        store = plugins.make("replay.stores", config.store, **where, **config.store_options)
         return cls(store, index, encoder, config)
 
     def __len__(self) -> int:
@@ -82,8 +91,8 @@ class ReplayBuffer:
 
     @property
     def sequence(self) -> int:
-        """Number of the last row known here: what a checkpoint remembers and `rollback` takes."""
-        return self._memories[-1].row if self._memories else 0
+        """Number of the last row known here, evicted or not: what a checkpoint remembers and `rollback` takes."""
+        return self._sequence
 
     def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Log what is admitted of `trajectories`, in one transaction; returns the number of rows. They are on disk when it returns."""
@@ -101,25 +110,38 @@ class ReplayBuffer:
                 self._take_in(memories, vectors)
             else:  # another process has appended in the meantime
                 self.refresh()
+            self._evict()
         self.refused += sum(len(trajectory.turns) for trajectory in trajectories) - len(pairs)
         return len(pairs)
 
     def refresh(self) -> int:
-        """Take in the rows that other processes have appended since; returns how many."""
-        before = len(self)
+        """Take in the rows that others have appended since; returns how many. What they evicted stays until the log is reopened."""
+        before, end = len(self), self._store.sequence
         for memories, vectors in self._store.rows(after=self.sequence):
             self._take_in(memories, vectors)
+        self._sequence = max(self._sequence, end)  # the last rows may be evicted ones
         return len(self) - before
 
     def rollback(self, sequence: int) -> None:
-        """Go back to a checkpoint: rows appended after `sequence` by the interrupted run are not trusted, and go."""
+        """Go back to a checkpoint: rows appended after `sequence` by the interrupted run are not trusted, and go.
+
+        Rows that were evicted to make room for them come back.
+        """
         self.refresh()
         if sequence > self.sequence:
             raise RunDirError(
                 f"The checkpoint expects {sequence} rows in the replay log, which ends at row {self.sequence}. "
                 "The log is older than the checkpoint, or of another run: restore the log that belongs to it."
             )
-        self._store.hide_after(sequence)
+        restored = self._store.hide_after(sequence)
+        self._sequence = sequence
+        self._truncate(0 if restored else sequence)
+        if restored:  # they belong between others: read everything in order
+            self._sequence = 0
+            self.refresh()
+
+    def _truncate(self, sequence: int) -> None:
+        """Forget the rows above `sequence`."""
         length = bisect_right(self._memories, sequence, key=lambda memory: memory.row)
         del self._memories[length:]
         self._index.truncate(length)
@@ -133,15 +155,22 @@ class ReplayBuffer:
         *,
         k: int,
         env: str | None = None,
-        exclude: Sequence[str] | None = None,
+        source: Source | Collection[Source] | None = None,
+        min_reward: float | None = None,
+        verdict: str | None = None,
+        exclude: Sequence[str | Collection[str]] | None = None,
+        held_out: Collection[str] = (),
         min_similarity: float | None = None,
         real_quota: int | None = None,
         distinct: bool | None = None,
+        diversity: float | None = None,
     ) -> list[list[Neighbour]]:
         """Top-k memories by cosine of phi(s, a), best first, equals by age.
 
-        `exclude[i]` is a trajectory id that query i may not see. `real_quota` of the k places are kept for real and demo rows as
-        long as there are any; `distinct` lets each (action, next state) appear once. None means what the configuration says.
+        Filters for all queries: environment, sources, the least reward, the guard's verdict as `Memory.verdict` has it, and `held_out`
+        trajectories that nobody may see. `exclude[i]` is the trajectory, or the set of them, that query i may not see.
+        `real_quota` of the k places are kept for real and demo rows as long as there are any; `distinct` lets each (action, next
+        state) appear once; `diversity` weighs nearness against likeness to neighbours already chosen. None: as configured.
         """
         if not len(self) or k <= 0 or not states:
             return [[] for _ in states]
@@ -149,21 +178,59 @@ class ReplayBuffer:
         quota = min(k, self._config.real_quota if real_quota is None else real_quota)
         distinct = self._config.distinct if distinct is None else distinct
 
+        diversity = self._config.diversity if diversity is None else diversity
+
         vectors = self._encoder.encode(states, actions)  # [Q, dim]
-        excluded = np.full(len(states), -1, np.int64)  # [Q]
-        if exclude is not None:
-            codes = self._codes["trajectory"]
-            excluded[:] = [codes.get(trajectory, -1) for _, trajectory in zip(states, exclude, strict=True)]
-        mask = None if env is None else self._columns["env"].view == self._codes["env"].get(env, -1)
-        rankings = self._rank(vectors, k, mask, excluded, floor, distinct)
+        mask = self._mask(env, source, min_reward, verdict, held_out)
+        excluded = self._excluded(exclude, len(states))
+        rankings = self._choose(vectors, k, mask, excluded, floor, distinct, diversity)
 
         real = self._columns["source"].view != SOURCES.index("dream")
         short = [i for i, ranking in enumerate(rankings) if sum(bool(real[position]) for position, _ in ranking) < quota]
         if short:
-            reserved = self._rank(vectors[short], quota, real if mask is None else real & mask, excluded[short], floor, distinct)
+            allowed = real if mask is None else real & mask
+            reserved = self._choose(vectors[short], quota, allowed, excluded[short], floor, distinct, diversity)
             for i, kept in zip(short, reserved, strict=True):
                 rankings[i] = self._merge(kept, rankings[i], k, distinct)
         return [[Neighbour(self._memories[position], similarity) for position, similarity in ranking] for ranking in rankings]
+
+    def _mask(
+        self,
+        env: str | None,
+        source: Source | Collection[Source] | None,
+        min_reward: float | None,
+        verdict: str | None,
+        held_out: Collection[str],
+    ) -> NDArray[np.bool_] | None:
+        """Positions [N] that pass the filters; None: all of them."""
+        columns = {name: column.view for name, column in self._columns.items()}
+        tests: list[NDArray[np.bool_]] = []
+        if env is not None:
+            tests.append(columns["env"] == self._codes["env"].get(env, -1))
+        if source is not None:
+            wanted = (source,) if isinstance(source, str) else source
+            tests.append(np.isin(columns["source"], [SOURCES.index(one) for one in wanted]))
+        if min_reward is not None:
+            tests.append(columns["reward"] >= min_reward)
+        if verdict is not None:
+            tests.append(columns["verdict"] == self._codes["verdict"].get(verdict, -1))
+        if held_out:
+            tests.append(~np.isin(columns["trajectory"], self._trajectory_codes(held_out)))
+        return np.logical_and.reduce(tests) if tests else None
+
+    def _excluded(self, exclude: Sequence[str | Collection[str]] | None, n: int) -> Positions:
+        """Codes of the trajectories that each of `n` queries may not see: [n, most per query], -1 where there are fewer."""
+        if exclude is None:
+            return np.full((n, 1), -1, np.int64)
+        sets = [self._trajectory_codes((one,) if isinstance(one, str) else one) for one in exclude]
+        codes = np.full((n, max(map(len, sets), default=1)), -1, np.int64)
+        for row, found in zip(codes, sets, strict=True):
+            row[: len(found)] = found
+        return codes
+
+    def _trajectory_codes(self, trajectories: Collection[str]) -> list[int]:
+        codes = self._codes["trajectory"]
+        return [codes[one] for one in trajectories if one in codes]
 
     def memories(
         self,
@@ -208,15 +275,61 @@ class ReplayBuffer:
     def _take_in(self, memories: Sequence[Memory], vectors: HalfVectors) -> None:
         """Index rows that the store holds. Vectors [n, dim] come as float16 always, so that reopening finds what it found before."""
         self._memories += memories
-        codes = {
+        self._sequence = max(self._sequence, memories[-1].row)
+        codes: dict[str, list[int] | list[float]] = {
             "env": [self._code("env", memory.env) for memory in memories],
             "source": [SOURCES.index(memory.source) for memory in memories],
             "trajectory": [self._code("trajectory", memory.trajectory) for memory in memories],
             "content": [self._code("content", (memory.action, memory.next_state)) for memory in memories],
+            "verdict": [self._code("verdict", memory.verdict) for memory in memories],
+            "reward": [memory.reward for memory in memories],
         }
         for name, values in codes.items():
-            self._columns[name].append(np.array(values, np.int64))
+            self._columns[name].append(np.array(values, COLUMNS[name]))
         self._index.add(vectors.astype(np.float32), np.array(codes["trajectory"], np.int64))
+
+    def _evict(self) -> None:
+        """Take dreams out of use until there are no more than `max_rows` rows, or no dreams."""
+        if not self._config.max_rows or len(self) <= self._config.max_rows:
+            return
+        columns = self._columns
+        dream = columns["source"].view == SOURCES.index("dream")
+        out = surplus(self._config.evict, len(self) - self._config.max_rows, dream, columns["content"].view, columns["reward"].view)
+        self._store.evict([self._memories[position].row for position in out])
+        keep = np.ones(len(self), bool)
+        keep[out] = False
+        self._memories = [memory for memory, kept in zip(self._memories, keep, strict=True) if kept]
+        self._index.retain(keep)
+        for column in columns.values():
+            column.retain(keep)
+
+    def _choose(
+        self, vectors: Vectors, k: int, mask: NDArray[np.bool_] | None, exclude: Positions, floor: float, distinct: bool, diversity: float
+    ) -> list[Ranking]:
+        """At most k per query [Q, dim]: the nearest, or with `diversity` the best of a wider choice."""
+        if diversity == 0.0:
+            return self._rank(vectors, k, mask, exclude, floor, distinct)
+        return [self._diverse(ranking, k, diversity) for ranking in self._rank(vectors, k * WIDEN, mask, exclude, floor, distinct)]
+
+    def _diverse(self, ranking: Ranking, k: int, diversity: float) -> Ranking:
+        """Maximal marginal relevance (Carbonell and Goldstein 1998): next is the highest of
+
+            (1 - diversity) * cosine to the query - diversity * largest cosine to those chosen,
+
+        equals by rank. What is chosen is returned best first.
+        """
+        if len(ranking) <= 1:
+            return ranking[:k]
+        vectors = self._index.vectors(np.array([position for position, _ in ranking], np.int64))  # [n, dim]
+        alike = np.round((vectors @ vectors.T).astype(np.float64), 5)
+        relevance = (1.0 - diversity) * np.array([similarity for _, similarity in ranking])
+        chosen, likeness = [0], alike[0]
+        while len(chosen) < min(k, len(ranking)):
+            gain = relevance - diversity * likeness
+            gain[chosen] = -np.inf
+            chosen.append(int(gain.argmax()))
+            likeness = np.maximum(likeness, alike[chosen[-1]])
+        return [ranking[i] for i in sorted(chosen)]
 
     def _code(self, column: str, value: object) -> int:
         codes = self._codes[column]

@@ -19,6 +19,10 @@ class Growing:
         return self._length
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._block.dtype
+
+    @property
     def view(self) -> NDArray[Any]:
         """The rows so far [n, *width]. Take it afresh after `append`: the block may have moved."""
         return self._block[: self._length]
@@ -35,3 +39,15 @@ class Growing:
 
     def truncate(self, length: int) -> None:
         self._length = min(self._length, length)
+
+    def retain(self, keep: NDArray[np.bool_]) -> None:
+        """Forget the rows that are False in `keep` [n]; the others move up."""
+        kept = self.view[keep]
+        self._block[: len(kept)] = kept
+        self._length = len(kept)
+
+    def astype(self, dtype: DTypeLike) -> Growing:
+        """A copy with numbers of another kind."""
+        copy = Growing(dtype, width=self._block.shape[1:], capacity=max(1, self._length))
+        copy.append(self.view)
+        return copy

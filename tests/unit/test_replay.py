@@ -110,7 +110,7 @@ def test_a_log_of_another_schema_version_and_a_file_that_is_no_log_are_refused(p
     ReplayBuffer.open(path, lexical.make()).close()
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunDirError, match="schema version 99; this dreamgym reads version 1"):
+    with pytest.raises(RunDirError, match="schema version 99; this dreamgym reads version 2"):
         ReplayBuffer.open(path, lexical.make())
     foreign, text = tmp_path / "foreign.sqlite", tmp_path / "notes.txt"
     with sqlite3.connect(foreign) as db:

@@ -71,8 +71,9 @@ def test_the_exact_index_agrees_with_brute_force(data: st.DataObject) -> None:
     unit = (corners / np.linalg.norm(corners, axis=1, keepdims=True)).astype(np.float32)
     rows, groups = unit[:n], random.integers(0, 4, n)
     mask = data.draw(st.sampled_from([None, random.random(n) < 0.5]))
-    exclude = data.draw(st.sampled_from([None, random.integers(-1, 4, queries)]))
-    index = exact.make(dim=3, capacity=2, block=data.draw(st.sampled_from([1, 50, 10_000])))
+    exclude = data.draw(st.sampled_from([None, random.integers(-1, 4, queries), random.integers(-1, 4, (queries, 2))]))
+    coarse = data.draw(st.sampled_from(["auto", "always"]))
+    index = exact.make(dim=3, capacity=2, block=data.draw(st.sampled_from([1, 50, 10_000])), coarse=coarse)
     extra = data.draw(st.integers(0, 5))
     for part in np.array_split(np.arange(n), 3):
         index.add(rows[part], groups[part])
@@ -82,7 +83,7 @@ def test_the_exact_index_agrees_with_brute_force(data: st.DataObject) -> None:
     positions, cosines = index.search(unit[n:], k=k, mask=mask, exclude=exclude)
 
     for q in range(queries):
-        allowed = [i for i in range(n) if (mask is None or mask[i]) and (exclude is None or exclude[q] != groups[i])]
+        allowed = [i for i in range(n) if (mask is None or mask[i]) and (exclude is None or groups[i] not in np.ravel(exclude[q]))]
         expected = sorted(allowed, key=lambda i: (-round(float(np.clip(unit[n + q] @ rows[i], -1, 1)), 5), i))[:k]
         missing = k - len(expected)
         assert positions[q].tolist() == expected + [-1] * missing

@@ -29,11 +29,19 @@ class Index(Protocol):
         """Forget every position from `length` on."""
         ...
 
+    def retain(self, keep: NDArray[np.bool_]) -> None:
+        """Forget the positions that are False in `keep` [N]; the others move up, in order."""
+        ...
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """The rows at `positions` [n]: float32 [n, dim]."""
+        ...
+
     def search(
         self, vectors: Vectors, *, k: int, mask: NDArray[np.bool_] | None = None, exclude: Positions | None = None
     ) -> tuple[Positions, Vectors]:
         """Positions [Q, k] and cosines [Q, k] for queries [Q, dim], best first; -1 and -inf where nothing is left.
 
-        `mask` [N] keeps the positions that are True; `exclude` [Q] hides one group from each query (-1: none).
+        `mask` [N] keeps the positions that are True; `exclude`, [Q] or [Q, E], hides groups from each query (-1: none).
         """
         ...

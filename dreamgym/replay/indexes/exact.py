@@ -1,4 +1,7 @@
-"""Exact cosine search: one matrix in memory, one product per block of queries, and a partition.
+"""Exact cosine search over one matrix in memory.
+
+Few rows are searched by one float32 product per block of queries and a partition; many, where the processor or a GPU computes in
+bfloat16, in two passes that find the same (`_coarse`).
 
 Cosines are rounded to five decimals before they are ranked, and equals go by lower position. Vectors are logged as float16, so the
 decimals after that say nothing; but the last bits of a BLAS product depend on where in the matrix a row stands, and without the
@@ -7,13 +10,20 @@ rounding twin rows would come back in an order that changes when the matrix grow
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.errors import InvariantError
+from dreamgym.errors import ConfigError, InvariantError
 from dreamgym.replay.growing import Growing
 from dreamgym.replay.indexes import Positions, Vectors
+from dreamgym.replay.indexes._groups import GATHER, Groups, within
+
+if TYPE_CHECKING:
+    from dreamgym.replay.indexes._coarse import CoarseMatrix
 
 DECIMALS = 5
 
@@ -23,7 +33,10 @@ class ExactConfig(Config):
 
     dim: int
     capacity: int = 1024  # rows allocated at first
-    block: int = 8_000_000  # cosines in memory at a time
+    block: int = Field(default=8_000_000, ge=1)  # cosines in memory at a time
+    device: str = "cpu"  # of the coarse pass: "cpu", "cuda", "cuda:1"
+    coarse: Literal["auto", "always", "never"] = "auto"  # the bfloat16 pass; auto: where it is fast and there are `coarse_from` rows
+    coarse_from: int = Field(default=50_000, ge=0)
 
 
 class ExactIndex:
@@ -31,9 +44,12 @@ class ExactIndex:
 
     def __init__(self, config: ExactConfig):
         self.dim = config.dim
+        self._config = config
         self._block = config.block
         self._vectors = Growing(np.float32, width=(config.dim,), capacity=config.capacity)
-        self._groups = Growing(np.int64, capacity=config.capacity)
+        self._groups = Groups(config.capacity)
+        self._coarse: CoarseMatrix | None = None
+        self._fast: bool | None = None  # whether bfloat16 is fast here; None: nobody has asked yet
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -42,12 +58,27 @@ class ExactIndex:
         """vectors [n, dim] of length 1, groups [n]."""
         if vectors.shape != (len(groups), self.dim):
             raise InvariantError(f"Expected vectors of shape ({len(groups)}, {self.dim}), got {vectors.shape}.")
+        if self._vectors.dtype == np.float16 and not _fits_half(vectors):
+            self._vectors = self._vectors.astype(np.float32)
         self._vectors.append(vectors)
         self._groups.append(groups)
 
     def truncate(self, length: int) -> None:
+        """Forget every position from `length` on."""
         self._vectors.truncate(length)
         self._groups.truncate(length)
+        if self._coarse is not None:
+            self._coarse.truncate(length)
+
+    def retain(self, keep: NDArray[np.bool_]) -> None:
+        """Forget the positions that are False in `keep` [N]; the others move up."""
+        self._vectors.retain(keep)
+        self._groups.retain(keep)
+        self._coarse = None  # made again from what is left by the next search
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """The rows at `positions` [n]: float32 [n, dim]."""
+        return self._vectors.view[positions].astype(np.float32)
 
     def search(
         self, vectors: Vectors, *, k: int, mask: NDArray[np.bool_] | None = None, exclude: Positions | None = None
@@ -55,23 +86,100 @@ class ExactIndex:
         """Queries [Q, dim] -> positions [Q, k], cosines [Q, k]; see `indexes.Index.search`."""
         positions = np.full((len(vectors), k), -1, np.int64)
         cosines = np.full((len(vectors), k), -np.inf, np.float32)
-        matrix, groups = self._vectors.view, self._groups.view
-        if k <= 0 or not len(matrix):
+        if k <= 0 or not len(self):
             return positions, cosines
-        size = max(1, self._block // len(matrix))
+        coarse = self._two_passes(k)
+        size = max(1, self._block // len(self))
         for start in range(0, len(vectors), size):
-            scores = vectors[start : start + size] @ matrix.T  # [b, N]
-            np.round(scores, DECIMALS, out=scores)
-            np.clip(scores, -1.0, 1.0, out=scores)
-            if mask is not None:
-                scores[:, ~mask] = -np.inf
-            for query, row in enumerate(scores, start):
-                if exclude is not None and exclude[query] >= 0:
-                    row[groups == exclude[query]] = -np.inf
-                best = _top(row, k)
-                positions[query, : len(best)] = best
-                cosines[query, : len(best)] = row[best]
+            part = slice(start, start + size)
+            hidden = self._groups.pairs(None if exclude is None else exclude[part])
+            if coarse:
+                self._search_coarse(vectors[part], k, mask, hidden, positions[part], cosines[part])
+            else:
+                self._search_plain(vectors[part], k, mask, hidden, positions[part], cosines[part])
         return positions, cosines
+
+    def _search_plain(
+        self,
+        queries: Vectors,
+        k: int,
+        mask: NDArray[np.bool_] | None,
+        hidden: tuple[Positions, Positions],
+        into: Positions,
+        values: Vectors,
+    ) -> None:
+        """One product and a partition per query; fills `into` and `values` [Q, k]."""
+        matrix, kept = self._vectors.view, None
+        if mask is not None and mask.sum() < GATHER * len(mask):
+            kept = np.flatnonzero(mask)
+            matrix, hidden, mask = matrix[kept], within(kept, len(matrix), hidden), None
+        scores = queries @ np.asarray(matrix, np.float32).T  # [Q, N]
+        np.round(scores, DECIMALS, out=scores)
+        np.clip(scores, -1.0, 1.0, out=scores)
+        if mask is not None:
+            scores[:, ~mask] = -np.inf
+        scores[hidden] = -np.inf
+        for query, row in enumerate(scores):
+            best = _top(row, k)
+            into[query, : len(best)] = best if kept is None else kept[best]
+            values[query, : len(best)] = row[best]
+
+    def _search_coarse(
+        self,
+        queries: Vectors,
+        k: int,
+        mask: NDArray[np.bool_] | None,
+        hidden: tuple[Positions, Positions],
+        into: Positions,
+        values: Vectors,
+    ) -> None:
+        """Candidates by the coarse matrix, then their cosines in float64, which do not depend on where a row stands."""
+        assert self._coarse is not None
+        query, position = self._coarse.candidates(queries, k=k, mask=mask, hidden=hidden)
+        scores = np.empty(len(query), np.float32)
+        size = max(1, self._block // (4 * self.dim))
+        for start in range(0, len(query), size):
+            part = slice(start, start + size)
+            rows = self._vectors.view[position[part]].astype(np.float64)
+            scores[part] = np.clip(np.round(np.einsum("nd,nd->n", rows, queries[query[part]]), DECIMALS), -1.0, 1.0)
+        order = np.lexsort((position, -scores, query))
+        query, position, scores = query[order], position[order], scores[order]
+        place = np.arange(len(query)) - np.searchsorted(query, query)  # rank within its query
+        first = place < k
+        into[query[first], place[first]] = position[first]
+        values[query[first], place[first]] = scores[first]
+
+    def _two_passes(self, k: int) -> bool:
+        """Whether to search in two passes; if so the coarse matrix holds every row. Most rows wanted means that one pass is enough."""
+        config = self._config
+        if config.coarse == "never" or (config.coarse == "auto" and (len(self) < config.coarse_from or 16 * k > len(self))):
+            return False
+        from dreamgym.replay.indexes._coarse import CoarseMatrix, has_fast_bf16
+
+        if self._fast is None:
+            _check_device(config.device)
+            self._fast = has_fast_bf16(config.device)
+        if config.coarse == "auto" and not self._fast:
+            return False
+        if self._coarse is None:
+            self._coarse = CoarseMatrix(self.dim, config.device)
+            if self._vectors.dtype == np.float32 and _fits_half(self._vectors.view):  # both copies then take what one took before
+                self._vectors = self._vectors.astype(np.float16)
+        self._coarse.append(self._vectors.view[len(self._coarse) :])
+        return True
+
+
+def _fits_half(vectors: Vectors) -> bool:
+    """Whether float16 holds the rows [n, dim] without loss, as it does for all that come from a log."""
+    parts = (vectors[start : start + 65536] for start in range(0, len(vectors), 65536))
+    return all(bool((part.astype(np.float16) == part).all()) for part in parts)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"The exact index was asked for device '{device}', but this torch sees no GPU. Use device = 'cpu'.")
 
 
 def _top(scores: Vectors, k: int) -> Positions:

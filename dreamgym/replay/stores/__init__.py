@@ -30,11 +30,16 @@ class Entry:
 class Store(Protocol):
     """Owns the file. An `append` that returned survives the death of the process."""
 
-    def __len__(self) -> int: ...
+    encoder: str  # id of what made the vectors
+    dim: int
+
+    def __len__(self) -> int:
+        """Rows in use."""
+        ...
 
     @property
     def sequence(self) -> int:
-        """Number of the last row, 0 when empty."""
+        """Number of the last row, evicted or not; 0 when empty."""
         ...
 
     def append(self, entries: Sequence[Entry]) -> list[Memory]:
@@ -42,11 +47,15 @@ class Store(Protocol):
         ...
 
     def rows(self, after: int = 0) -> Iterator[tuple[list[Memory], HalfVectors]]:
-        """Rows with a number above `after`, in order, in pages: memories and their vectors [n, dim]."""
+        """Rows in use with a number above `after`, in order, in pages: memories and their vectors [n, dim]."""
         ...
 
-    def hide_after(self, row: int) -> None:
-        """Make it as if no row above `row` had been added."""
+    def hide_after(self, row: int) -> int:
+        """Make it as if no row above `row` had been added; returns how many evicted rows are in use again for it."""
+        ...
+
+    def evict(self, rows: Sequence[int]) -> None:
+        """Take rows out of use for good, unless `hide_after` goes back to before they were."""
         ...
 
     def close(self) -> None: ...

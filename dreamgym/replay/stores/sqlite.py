@@ -5,12 +5,16 @@ other processes may read, and append, while this one writes. Everything a row ne
 where it came from, which policy and model versions made it, what the guard said, and its vector (float16).
 
 Rows are only ever removed by `hide_after`, when a run resumes from a checkpoint: what the interrupted run appended after it is
-deleted and its numbers are given out again, so that the resumed run numbers its rows as an uninterrupted one would have.
+deleted and its numbers are given out again, so that the resumed run numbers its rows as an uninterrupted one would have. An evicted
+row stays in the file, marked with the sequence at which it went, so that going back to an earlier checkpoint brings it back.
+
+A log of an older schema is brought forward when it is opened, in the same transaction that checks it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +24,16 @@ from sys import intern
 import numpy as np
 
 from dreamgym.config import Config, build
-from dreamgym.errors import DreamGymError, InvariantError, RunDirError
+from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
+from dreamgym.protocols import Encoder
+from dreamgym.replay.mounts import network_filesystem
 from dreamgym.replay.stores import Entry, HalfVectors, memories, storable
 from dreamgym.types import Memory, Source
 
+logger = logging.getLogger(__name__)
+
 APPLICATION = 0x44474D52  # "DGMR", so that another program's SQLite file is not taken for a log
-VERSION = 1
+VERSION = 2
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -57,14 +65,19 @@ CREATE TABLE transitions (
     reasoning TEXT NOT NULL,
     verdict TEXT NOT NULL,           -- '' when nobody judged, 'passed', or reasons
     neighbours TEXT NOT NULL,        -- JSON list of the rows the experience model was shown
-    vector BLOB NOT NULL             -- float16, little-endian
+    vector BLOB NOT NULL,            -- float16, little-endian
+    evicted_at INTEGER               -- the log's sequence when the row was evicted; NULL while it is in use
 );
 """
+
+MIGRATIONS = {1: "ALTER TABLE transitions ADD COLUMN evicted_at INTEGER"}
+"""What makes a log of the next version out of one of this."""
 
 READ = """
 SELECT t.row, e.id, t.step, e.env, e.instruction, e.source, t.state, t.action, t.next_state, t.reward, t.terminated, e.success,
        t.reasoning, e.policy_version, e.model_version, t.verdict, t.vector
-FROM transitions t JOIN trajectories e ON e.number = t.trajectory WHERE t.row > ? ORDER BY t.row LIMIT ?
+FROM transitions t JOIN trajectories e ON e.number = t.trajectory
+WHERE t.row > ? AND t.evicted_at IS NULL ORDER BY t.row LIMIT ?
 """
 
 ADVICE = {
@@ -81,8 +94,9 @@ class SqliteConfig(Config):
     """Where the log is and what its vectors mean."""
 
     path: Path | None = None  # None: in memory, gone with the process
-    encoder: str  # id of the encoder
-    dim: int
+    encoder: str | None = None  # id of the encoder; None: the one that built the log, which must be there
+    dim: int | None = None  # numbers a vector; None with `encoder`
+    read_only: bool = False  # reads a log in a folder that cannot be written, and never waits for a writer
     timeout_s: float = 30.0  # how long to wait for another writer
     page: int = 2048  # rows read at a time
 
@@ -92,12 +106,8 @@ class SqliteStore:
 
     def __init__(self, config: SqliteConfig):
         self.path = str(config.path or ":memory:")
-        self.dim = config.dim
         self._page = config.page
-        with self._explained():
-            if config.path is not None:
-                config.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=config.timeout_s, isolation_level=None)
+        self._db = self._connect(config)
         try:
             self._open(config)
         except BaseException:
@@ -105,7 +115,7 @@ class SqliteStore:
             raise
 
     def __len__(self) -> int:
-        return self._number("SELECT count(*) FROM transitions")
+        return self._number("SELECT count(*) FROM transitions WHERE evicted_at IS NULL")
 
     @property
     def sequence(self) -> int:
@@ -116,6 +126,7 @@ class SqliteStore:
         """Log all entries in one transaction; when this returns they are on disk."""
         logged: list[Memory] = []
         with self._writing():
+            self._check_encoder(self.encoder, self.dim)  # another process may have encoded the log anew
             row = self.sequence + 1
             last = self._number("SELECT coalesce(max(number), 0) FROM trajectories")
             for number, entry in enumerate(entries, last + 1):
@@ -139,44 +150,112 @@ class SqliteStore:
             yield [_memory(*columns[:-1]) for columns in page], vectors.astype(np.float16)
             after = page[-1][0]
 
-    def hide_after(self, row: int) -> None:
-        """Delete the rows above `row`, which an interrupted run appended after its last checkpoint. Their numbers are used again."""
+    def hide_after(self, row: int) -> int:
+        """Delete the rows above `row`, which an interrupted run appended after its last checkpoint; their numbers are used again.
+
+        Rows that were evicted after `row` was the last are in use again: their number is returned.
+        """
         with self._writing():
             self._db.execute("DELETE FROM transitions WHERE row > ?", (row,))
             self._db.execute("DELETE FROM trajectories WHERE first_row > ?", (row,))
+            return self._db.execute("UPDATE transitions SET evicted_at = NULL WHERE evicted_at > ?", (row,)).rowcount
+
+    def evict(self, rows: Sequence[int]) -> None:
+        """Take these rows out of use; `rows` and `len` no longer count them. They stay in the file."""
+        with self._writing():
+            marks = [(self.sequence, row) for row in rows]
+            self._db.executemany("UPDATE transitions SET evicted_at = ? WHERE row = ? AND evicted_at IS NULL", marks)
+
+    def reencode(self, encoder: Encoder, *, batch: int = 1024) -> int:
+        """Replace every vector, evicted rows included, in one transaction; returns the number of rows.
+
+        Other processes go on reading the old vectors until it is done, and cannot append with them afterwards.
+        """
+        query = "SELECT row, state, action FROM transitions WHERE row > ? ORDER BY row LIMIT ?"
+        done = last = 0
+        with self._writing():
+            while rows := self._db.execute(query, (last, batch)).fetchall():
+                numbers, states, actions = zip(*rows, strict=True)
+                vectors = encoder.encode(states, actions).astype("<f2")
+                if vectors.shape != (len(rows), encoder.dim):
+                    raise InvariantError(f"Encoder '{encoder.id}' gave vectors of shape {vectors.shape} for {len(rows)} rows.")
+                blobs = [(vector.tobytes(), number) for number, vector in zip(numbers, vectors, strict=True)]
+                self._db.executemany("UPDATE transitions SET vector = ? WHERE row = ?", blobs)
+                last, done = numbers[-1], done + len(rows)
+            self._db.executemany("UPDATE meta SET value = ? WHERE key = ?", [(encoder.id, "encoder"), (str(encoder.dim), "dim")])
+        self.encoder, self.dim = encoder.id, encoder.dim
+        return done
 
     def close(self) -> None:
         """Close the file; what was appended is on disk already."""
         self._db.close()
 
+    def _connect(self, config: SqliteConfig) -> sqlite3.Connection:
+        with self._explained():
+            if config.path is None:
+                return sqlite3.connect(":memory:", isolation_level=None)
+            if (kind := network_filesystem(config.path)) is not None:
+                logger.warning(
+                    "Replay log '%s' is on a network filesystem (%s), where SQLite's locks and shared memory are not dependable: "
+                    "let one process use it at a time, or put the run directory on a local disk.", self.path, kind,
+                )  # fmt: skip
+            if _is_cut_off(config.path):
+                raise RunDirError(f"'{self.path}' is no readable replay log: it is cut off. Restore it, or start a new run.")
+            if config.read_only:
+                if not config.path.is_file():
+                    raise RunDirError(
+                        f"No replay log '{self.path}'. Expected the path of a log, such as runs/quickstart/replay/dream.sqlite."
+                    )
+                return sqlite3.connect(reading_uri(config.path), uri=True, timeout=config.timeout_s, isolation_level=None)
+            config.path.parent.mkdir(parents=True, exist_ok=True)
+            return sqlite3.connect(self.path, timeout=config.timeout_s, isolation_level=None)
+
     def _open(self, config: SqliteConfig) -> None:
-        with self._writing():  # one process creates the tables, and none sees half of them
-            self._check_or_create(config)
+        current = self._number("PRAGMA application_id") == APPLICATION and self._number("PRAGMA user_version") == VERSION
+        if config.read_only or current:  # without the lock, for which a reader would have to wait in a crowd of writers
+            with self._explained():
+                self._check(config)
+        else:
+            with self._writing():  # one process creates the tables or brings them forward, and none sees half of it
+                if not self._number("PRAGMA application_id") and not self._number("SELECT count(*) FROM sqlite_master"):
+                    self._create(config)
+                self._check(config)
+        if config.read_only:
+            return
         with self._explained():  # only now that the file is known to be ours
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
 
-    def _check_or_create(self, config: SqliteConfig) -> None:
-        application, version = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
-        if not application and not self._number("SELECT count(*) FROM sqlite_master"):
-            self._create(config)
-            return
-        if application != APPLICATION:
+    def _check(self, config: SqliteConfig) -> None:
+        if self._number("PRAGMA application_id") != APPLICATION:
             raise RunDirError(f"'{self.path}' is not a replay log. Expected a file written by dreamgym, or a path with no file.")
-        if version != VERSION:
+        version = self._number("PRAGMA user_version")
+        if not 1 <= version <= VERSION or (config.read_only and version != VERSION):
             raise RunDirError(
                 f"Replay log '{self.path}' has schema version {version}; this dreamgym reads version {VERSION}. "
-                "Use the dreamgym that wrote it, or start a new run directory."
-            )
+                + ("Open it once for writing, which brings it forward." if version < VERSION else
+                   "Use the dreamgym that wrote it, or start a new run directory.")
+            )  # fmt: skip
+        for older in range(version, VERSION):
+            self._db.execute(MIGRATIONS[older])
+            self._db.execute(f"PRAGMA user_version = {older + 1}")
+        self.encoder, self.dim = self._check_encoder(config.encoder, config.dim)
+
+    def _check_encoder(self, encoder: str | None, dim: int | None) -> tuple[str, int]:
+        """The id and the dimensions that the log was built with; refuses others (None: any)."""
         meta = dict(self._db.execute("SELECT key, value FROM meta"))
-        if (meta["encoder"], meta["dim"]) != (config.encoder, str(config.dim)):
+        built, size = meta["encoder"], int(meta["dim"])
+        if encoder not in (None, built) or dim not in (None, size):
             raise RunDirError(
-                f"Replay log '{self.path}' was built with encoder '{meta['encoder']}' ({meta['dim']} numbers a row), not with "
-                f"'{config.encoder}' ({config.dim} numbers a row), and vectors of two encoders cannot be compared. "
-                "Configure the encoder it was built with, or start a new run directory."
+                f"Replay log '{self.path}' was built with encoder '{built}' ({size} numbers a row), not with "
+                f"'{encoder}' ({dim} numbers a row), and vectors of two encoders cannot be compared. Configure the encoder it was built "
+                f"with, encode it anew (dreamgym replay reencode {self.path}), or start a new run directory."
             )
+        return built, size
 
     def _create(self, config: SqliteConfig) -> None:
+        if config.encoder is None or config.dim is None:
+            raise UsageError(f"There is no replay log at '{self.path}', and a new one needs the id and the dimensions of its encoder.")
         for statement in SCHEMA.split(";\n"):
             self._db.execute(statement)
         self._insert("meta", [("encoder", config.encoder), ("dim", str(config.dim))])
@@ -220,6 +299,28 @@ class SqliteStore:
             raise DreamGymError(f"Replay log '{self.path}': {error}. Expected a path in a folder that can be written.") from error
 
 
+def _is_cut_off(path: Path) -> bool:
+    """Whether a log at rest ends within a page: SQLite would read the missing bytes as zeros, or take a stump for a new file."""
+    if not path.is_file() or _in_use(path):  # in use, a page may be half there as long as its journal holds it
+        return False
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not header or (len(header) == 100 and not header.startswith(b"SQLite format 3\0")):
+        return False  # new, or no database at all, which SQLite says itself
+    page = int.from_bytes(header[16:18], "big")
+    return len(header) < 100 or path.stat().st_size % (65536 if page == 1 else page) > 0
+
+
+def _in_use(path: Path) -> bool:
+    journal = path.with_name(path.name + "-wal")
+    return journal.is_file() and journal.stat().st_size > 0
+
+
+def reading_uri(path: Path) -> str:
+    """An SQLite URI that opens a log without writing beside it. A log at rest is read as it stands; one in use, with its journal."""
+    return f"{path.resolve().as_uri()}?{'mode=ro' if _in_use(path) else 'mode=ro&immutable=1'}"
+
+
 def _trajectory(entry: Entry, number: int, first_row: int) -> tuple[object, ...]:
     """A row of `trajectories`, in the order of the schema."""
     it = entry.trajectory
@@ -233,7 +334,7 @@ def _transition(entry: Entry, memory: Memory, number: int, i: int) -> tuple[obje
     texts = memory.state, memory.action, memory.next_state
     outcome = memory.reward, memory.terminated, memory.reasoning, memory.verdict
     neighbours = json.dumps(entry.trajectory.turns[memory.step].transition.neighbours)
-    return memory.row, number, memory.step, *texts, *outcome, neighbours, entry.vectors[i].astype("<f2").tobytes()
+    return memory.row, number, memory.step, *texts, *outcome, neighbours, entry.vectors[i].astype("<f2").tobytes(), None
 
 
 def _memory(

@@ -1,0 +1,161 @@
+"""Replay logs out and in, as JSON Lines or Parquet: one flat row per memory, readable by pandas, DuckDB and Hugging Face `datasets`.
+
+The columns are the fields of `types.Memory`. Vectors stay behind: whoever reads the rows encodes them with an encoder of their own. What
+comes in is admitted like everything else: a dream that failed the guard stays out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import MissingExtra, UsageError, nearest
+from dreamgym.replay.buffer import SOURCES
+from dreamgym.replay.stores import Store
+from dreamgym.types import Memory, Observation, Task, Trajectory, Transition, Turn, Verdict
+
+KINDS = {"row": int, "step": int, "reward": float, "terminated": bool, "success": bool, "policy_version": int, "model_version": int}
+COLUMNS = {field.name: KINDS.get(field.name, str) for field in fields(Memory)}
+REQUIRED = ("trajectory", "step", "env", "instruction", "source", "state", "action", "next_state", "reward", "terminated", "success")
+PAGE = 1024
+GAP = Turn(Transition(Observation(""), "", Observation(""), 0.0, False, verdict=Verdict(False, ("not in the file",))))
+
+
+def export(store: Store, path: Path) -> int:
+    """Write the rows in use to `path`, .jsonl or .parquet; returns how many. The file is whole or not there at all."""
+    write: Callable[[Store, Path], int] = _by_suffix(path, _write_jsonl, _write_parquet)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        rows = write(store, unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return rows
+
+
+def read(path: Path) -> Iterator[Trajectory]:
+    """The trajectories of a file that `export` wrote, or of any with its columns; `ReplayBuffer.add` takes them.
+
+    Rows of one trajectory stand together. Steps that are missing (they had not been admitted) become turns that are not admitted again.
+    """
+    rows_of: Callable[[Path], Iterator[tuple[int, dict[str, Any]]]] = _by_suffix(path, _read_jsonl, _read_parquet)
+    if not path.is_file():
+        raise UsageError(f"There is no file '{path}'. Expected one that `dreamgym replay export` wrote.")
+    memories = (_memory(row, number, path) for number, row in rows_of(path))
+    for _, group in groupby(memories, key=lambda m: (m.trajectory, m.env, m.instruction, m.source, m.policy_version, m.model_version)):
+        yield _trajectory(list(group), path)
+
+
+def _by_suffix(path: Path, jsonl: Callable[..., Any], parquet: Callable[..., Any]) -> Any:
+    kinds = {".jsonl": jsonl, ".parquet": parquet}
+    if path.suffix not in kinds:
+        raise UsageError(f"'{path}' ends in '{path.suffix}'.{nearest(path.suffix, kinds)} Expected a name that ends in .jsonl or .parquet.")
+    return kinds[path.suffix]
+
+
+def _write_jsonl(store: Store, path: Path) -> int:
+    rows = 0
+    with path.open("w", encoding="utf-8") as file:
+        for memories, _ in store.rows():
+            file.writelines(json.dumps(asdict(memory), ensure_ascii=False) + "\n" for memory in memories)
+            rows += len(memories)
+    return rows
+
+
+def _write_parquet(store: Store, path: Path) -> int:
+    arrow, parquet = _pyarrow()
+    types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    schema = arrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+    rows = 0
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        for memories, _ in store.rows():
+            writer.write_table(arrow.Table.from_pylist([asdict(memory) for memory in memories], schema=schema))
+            rows += len(memories)
+    return rows
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise UsageError(f"'{path}', line {number}: {error}. Expected one JSON object a line.") from error
+                if not isinstance(row, dict):
+                    raise UsageError(f"'{path}', line {number}: expected a JSON object, got {line.strip()[:60]!r}.")
+                yield number, row
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    arrow, parquet = _pyarrow()
+    number = 0
+    try:
+        file = parquet.ParquetFile(path)
+    except arrow.ArrowInvalid as error:
+        raise UsageError(f"'{path}' is no readable Parquet file: {error}.") from error
+    with file:
+        for batch in file.iter_batches(batch_size=PAGE):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("Parquet files need pyarrow. Install it with: pip install 'dreamgym[parquet]', or use .jsonl.") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _memory(row: dict[str, Any], number: int, path: Path) -> Memory:
+    """A row of a file as a memory; UsageError names the row and the column."""
+    where = f"'{path}', row {number}"
+    for name in REQUIRED:
+        if row.get(name) is None:
+            raise UsageError(f"{where}: no '{name}'.{nearest(name, row)} Expected the columns {', '.join(REQUIRED)}.")
+    if row["source"] not in SOURCES:
+        raise UsageError(f"{where}: source {row['source']!r}.{nearest(str(row['source']), SOURCES)} Expected {', '.join(SOURCES)}.")
+    values: dict[str, Any] = {"row": number}
+    for name, kind in COLUMNS.items():
+        value = row.get(name)
+        if name == "row" or value is None:
+            continue
+        if not isinstance(value, (int, float) if kind is float else kind) or (kind is int and isinstance(value, bool)):
+            raise UsageError(f"{where}: {name} is {value!r}. Expected {kind.__name__}.")
+        values[name] = value
+    if values["step"] < 0:
+        raise UsageError(f"{where}: step is {values['step']}. Expected 0 or more.")
+    return Memory(**values)
+
+
+def _trajectory(memories: list[Memory], path: Path) -> Trajectory:
+    first = memories[0]
+    turns = [GAP] * (max(memory.step for memory in memories) + 1)
+    for memory in memories:
+        if turns[memory.step] is not GAP:
+            raise UsageError(f"'{path}', row {memory.row}: step {memory.step} of trajectory '{memory.trajectory}' is there twice.")
+        turns[memory.step] = Turn(_transition(memory))
+    if GAP in turns and first.source != "dream":
+        raise UsageError(f"'{path}': trajectory '{first.trajectory}' lacks step {turns.index(GAP)}. Only dreams may have gaps.")
+    task = Task(first.trajectory, first.instruction, first.env)
+    return Trajectory(
+        first.trajectory, task, first.source, tuple(turns), first.success,
+        policy_version=first.policy_version, model_version=first.model_version,
+    )  # fmt: skip
+
+
+def _transition(memory: Memory) -> Transition:
+    judged = None if not memory.verdict else Verdict(True) if memory.verdict == "passed" else Verdict(False, (memory.verdict,))
+    return Transition(
+        Observation(memory.state), memory.action, Observation(memory.next_state), float(memory.reward), memory.terminated,
+        reasoning=memory.reasoning, verdict=judged,
+    )  # fmt: skip

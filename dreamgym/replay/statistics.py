@@ -1,0 +1,63 @@
+"""What is in a replay log, counted inside SQLite without reading vectors or disturbing a run that writes to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import RunDirError
+from dreamgym.replay.stores import sqlite
+
+BY_SOURCE = """
+SELECT e.env, e.source, count(*), count(DISTINCT e.number), count(DISTINCT t.action || char(0) || t.next_state),
+       avg(t.reward), sum(t.reward > 0), sum(t.reward < 0), sum(t.terminated), max(e.policy_version), max(e.model_version)
+FROM transitions t JOIN trajectories e ON e.number = t.trajectory WHERE t.evicted_at IS NULL
+GROUP BY e.env, e.source ORDER BY e.env, e.source
+"""
+NAMES = (
+    "env",
+    "source",
+    "rows",
+    "trajectories",
+    "contents",
+    "mean_reward",
+    "rewarded",
+    "punished",
+    "terminal",
+    "policy_version",
+    "model_version",
+)
+VERDICTS = "SELECT verdict, count(*) FROM transitions WHERE evicted_at IS NULL GROUP BY verdict ORDER BY count(*) DESC, verdict LIMIT 10"
+
+
+def statistics(path: Path) -> dict[str, Any]:
+    """Counts of a log at `path`.
+
+    `rows` in use, `evicted`, `sequence`, `encoder`, `dim`, `bytes` on disk, `verdicts` (the ten commonest), and `groups`: one object per
+    environment and source with the NAMES above. `contents` are distinct pairs of action and next state.
+    """
+    store = sqlite.make(path=path, read_only=True)
+    try:
+        rows, sequence, encoder, dim = len(store), store.sequence, store.encoder, store.dim
+    finally:
+        store.close()
+    try:
+        with closing(sqlite3.connect(sqlite.reading_uri(path), uri=True)) as db:
+            groups = [dict(zip(NAMES, found, strict=True)) for found in db.execute(BY_SOURCE)]
+            verdicts = dict(db.execute(VERDICTS).fetchall())
+            evicted = db.execute("SELECT count(*) FROM transitions WHERE evicted_at IS NOT NULL").fetchone()[0]
+    except sqlite3.Error as error:
+        raise RunDirError(f"Replay log '{path}' cannot be counted: {error}. Try again when nothing rewrites it, or restore it.") from error
+    beside = [path, path.with_name(path.name + "-wal")]
+    return {
+        "rows": rows,
+        "evicted": evicted,
+        "sequence": sequence,
+        "encoder": encoder,
+        "dim": dim,
+        "bytes": sum(file.stat().st_size for file in beside if file.is_file()),
+        "verdicts": verdicts,
+        "groups": groups,
+    }

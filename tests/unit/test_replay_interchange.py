@@ -1,0 +1,129 @@
+"""Replay logs out and in, and their statistics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dreamgym.cli import app
+from dreamgym.errors import UsageError
+from dreamgym.replay import interchange
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.encoders import lexical
+from dreamgym.replay.statistics import statistics
+from dreamgym.replay.stores import sqlite
+from dreamgym.types import Memory, Observation, Task, Trajectory, Transition, Turn, Verdict
+
+SUFFIXES = ("jsonl", "parquet")
+
+
+def turn(i: int, verdict: Verdict | None, reward: float = 0.0) -> Turn:
+    return Turn(
+        Transition(Observation(f"naïve page {i}"), f"click[{i}]", Observation(f"page\n{i + 1}"), reward, i == 2, "why", verdict=verdict)
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Three real rows, and a dream of which the second step failed the guard."""
+    path = tmp_path / "log.sqlite"
+    passed, failed = Verdict(True), Verdict(False, ("price",))
+    real = Trajectory("r", Task("t", "buy a mug", "shop"), "real", tuple(turn(i, None, 0.5 * (i == 2)) for i in range(3)), True)
+    dream = Trajectory(
+        "d", Task("t2", "buy a hat", "shop"), "dream", (turn(0, passed), turn(1, failed), turn(2, passed)), False,
+        policy_version=3, model_version=2,
+    )  # fmt: skip
+    with ReplayBuffer.open(path, lexical.make()) as buffer:
+        buffer.add([real, dream])
+    return path
+
+
+def rows(path: Path) -> list[Memory]:
+    with ReplayBuffer.open(path, lexical.make()) as buffer:
+        return list(buffer.memories())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_exported_and_read_back_is_what_it_was(log: Path, tmp_path: Path, suffix: str) -> None:
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+    file, copy = tmp_path / "out" / f"rows.{suffix}", tmp_path / "copy.sqlite"
+    assert interchange.export(sqlite.make(path=log, read_only=True), file) == 5
+    assert [entry.name for entry in file.parent.iterdir()] == [file.name]
+    with ReplayBuffer.open(copy, lexical.make()) as buffer:
+        assert buffer.add(list(interchange.read(file))) == 5
+    assert rows(copy) == rows(log)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_hugging_face_datasets_reads_the_export(log: Path, tmp_path: Path, suffix: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    file = tmp_path / f"rows.{suffix}"
+    interchange.export(sqlite.make(path=log, read_only=True), file)
+    kind = "json" if suffix == "jsonl" else suffix
+    table = datasets.load_dataset(kind, data_files=str(file), split="train", cache_dir=str(tmp_path / "cache"))
+    assert [Memory(**row) for row in table] == rows(log)
+
+
+def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, log: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    interchange.export(sqlite.make(path=log, read_only=True), file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for change, message in (
+        ({"source": "deram"}, r"row 2: source 'deram'.*Did you mean 'dream'"),
+        ({"reward": "much"}, "row 2: reward is 'much'. Expected float"),
+        ({"action": None}, "row 2: no 'action'"),
+        ({"step": 0}, "row 2: step 0 of trajectory 'r' is there twice"),
+        ({"step": 7}, "trajectory 'r' lacks step 1"),
+        ({"step": -1}, "row 2: step is -1"),
+    ):
+        file.write_text("\n".join(json.dumps(row | (change if i == 1 else {})) for i, row in enumerate(lines)))
+        with pytest.raises(UsageError, match=message):
+            list(interchange.read(file))
+    file.write_text('{"a": 1\n')
+    with pytest.raises(UsageError, match=r"rows\.jsonl', line 1"):
+        list(interchange.read(file))
+    for wrong, message in ((tmp_path / "rows.json", "Expected a name that ends in .jsonl"), (tmp_path / "no.jsonl", "no file")):
+        with pytest.raises(UsageError, match=message):
+            list(interchange.read(wrong))
+
+
+def test_a_dream_without_a_verdict_is_read_and_refused_by_the_buffer(log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    interchange.export(sqlite.make(path=log, read_only=True), file)
+    found = [t for t in interchange.read(file) if t.source == "dream"]
+    unjudged = [replace(t, turns=tuple(Turn(replace(one.transition, verdict=None)) for one in t.turns)) for t in found]
+    with ReplayBuffer.open(None, lexical.make()) as buffer:
+        assert buffer.add(unjudged) == 0 and buffer.refused == 3
+
+
+def test_statistics_count_what_is_in_use_by_environment_and_source(log: Path) -> None:
+    sqlite.make(path=log).evict([4])
+    found = statistics(log)
+    assert (found["rows"], found["evicted"], found["sequence"], found["verdicts"]) == (4, 1, 5, {"": 3, "passed": 1})
+    dream, real = found["groups"]
+    assert (dream["source"], dream["rows"], dream["policy_version"]) == ("dream", 1, 3)
+    assert (real["rows"], real["trajectories"], real["contents"], real["rewarded"]) == (3, 1, 3, 1) and real[
+        "mean_reward"
+    ] == pytest.approx(1 / 6)
+    assert found["bytes"] > 0 and found["encoder"] == lexical.make().id
+
+
+def test_the_commands_show_export_import_and_reencode_a_log(log: Path, tmp_path: Path) -> None:
+    def command(*arguments: object) -> str:
+        result = CliRunner().invoke(app, ["replay", *map(str, arguments)], catch_exceptions=False)
+        assert result.exit_code == 0
+        return result.output
+
+    assert json.loads(command("stats", log, "--json"))["rows"] == 5
+    shown = command("stats", log)
+    assert "5 rows in use" in shown and "not judged 3, passed 2" in shown
+    assert "5 rows" in command("export", log, tmp_path / "rows.jsonl")
+    assert "5 rows added, 1 refused" in command("import", tmp_path / "new.sqlite", tmp_path / "rows.jsonl")
+    sqlite.make(path=log).reencode(lexical.make(state_dim=64))
+    assert "5 rows encoded with lexical-1" in command("reencode", log, "--encoder", "lexical")
+    assert rows(tmp_path / "new.sqlite") == rows(log)
