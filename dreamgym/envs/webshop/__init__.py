@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
-from dreamgym.envs.webshop import catalogue, goals, products, search
+from dreamgym.envs.webshop import catalogue, goals, originals, products, replay, search
 from dreamgym.envs.webshop.behaviours import MIX, SHOPPERS, Memo
 from dreamgym.envs.webshop.domain import ShopDomain
-from dreamgym.envs.webshop.shop import Mode, WebShop
+from dreamgym.envs.webshop.lucene import LuceneIndex
+from dreamgym.envs.webshop.pages import Mode
+from dreamgym.envs.webshop.shop import Search, WebShop
+from dreamgym.envs.webshop.tagger import TaggerName
+from dreamgym.errors import ConfigError
 from dreamgym.types import Observation, Task, Trajectory
 
 
@@ -26,6 +30,18 @@ class WebShopConfig(Config):
     """An original items_shuffle*.json instead of a generated catalogue."""
     attributes: Path | None = None
     """The items_ins_v2*.json that belongs to `items`."""
+    human: Path | None = None
+    """The items_human_ins.json that belongs to `items`, for human goals."""
+    num_products: int | None = None
+    """Read only the first products of `items`."""
+    goals: Literal["graded", "synthetic", "human"] = "graded"
+    """Our own goals of one to five requirements, or the original's, in its order and splits (these want `items`)."""
+    engine: Literal["auto", "plain", "lucene"] = "auto"
+    """The search engine: Lucene's BM25 with its analyser and rounding, or plain BM25. "auto": lucene for the original's files."""
+    corrected: bool | None = None
+    """Score the options of synthetic goals by name and value, so that every goal can be met; by default for generated catalogues only."""
+    tagger: TaggerName | None = None
+    """Who finds nouns for the title score: spacy, rule, or auto (spaCy if a model is there). By default rule for generated catalogues."""
     mode: Mode = "text_rich"
     outcome: bool = True
     """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1]."""
@@ -42,23 +58,59 @@ class WebShopFamily:
         self.config = config
         self.domain = ShopDomain()
         self.max_steps = config.max_steps
+        original = config.items is not None
+        if original != (config.attributes is not None) or (config.goals != "graded" and not original):
+            raise ConfigError(
+                "env webshop: 'items' and 'attributes' go together, and goals other than 'graded' want both. Give both files."
+            )
+        self.goals: list[originals.Goal] = []
         if config.items and config.attributes:
             self.per_page = 10
-            raw = products.read(config.items, config.attributes)
+            self.products = self._read(config, config.items, config.attributes)
         else:
             self.per_page = catalogue.preset(config.preset).per_page
-            raw = catalogue.generate(config.preset, config.seed)
-        self.products = products.load(*raw, seed=config.seed)
-        self.index = search.Index(self.products)
+            self.products = products.load(*catalogue.generate(config.preset, config.seed), seed=config.seed)
+        engine = config.engine if config.engine != "auto" else "lucene" if original else "plain"
+        self.index: Search = LuceneIndex.of(self.products) if engine == "lucene" else search.Index(self.products)
+        self.scoring = replay.scored(
+            corrected=not original if config.corrected is None else config.corrected, name=config.tagger or ("auto" if original else "rule")
+        )
+        self._by_asin = {product.asin.lower(): product for product in self.products}
         self.errands = self.tasks("train", 300)
 
+    def _read(self, config: WebShopConfig, items: Path, attributes: Path) -> list[products.Product]:
+        """The original's products, and its goals where they are asked for."""
+        if config.goals == "graded":
+            raw = products.read(items, attributes)
+            return products.load(*raw, seed=config.seed, file=items, num_products=config.num_products)
+        loaded = replay.load(items, attributes, human=config.human, kind=config.goals, seed=config.seed, num_products=config.num_products)
+        self.goals = loaded.goals
+        return loaded.products
+
     def tasks(self, split: goals.Split, n: int, *, seed: int = 0) -> list[Task]:
-        """`n` tasks of a split; no target product is shared between splits."""
+        """`n` tasks of a split. Graded goals share no target product between splits; the original's splits are ranges of goal indices."""
+        if self.goals:
+            return self._original_tasks(split, n, seed)
         return goals.tasks(split, n, self.products, seed=seed, catalogue_seed=self.config.seed, env=self.name)
+
+    def _original_tasks(self, split: goals.Split, n: int, seed: int) -> list[Task]:
+        """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean."""
+        places = originals.split(self.goals, split)
+        if seed:
+            random.Random(f"tasks/{split}/{seed}").shuffle(places)
+        return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
 
     def env(self) -> WebShop:
         """A fresh shop that shares the catalogue."""
-        return WebShop(self.products, self.index, per_page=self.per_page, mode=self.config.mode, outcome=self.config.outcome)
+        return WebShop(
+            self.products,
+            self.index,
+            per_page=self.per_page,
+            mode=self.config.mode,
+            outcome=self.config.outcome,
+            scoring=self.scoring,
+            by_asin=self._by_asin,
+        )
 
     def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
         """One logged episode by a scripted shopper; the one who pursues the wrong goal is given another training task's list."""

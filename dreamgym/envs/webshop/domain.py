@@ -22,6 +22,7 @@ ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 RESULT = re.compile(r"^\[(b\w+)\] \$([\d.]+)(?: to \S+)? (.+)$", re.MULTILINE)  # ASIN, price, title
 ITEM = re.compile(r"item \$([\d.]+)(?: to \S+)? (.+)")
 OPTION_LINE = re.compile(r"^([^\[\]\n]+): (\[.+\])$", re.MULTILINE)
+UNTITLED = re.compile(r"(button_\]\n)(?:\s*\n)?(?=\$[\d.]+(?: to \$[\d.]+)?\n|price: )")
 CHOSEN_LINE = re.compile(r"^chosen (\[.+\])$", re.MULTILINE)
 FILLER = frozenset(
     [
@@ -254,7 +255,7 @@ def _explain_purchase(instruction: str, state: str, success: bool) -> str:
 
 @lru_cache(maxsize=65536)
 def _abstract(text: str) -> str:
-    text = re.sub(r"(button_\]\n)\s*\n(?=\$|price: )", r"\1untitled\n", text.lower())  # the original's data holds products without a title
+    text = UNTITLED.sub(r"\1untitled\n", text.lower())  # the original's data holds products without a title
     lines = [line for line in text.split("\n") if line.strip()]
     if lines[0].startswith("thank you"):
         return DONE
