@@ -549,7 +549,8 @@ def test_random_valid_walks_in_the_original_catalogue_can_be_read_and_answered(o
             before = raw["text"]
             raw, score, terminated = shop.step(action)
             assert score in (0.0, 1.0) and DOMAIN.admissible(state, (), action)
-            assert raw["text"] != before or action in ("click[< prev]", f"search[{task.goal['query']}]") or "clicked" in before
+            same = action in ("click[< prev]", f"search[{task.goal['query']}]") or "clicked" in before or '"' in action
+            assert same or raw["text"] != before  # a chosen value with a quote in it does not show, as in the original
             if terminated:
                 break
     assert min(pages[kind] for kind in ("results", "item", "details", "shop")) > 10

@@ -11,6 +11,8 @@ from typing import Any, TextIO
 from dreamgym.errors import UsageError
 
 CHUNK = 1 << 22
+SLACK = 1 << 23
+"""An error this far before the end of what was read is no item cut in two: no text in a catalogue is that long."""
 UNREAD = (
     "product_information", "brand", "brand_url", "list_price", "availability_quantity", "availability_status", "total_reviews",
     "total_answered_questions", "seller_id", "seller_name", "fulfilled_by_amazon", "fast_track_message", "aplus_present",
@@ -119,8 +121,8 @@ def _elements(file: TextIO, path: Path) -> Iterator[Any]:
             try:
                 value, at = decode(buffer, at)
                 break
-            except json.JSONDecodeError as error:  # the chunk may end inside the item; an error far from its end is a real one
-                if len(buffer) - error.pos > CHUNK or not more():
+            except json.JSONDecodeError as error:  # the chunk may end inside the item
+                if len(buffer) - error.pos > SLACK or not more():
                     raise broken(error.msg) from error
         yield value
         count += 1
@@ -147,7 +149,7 @@ def by_asin(path: Path, kind: str = "by_asin") -> dict[str, Any]:
     for asin, record in loaded.items():
         if not isinstance(record, inner):
             raise UsageError(f"Item '{asin}' of '{path}': expected {name}, got {type(record).__name__}. Expected {KINDS[kind]}.")
-        if inner is dict and "attributes" in record:
+        if isinstance(record, dict) and "attributes" in record:
             texts(record, "attributes", Place(path, asin))
     return loaded
 
