@@ -195,6 +195,28 @@ def reward(
             print(json.dumps(record), flush=True)
 
 
+@env_app.command()
+def build(
+    env: Env,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    items: Annotated[Path | None, typer.Option(help="The original's items_shuffle*.json.")] = None,
+    attributes: Annotated[Path | None, typer.Option(help="The items_ins_v2*.json that belongs to it.")] = None,
+    size: Annotated[int | None, typer.Option(help="Generate a catalogue of this many products instead, 100 to 1,000,000.")] = None,
+    seed: Annotated[int, typer.Option(help="Names the generated catalogue.")] = 0,
+) -> None:
+    """Build a catalogue and its search index once, so that it opens in moments (built = "FOLDER" in the configuration)."""
+    _webshop(env)
+    from dreamgym.envs.webshop import lifelike, store
+    from dreamgym.errors import UsageError
+
+    if (size is None) == (items is None) or (items is None) != (attributes is None):
+        raise UsageError("Give either --items and --attributes, or --size.")
+    if size is not None:
+        items, attributes = lifelike.write(out, size, seed)
+    assert items and attributes, "checked above"
+    print(f"{store.build(items, attributes, out):,} products: {out}")
+
+
 CHOICES = {"goals": ("synthetic", "human"), "mode": ("text", "text_rich"), "tagger": ("auto", "rule", "spacy")}
 
 

@@ -335,8 +335,10 @@ def test_the_loader_skips_what_the_original_skips_and_draws_ranged_prices_by_see
 def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path):
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    with pytest.raises(UsageError, match="items_shuffle"):
-        webshop.make(items=tmp_path / "absent.json", attributes=broken)
+    empty = tmp_path / "attributes.json"
+    empty.write_text("{}", encoding="utf-8")
+    with pytest.raises(UsageError, match="absent.json.*items_shuffle"):
+        webshop.make(items=tmp_path / "absent.json", attributes=empty)
     with pytest.raises(UsageError, match="broken.json"):
         webshop.make(items=broken, attributes=broken)
     with pytest.raises(ConfigError, match="Did you mean 'mini'"):

@@ -9,6 +9,7 @@ import io
 import json
 import math
 import random
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.envs import webshop
-from dreamgym.envs.webshop import files, originals, products, replay
+from dreamgym.envs.webshop import files, lifelike, originals, products, replay
 from dreamgym.envs.webshop.analysis import analyse, words
 from dreamgym.envs.webshop.lucene import LuceneIndex, quantised
 from dreamgym.envs.webshop.pages import Node, plain, rich, tidy
@@ -369,6 +370,63 @@ def test_an_index_can_be_saved_and_loaded(tmp_path: Path):
         LuceneIndex.load(tmp_path / "no.npz")
     with pytest.raises(UsageError, match="No index"):
         LuceneIndex.load(tmp_path / "absent.npz")
+
+
+# --- generated catalogues and built folders ----------------------------------------------------------------------------------------
+
+
+def test_a_generated_catalogue_has_the_real_ones_statistics():
+    pairs = list(lifelike.generate(1500, 0))
+    items, known = [item for item, _ in pairs], {item["asin"]: record for item, record in pairs}
+    loaded = products.load(items, known, seed=0)
+    assert len(loaded) == len(known) == 1500 and all(len(p.asin) == 10 for p in loaded)
+
+    def mean(values: Any) -> float:
+        return statistics.mean(map(float, values))
+
+    assert mean(len(p.title.split()) for p in loaded) == pytest.approx(18, abs=2)
+    assert mean(len(p.bullets) for p in loaded) == pytest.approx(4.6, abs=0.3)
+    assert mean(len(p.description) for p in loaded) == pytest.approx(510, abs=50)
+    assert mean(not p.description for p in loaded) == pytest.approx(0.3, abs=0.05)
+    assert mean(len(p.attributes) for p in loaded) == pytest.approx(2.8, abs=0.2)
+    assert mean(bool(p.options) for p in loaded) == pytest.approx(0.42, abs=0.05)
+    assert mean(len(values) for p in loaded for values in p.options.values()) == pytest.approx(5.7, abs=0.5)
+    assert mean(" to " in p.price_text for p in loaded) == pytest.approx(0.09, abs=0.03)
+    assert statistics.quantiles([p.price for p in loaded], n=4) == pytest.approx([15, 29, 100], rel=0.15)
+    assert 200 <= len({p.query for p in loaded}) <= 250
+    assert list(lifelike.generate(1500, 0)) == pairs != list(lifelike.generate(1500, 1))
+    with pytest.raises(ConfigError, match="100 to 1,000,000"):
+        next(lifelike.generate(99, 0))
+
+
+def test_a_built_folder_opens_as_the_shop_its_files_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    code, out, _ = run(monkeypatch, capsys, "", "build", "webshop", "--size", 300, "--seed", 4, "--out", tmp_path)
+    assert code == 0 and out.startswith("300 products")
+    paths = {"items": tmp_path / "items_shuffle_300.json", "attributes": tmp_path / "items_ins_v2_300.json"}
+    shared = {"goals": "synthetic", "seed": 5, "tagger": "rule"}
+    read = replay.load(*paths.values(), kind="synthetic", seed=5)
+    opened = replay.load_built(tmp_path, kind="synthetic", seed=5)
+    assert list(opened.products) == list(read.products) and opened.goals == read.goals
+    assert opened.rng.getstate() == read.rng.getstate()
+    lines = [json.dumps({"goal": 3, "actions": [f"search[{read.goals[3]['query']}]", f"click[{read.goals[3]['asin']}]", "click[buy now]"]})]
+    scoring = replay.scored(name="rule")
+    episodes = [list(replay.replay(one, lines, mode="text", scoring=scoring)) for one in (read, opened)]
+    assert episodes[0] == episodes[1]
+    family = webshop.make(built=tmp_path, **{**shared, "goals": "graded"})
+    assert family.tasks("train", 5) == webshop.make(**paths, **{**shared, "goals": "graded"}).tasks("train", 5)
+    assert family.products[-1] == family.products[299] and len(family.products[1:3]) == 2
+    (tmp_path / "products.jsonl").write_bytes(b"")
+    with pytest.raises(UsageError, match="half-written"):
+        replay.load_built(tmp_path, kind=None, seed=0)
+
+
+def test_build_wants_files_or_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    code, _, err = run(monkeypatch, capsys, "", "build", "webshop", "--out", tmp_path)
+    assert code == 2 and "--size" in err
+    with pytest.raises(UsageError, match="No index"):
+        webshop.make(built=tmp_path)
 
 
 # --- the tagger -------------------------------------------------------------------------------------------------------------------

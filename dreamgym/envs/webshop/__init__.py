@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
-from dreamgym.envs.webshop import catalogue, goals, originals, products, replay, search
+from dreamgym.envs.webshop import catalogue, goals, originals, products, replay, search, store
 from dreamgym.envs.webshop.behaviours import MIX, SHOPPERS, Memo
 from dreamgym.envs.webshop.domain import ShopDomain
 from dreamgym.envs.webshop.lucene import LuceneIndex
@@ -30,6 +31,8 @@ class WebShopConfig(Config):
     """An original items_shuffle*.json instead of a generated catalogue."""
     attributes: Path | None = None
     """The items_ins_v2*.json that belongs to `items`."""
+    built: Path | None = None
+    """A folder made by `dreamgym env build webshop`, instead of the files: it opens in moments, however large."""
     human: Path | None = None
     """The items_human_ins.json that belongs to `items`, for human goals."""
     num_products: int | None = None
@@ -48,6 +51,16 @@ class WebShopConfig(Config):
     max_steps: int = 8
 
 
+def _check(config: WebShopConfig) -> None:
+    """Refuse settings that clash."""
+    if (config.items is None) != (config.attributes is None) or (config.items and config.built):
+        raise ConfigError("env webshop: 'items' and 'attributes' go together, and 'built' stands alone. Give both files or one folder.")
+    if config.goals != "graded" and config.items is None and config.built is None:
+        raise ConfigError(f"env webshop: goals = '{config.goals}' go together with 'items' and 'attributes', or 'built'. Give them.")
+    if config.goals == "human" and config.human is None:
+        raise ConfigError("env webshop: goals = 'human' want 'human', the original's items_human_ins.json. Give it.")
+
+
 class WebShopFamily:
     """Everything a run needs of the shop: tasks by split, fresh environments, logged behaviours, the domain."""
 
@@ -58,34 +71,33 @@ class WebShopFamily:
         self.config = config
         self.domain = ShopDomain()
         self.max_steps = config.max_steps
-        original = config.items is not None
-        if original != (config.attributes is not None) or (config.goals != "graded" and not original):
-            raise ConfigError(
-                "env webshop: 'items' and 'attributes' go together, and goals other than 'graded' want both. Give both files."
-            )
-        self.goals: list[originals.Goal] = []
-        if config.items and config.attributes:
-            self.per_page = 10
-            self.products = self._read(config, config.items, config.attributes)
-        else:
-            self.per_page = catalogue.preset(config.preset).per_page
-            self.products = products.load(*catalogue.generate(config.preset, config.seed), seed=config.seed)
+        _check(config)
+        original = config.items is not None or config.built is not None
+        self.per_page = 10 if original else catalogue.preset(config.preset).per_page
+        loaded = self._open(config)
+        self.products, self.goals = loaded.products, loaded.goals
         engine = config.engine if config.engine != "auto" else "lucene" if original else "plain"
-        self.index: Search = LuceneIndex.of(self.products) if engine == "lucene" else search.Index(self.products)
+        self.index: Search = search.Index(self.products) if engine == "plain" else loaded.index or LuceneIndex.of(self.products)
         self.scoring = replay.scored(
             corrected=not original if config.corrected is None else config.corrected, name=config.tagger or ("auto" if original else "rule")
         )
-        self._by_asin = {product.asin.lower(): product for product in self.products}
+        self._by_asin: Mapping[str, products.Product] = (
+            self.products.by_asin
+            if isinstance(self.products, store.Shelf)
+            else {product.asin.lower(): product for product in self.products}
+        )
         self.errands = self.tasks("train", 300)
 
-    def _read(self, config: WebShopConfig, items: Path, attributes: Path) -> list[products.Product]:
-        """The original's products, and its goals where they are asked for."""
-        if config.goals == "graded":
-            raw = products.read(items, attributes)
-            return products.load(*raw, seed=config.seed, file=items, num_products=config.num_products)
-        loaded = replay.load(items, attributes, human=config.human, kind=config.goals, seed=config.seed, num_products=config.num_products)
-        self.goals = loaded.goals
-        return loaded.products
+    def _open(self, config: WebShopConfig) -> replay.Loaded:
+        """The products, from files, a built folder or the generator, and the original's goals where they are asked for."""
+        kind = None if config.goals == "graded" else config.goals
+        if config.built:
+            return replay.load_built(config.built, human=config.human, kind=kind, seed=config.seed)
+        if config.items and config.attributes:
+            many = config.num_products
+            return replay.load(config.items, config.attributes, human=config.human, kind=kind, seed=config.seed, num_products=many)
+        raw = catalogue.generate(config.preset, config.seed)
+        return replay.Loaded(products.load(*raw, seed=config.seed), [], random.Random(config.seed))
 
     def tasks(self, split: goals.Split, n: int, *, seed: int = 0) -> list[Task]:
         """`n` tasks of a split. Graded goals share no target product between splits; the original's splits are ranges of goal indices."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,21 @@ def load(
     `seed` may be a generator under way: ranged prices are its next draws, in product order. `num_products` cuts before anything is skipped.
     """
     rng = seed if isinstance(seed, random.Random) else random.Random(seed)
-    products: list[Product] = []
+    products = list(stream(items, attributes, rng, file=file, num_products=num_products))
+    if not products:
+        raise UsageError(f"No product in {file}. Expected a list of at least one product with an 'asin' of at most {LONGEST_ASIN} letters.")
+    return products
+
+
+def stream(
+    items: Iterable[Mapping[str, Any]],
+    attributes: Mapping[str, Mapping[str, Any]],
+    rng: random.Random,
+    *,
+    file: Path | str,
+    num_products: int | None = None,
+) -> Iterator[Product]:
+    """The products that `load` gives, one at a time."""
     seen: set[str] = set()
     for place, item in enumerate(items):
         if num_products is not None and place >= num_products:
@@ -62,10 +76,7 @@ def load(
         if asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
             continue
         seen.add(asin)
-        products.append(_product(item, attributes.get(asin, {}), rng, files.Place(file, place, asin)))
-    if not products:
-        raise UsageError(f"No product in {file}. Expected a list of at least one product with an 'asin' of at most {LONGEST_ASIN} letters.")
-    return products
+        yield _product(item, attributes.get(asin, {}), rng, files.Place(file, place, asin))
 
 
 def _product(item: Mapping[str, Any], known: Mapping[str, Any], rng: random.Random, place: files.Place) -> Product:

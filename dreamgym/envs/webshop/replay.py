@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.webshop import files, originals, products
+from dreamgym.envs.webshop import files, originals, products, store
 from dreamgym.envs.webshop.lucene import LuceneIndex
 from dreamgym.envs.webshop.pages import Mode
 from dreamgym.envs.webshop.products import Product
@@ -28,40 +28,60 @@ SESSION_NAME = 10
 
 @dataclass(frozen=True)
 class Loaded:
-    """An original catalogue with its goals in index order; `rng` stands where the original's generator then stands."""
+    """A catalogue with its goals in index order; `rng` stands where the original's generator then stands."""
 
-    products: list[Product]
+    products: Sequence[Product]
     goals: list[originals.Goal]
     rng: random.Random
+    index: LuceneIndex | None = None  # where one was built before
 
 
 def load(
-    items: Path, attributes: Path, *, human: Path | None = None, kind: originals.Kind, seed: int, num_products: int | None = None
+    items: Path, attributes: Path, *, human: Path | None = None, kind: originals.Kind | None, seed: int, num_products: int | None = None
 ) -> Loaded:
-    """Read the files as the original does after `random.seed(seed)`: prices, price bounds, the shuffle, the first random session."""
-    if kind == "human" and human is None:
-        raise UsageError("Human goals need the file of human instructions. Give --human items_human_ins.json, or --goals synthetic.")
+    """Read the files as the original does after `random.seed(seed)`: prices, price bounds, the shuffle, the first random session.
+
+    `kind` None leaves the goals out.
+    """
     rng = random.Random(seed)
     known = files.by_asin(attributes)
     loaded = products.load(files.items(items), known, seed=rng, file=items, num_products=num_products)
-    if kind == "human" and human is not None:
-        goals = originals.human(loaded, files.by_asin(human, "human"), rng, file=human)
-    else:
+    return Loaded(loaded, _goals(loaded, known, attributes, human, kind, rng), rng)
+
+
+def load_built(folder: Path, *, human: Path | None = None, kind: originals.Kind | None, seed: int) -> Loaded:
+    """The same from a folder of `store.build`."""
+    rng = random.Random(seed)
+    shelf, index = store.open_shelf(folder, rng)
+    known = store.attributes_of(folder) if kind == "synthetic" else {}
+    return Loaded(shelf, _goals(shelf, known, folder / store.ATTRIBUTES, human, kind, rng), rng, index)
+
+
+def _goals(
+    loaded: Sequence[Product], known: dict[str, Any], attributes: Path, human: Path | None, kind: originals.Kind | None, rng: random.Random
+) -> list[originals.Goal]:
+    if kind is None:
+        return []
+    if kind == "synthetic":
         goals = originals.synthetic(loaded, known, rng, file=attributes)
+    elif human is None:
+        raise UsageError("Human goals need the file of human instructions. Give --human items_human_ins.json, or --goals synthetic.")
+    else:
+        goals = originals.human(loaded, files.by_asin(human, "human"), rng, file=human)
     if not goals:
-        raise UsageError(f"No {kind} goal in '{human if kind == 'human' else attributes}' for the products of '{items}'.")
+        raise UsageError(f"No {kind} goal in '{human if kind == 'human' else attributes}' for these products.")
     goals = originals.shuffled(goals, rng)
     for _ in range(SESSION_NAME):
         rng.random()
     originals.draw(originals.cumulate(goals), rng)
-    return Loaded(loaded, goals, rng)
+    return goals
 
 
 def replay(
     loaded: Loaded, lines: Iterable[str], *, mode: Mode, scoring: Scoring, source: str = "the actions", index: LuceneIndex | None = None
 ) -> Iterator[dict[str, Any]]:
     """Play every line `{"goal": index, "actions": [...]}`; lists begin with what is seen before any action."""
-    index = index or LuceneIndex.of(loaded.products)
+    index = index or loaded.index or LuceneIndex.of(loaded.products)
     shop = WebShop(loaded.products, index, mode=mode, outcome=False, scoring=scoring, rng=loaded.rng)
     for number, line in _records(lines, source):
         place = files.Place(source, f"line {number}")
@@ -84,7 +104,9 @@ def episode(shop: WebShop, goal: Mapping[str, Any], actions: Iterable[str], *, n
     return seen
 
 
-def rewards(loaded: list[Product], lines: Iterable[str], *, scoring: Scoring, source: str = "the purchases") -> Iterator[dict[str, Any]]:
+def rewards(
+    loaded: Sequence[Product], lines: Iterable[str], *, scoring: Scoring, source: str = "the purchases"
+) -> Iterator[dict[str, Any]]:
     """Score every line `{"goal": {...}, "asin": ..., "options": {...}, "price": ...}`."""
     by_asin = {product.asin: product for product in loaded}
     for number, line in _records(lines, source):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -77,11 +77,11 @@ class WebShop:
         scoring: Scoring = EXACT,
         show_attributes: bool = False,
         rng: random.Random | None = None,
-        by_asin: dict[str, Product] | None = None,
+        by_asin: Mapping[str, Product] | None = None,
     ) -> None:
         self.products, self.index, self.per_page, self.mode, self.outcome = products, index, per_page, mode, outcome
         self.scoring, self.show_attributes, self.rng = scoring, show_attributes, rng
-        self.by_asin = {product.asin.lower(): product for product in products} if by_asin is None else by_asin
+        self.by_asin: Mapping[str, Product] = {product.asin.lower(): product for product in products} if by_asin is None else by_asin
         self.session: Session | None = None
         self._random = rng
 
