@@ -69,10 +69,10 @@ class WebShopFamily:
 
     def __init__(self, config: WebShopConfig) -> None:
         self.config = config
-        self.domain = ShopDomain()
         self.max_steps = config.max_steps
         _check(config)
         original = config.items is not None or config.built is not None
+        self.domain = ShopDomain(wide=original)
         self.per_page = 10 if original else catalogue.preset(config.preset).per_page
         loaded = self._open(config)
         self.products, self.goals = loaded.products, loaded.goals

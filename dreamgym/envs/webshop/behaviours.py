@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.domain import RESULT, Item, Requirements, elements, read_item, requirements
 from dreamgym.types import Action
 
@@ -28,7 +29,7 @@ class Memo:
 
 def expert(instruction: str, state: str, rng: random.Random, memo: Memo, slip: float = 0.0) -> Action:
     """Search for what is asked, open the first match that is not yet rejected, choose the options, buy."""
-    wanted = requirements(instruction)
+    wanted = requirements(instruction) or wording.read(instruction)
     if wanted is None:
         return "search[nothing]"
     if state.startswith("results"):

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.shop import parse
+from dreamgym.envs.webshop.wording import Requirements
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
@@ -50,19 +52,6 @@ FILLER = frozenset(
 INSTRUCTION = re.compile(
     r"^(?P<base>[a-z -]+?)(?: with (?P<options>[a-z]+: .+?))?(?:, and price lower than (?P<bound>\d+\.\d\d) dollars)?$"
 )
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """What an instruction asks for, read from its text alone."""
-
-    words: tuple[str, ...]
-    options: tuple[tuple[str, str], ...]
-    bound: float | None
-
-    @property
-    def count(self) -> int:
-        return len(self.words) + len(self.options) + (self.bound is not None)
 
 
 @dataclass(frozen=True)
@@ -109,11 +98,18 @@ def read_item(state: str) -> Item | None:
 
 
 class ShopDomain:
-    """The `Domain` of shops that look like WebShop."""
+    """The `Domain` of shops that look like WebShop.
+
+    `wide` reads any sentence by its content words, for the original's instructions; otherwise only the wording of generated tasks is read.
+    """
 
     name = "webshop"
     atoms = (r"(?<!search)\[[^\[\]\n]+\]", r" ?\$\d+(?:\.\d+)?")
     """What a tokenizer should keep in one piece: a clickable element, and a price."""
+
+    def __init__(self, *, wide: bool = False) -> None:
+        self.wide = wide
+        self.read = wording.read if wide else requirements
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: the rich text as a short lower-case list of facts and `[elements]`."""
@@ -148,7 +144,7 @@ class ShopDomain:
         if name == "search":
             return f"search {argument}, so results."
         if argument == "buy now":
-            return _explain_purchase(task.instruction, state, transition.terminated and transition.reward >= 1.0)
+            return _explain_purchase(self.read(task.instruction), state, transition.terminated and transition.reward >= 1.0)
         shown = {asin: f"${price} {title}" for asin, price, title in RESULT.findall(state)}
         if argument in shown:
             return f"open [{argument}] {shown[argument]}, so its page."
@@ -164,7 +160,7 @@ class ShopDomain:
             return Verdict(False, ("success without a purchase",))
         if not claim.terminated:
             return Verdict(False, ("a purchase without an end",))
-        wanted, item = requirements(instruction), read_item(claim.state.text)
+        wanted, item = self.read(instruction), read_item(claim.state.text)
         if wanted is None:
             return Verdict(False, ("the instruction cannot be read",))
         if item is None:
@@ -172,6 +168,11 @@ class ShopDomain:
         visit = _since_opening(history)
         clicked = {parse(t.action)[1] for t in visit}
         seen = " ".join(t.next_state.text for t in visit if t.next_state.text.startswith("details "))
+        if self.wide:
+            reasons = wording.missing(
+                wanted, shown=f"{item.title} {seen}", price=item.price, chosen=list(item.chosen.items()), clicked=clicked
+            )
+            return Verdict(not reasons, tuple(reasons))
         return _missing(wanted, item, clicked, seen)
 
     def brief(self, memory: Memory) -> str:
@@ -180,16 +181,17 @@ class ShopDomain:
         return f"{memory.action}\n{content}"
 
     def well_formed(self, instruction: str) -> bool:
-        """Whether an invented instruction reads as one: known wording, one to five requirements beside the noun."""
-        wanted = requirements(instruction)
-        return wanted is not None and 1 <= wanted.count - 1 <= 5
+        """Whether an instruction reads as one: known wording, one to five requirements beside the noun; as many as it likes when `wide`."""
+        wanted = self.read(instruction)
+        return wanted is not None and wanted.count - 1 >= 1 and (self.wide or wanted.count - 1 <= 5)
 
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
         """True when some item page in real memory meets every requirement, None when none was seen that does."""
-        wanted = requirements(instruction)
+        wanted = self.read(instruction)
         if wanted is None:
             return False
-        return True if any(_could_meet(wanted, item) for m in memories if (item := read_item(m.next_state))) else None
+        meets = _could_meet_widely if self.wide else _could_meet
+        return True if any(meets(wanted, item) for m in memories if (item := read_item(m.next_state))) else None
 
 
 @lru_cache(maxsize=65536)
@@ -240,8 +242,14 @@ def _could_meet(wanted: Requirements, item: Item) -> bool:
     )
 
 
-def _explain_purchase(instruction: str, state: str, success: bool) -> str:
-    wanted, item = requirements(instruction), read_item(state)
+def _could_meet_widely(wanted: Requirements, item: Item) -> bool:
+    """Whether some choice of options leaves nothing missing."""
+    offered = [(name, value) for name, values in item.offered.items() for value in values]
+    return not wording.missing(wanted, shown=item.title, price=item.price, chosen=offered, clicked=[value for _, value in offered])
+
+
+def _explain_purchase(wanted: Requirements | None, state: str, success: bool) -> str:
+    item = read_item(state)
     if wanted is None or item is None:
         return f"buy, {'success' if success else 'failure'}."
     words = item.title.split()
