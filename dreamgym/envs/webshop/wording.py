@@ -58,7 +58,7 @@ class Requirements:
 @lru_cache(maxsize=65536)
 def read(instruction: str) -> Requirements | None:
     """The content words, options and price bound of a sentence, or None when it cannot be read."""
-    text = " ".join(instruction.lower().replace("’", "'").split())
+    text = re.sub(r"[ \t\r\n]+", " ", instruction.lower().replace("’", "'")).strip()  # other blanks are part of option values
     bounds = [float(match["sign"] or match["word"]) for match in BOUND.finditer(text)]
     text = BOUND.sub("", text)
     pairs: list[tuple[str, str]] = []
