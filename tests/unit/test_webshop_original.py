@@ -27,6 +27,7 @@ from dreamgym.envs.webshop.porter import stem
 from dreamgym.envs.webshop.shop import WebShop
 from dreamgym.envs.webshop.tagger import nouns, tagger
 from dreamgym.errors import ConfigError, MissingExtra, UsageError
+from dreamgym.logs import webshop_human
 from dreamgym.types import Memory, Observation, Task, Transition
 
 
@@ -488,6 +489,54 @@ def test_an_original_task_is_feasible_when_a_remembered_item_could_meet_it():
     assert wide.feasible("a blue steel mug", seen) is True
     assert wide.feasible("a green steel mug", seen) is None
     assert wide.feasible("a mug without steel", seen) is False
+
+
+# --- people's demonstrations ------------------------------------------------------------------------------------------------------
+
+
+def demonstration(instruction: str, *actions: str) -> str:
+    first = f"Amazon Shopping Game\nInstruction:\n{instruction}\n[button] Search [button_]\n"
+    return json.dumps({"states": [first, *["a page"] * (len(actions) - 1)], "actions": actions, "action_idxs": [-1], "images": [0]})
+
+
+def test_a_persons_episode_is_repeated_in_the_shop_and_scored(tmp_path: Path):
+    items = [product(f"B{i}", "Mug") for i in range(1600)]
+    (tmp_path / "i.json").write_text(json.dumps(items), encoding="utf-8")
+    (tmp_path / "a.json").write_text("{}", encoding="utf-8")
+    said = {
+        item["asin"]: [{"instruction": f"Mug number {i}.", "instruction_attributes": ["mug"], "instruction_options": []}]
+        for i, item in enumerate(items)
+    }
+    (tmp_path / "h.json").write_text(json.dumps(said), encoding="utf-8")
+    made = {"items": tmp_path / "i.json", "attributes": tmp_path / "a.json", "human": tmp_path / "h.json"}
+    family = webshop.make(**made, goals="human", tagger="rule")
+    lines = [demonstration("Mug number 7, and price lower than 50.00 dollars", "search[mug]", "click[b0]", "click[Buy Now]")]
+    (tmp_path / "demos.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (read,) = webshop_human.read(tmp_path / "demos.jsonl")
+    assert read.instruction == "Mug number 7, and price lower than 50.00 dollars" and len(read.states) == 3
+    episode = family.demonstrated(read.instruction, read.actions, name=read.id)
+    assert episode and episode.success and episode.behaviour == "human" and len(episode.turns) == 3
+    assert episode.task.goal and episode.task.goal["asin"] == "B7"
+    assert family.demonstrated("a mug nobody asked for", read.actions, name="x") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 1 of"),
+        ("[]", "no object"),
+        ('{"actions": ["x"]}', "Key 'states' in line 1"),
+        ('{"states": ["WebShop\\nInstruction: \\na mug\\n[button] Search [button_]"], "actions": ["a", "b"]}', "2 actions on 1 states"),
+        ('{"states": ["x"], "actions": ["a"]}', "the page that tells the instruction"),
+    ],
+)
+def test_a_broken_demonstration_is_named_with_line_and_key(tmp_path: Path, line: str, said: str):
+    (tmp_path / "demos.jsonl").write_text(line, encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        list(webshop_human.read(tmp_path / "demos.jsonl"))
+    assert said in str(error.value) and "demos.jsonl" in str(error.value)
+    with pytest.raises(UsageError, match=webshop_human.FILE):
+        list(webshop_human.read(tmp_path / "absent.jsonl"))
 
 
 # --- the tagger -------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from dreamgym.envs.webshop.pages import Mode
 from dreamgym.envs.webshop.shop import Search, WebShop
 from dreamgym.envs.webshop.tagger import TaggerName
 from dreamgym.errors import ConfigError
-from dreamgym.types import Observation, Task, Trajectory
+from dreamgym.types import Action, Observation, Task, Trajectory
 
 
 class WebShopConfig(Config):
@@ -86,6 +86,7 @@ class WebShopFamily:
             if isinstance(self.products, store.Shelf)
             else {product.asin.lower(): product for product in self.products}
         )
+        self._by_instruction: dict[str, int] = {}
         self.errands = self.tasks("train", 300)
 
     def _open(self, config: WebShopConfig) -> replay.Loaded:
@@ -134,6 +135,20 @@ class WebShopFamily:
             return shopper(task.instruction, state.text, rng, memo)
 
         return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=f"{behaviour}/{task.id}/{seed}")
+
+    def demonstrated(self, instruction: str, actions: Sequence[Action], *, name: str) -> Trajectory | None:
+        """A person's actions repeated in the shop and scored, or None when no goal here has the instruction (prices aside).
+
+        Prices and bounds are drawn anew, and search results depend on the catalogue: the pages may differ from those the person saw.
+        """
+        if not self._by_instruction:
+            self._by_instruction = {originals.without_price(goal["instruction_text"]): place for place, goal in enumerate(self.goals)}
+        place = self._by_instruction.get(originals.without_price(instruction))
+        if place is None or not actions:
+            return None
+        task = originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name)
+        left = iter(actions)
+        return play(self.env(), self.domain, task, lambda _: next(left), max_steps=len(actions), behaviour="human", name=name)
 
 
 def make(**config: Any) -> WebShopFamily:
