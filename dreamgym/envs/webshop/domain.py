@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -169,8 +170,9 @@ class ShopDomain:
         clicked = {parse(t.action)[1] for t in visit}
         seen = " ".join(t.next_state.text for t in visit if t.next_state.text.startswith("details "))
         if self.wide:
+            values = [value for values in item.offered.values() for value in values]
             reasons = wording.missing(
-                wanted, shown=f"{item.title} {seen}", price=item.price, chosen=list(item.chosen.items()), clicked=clicked
+                wanted, shown=f"{item.title} {seen}", price=item.price, offered=values, chosen=_chosen(item, visit), clicked=clicked
             )
             return Verdict(not reasons, tuple(reasons))
         return _missing(wanted, item, clicked, seen)
@@ -219,6 +221,16 @@ def _since_opening(history: Sequence[Transition]) -> list[Transition]:
     return visit
 
 
+def _chosen(item: Item, visit: Sequence[Transition]) -> list[tuple[str, str]]:
+    """Options as the page marks them, and last clicks on values that the original cannot mark: those that JSON writes differently."""
+    pairs = dict(item.chosen)
+    for name, values in item.offered.items():
+        last = next((argument for t in visit if (argument := parse(t.action)[1]) in values), None)
+        if last is not None and json.dumps(last) != f'"{last}"':
+            pairs[name] = last
+    return list(pairs.items())
+
+
 def _missing(wanted: Requirements, item: Item, clicked: Collection[str | None], seen: str) -> Verdict:
     """What an instruction asks for and the page, with what was clicked on it, does not show.
 
@@ -245,7 +257,8 @@ def _could_meet(wanted: Requirements, item: Item) -> bool:
 def _could_meet_widely(wanted: Requirements, item: Item) -> bool:
     """Whether some choice of options leaves nothing missing."""
     offered = [(name, value) for name, values in item.offered.items() for value in values]
-    return not wording.missing(wanted, shown=item.title, price=item.price, chosen=offered, clicked=[value for _, value in offered])
+    values = [value for _, value in offered]
+    return not wording.missing(wanted, shown=item.title, price=item.price, offered=values, chosen=offered, clicked=values, share=1.0)
 
 
 def _explain_purchase(wanted: Requirements | None, state: str, success: bool) -> str:
