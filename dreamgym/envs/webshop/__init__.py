@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
-from dreamgym.envs.webshop import catalogue, goals, products, search
+from dreamgym.envs.webshop import catalogue, goals, originals, products, replay, search, store
 from dreamgym.envs.webshop.behaviours import MIX, SHOPPERS, Memo
 from dreamgym.envs.webshop.domain import ShopDomain
-from dreamgym.envs.webshop.shop import Mode, WebShop
-from dreamgym.types import Observation, Task, Trajectory
+from dreamgym.envs.webshop.lucene import LuceneIndex
+from dreamgym.envs.webshop.pages import Mode
+from dreamgym.envs.webshop.shop import Search, WebShop
+from dreamgym.envs.webshop.tagger import TaggerName
+from dreamgym.errors import ConfigError
+from dreamgym.types import Action, Observation, Task, Trajectory
 
 
 class WebShopConfig(Config):
@@ -26,10 +31,34 @@ class WebShopConfig(Config):
     """An original items_shuffle*.json instead of a generated catalogue."""
     attributes: Path | None = None
     """The items_ins_v2*.json that belongs to `items`."""
+    built: Path | None = None
+    """A folder made by `dreamgym env build webshop`, instead of the files: it opens in moments, however large."""
+    human: Path | None = None
+    """The items_human_ins.json that belongs to `items`, for human goals."""
+    num_products: int | None = None
+    """Read only the first products of `items`."""
+    goals: Literal["graded", "synthetic", "human"] = "graded"
+    """Our own goals of one to five requirements, or the original's, in its order and splits (these want `items`)."""
+    engine: Literal["auto", "plain", "lucene"] = "auto"
+    """The search engine: Lucene's BM25 with its analyser and rounding, or plain BM25. "auto": lucene for the original's files."""
+    corrected: bool | None = None
+    """Score the options of synthetic goals by name and value, so that every goal can be met; by default for generated catalogues only."""
+    tagger: TaggerName | None = None
+    """Who finds nouns for the title score: spacy, rule, or auto (spaCy if a model is there). By default rule for generated catalogues."""
     mode: Mode = "text_rich"
     outcome: bool = True
     """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1]."""
     max_steps: int = 8
+
+
+def _check(config: WebShopConfig) -> None:
+    """Refuse settings that clash."""
+    if (config.items is None) != (config.attributes is None) or (config.items and config.built):
+        raise ConfigError("env webshop: 'items' and 'attributes' go together, and 'built' stands alone. Give both files or one folder.")
+    if config.goals != "graded" and config.items is None and config.built is None:
+        raise ConfigError(f"env webshop: goals = '{config.goals}' go together with 'items' and 'attributes', or 'built'. Give them.")
+    if config.goals == "human" and config.human is None:
+        raise ConfigError("env webshop: goals = 'human' want 'human', the original's items_human_ins.json. Give it.")
 
 
 class WebShopFamily:
@@ -40,25 +69,61 @@ class WebShopFamily:
 
     def __init__(self, config: WebShopConfig) -> None:
         self.config = config
-        self.domain = ShopDomain()
         self.max_steps = config.max_steps
-        if config.items and config.attributes:
-            self.per_page = 10
-            raw = products.read(config.items, config.attributes)
-        else:
-            self.per_page = catalogue.preset(config.preset).per_page
-            raw = catalogue.generate(config.preset, config.seed)
-        self.products = products.load(*raw, seed=config.seed)
-        self.index = search.Index(self.products)
+        _check(config)
+        original = config.items is not None or config.built is not None
+        self.domain = ShopDomain(wide=original)
+        self.per_page = 10 if original else catalogue.preset(config.preset).per_page
+        loaded = self._open(config)
+        self.products, self.goals = loaded.products, loaded.goals
+        engine = config.engine if config.engine != "auto" else "lucene" if original else "plain"
+        self.index: Search = search.Index(self.products) if engine == "plain" else loaded.index or LuceneIndex.of(self.products)
+        self.scoring = replay.scored(
+            corrected=not original if config.corrected is None else config.corrected, name=config.tagger or ("auto" if original else "rule")
+        )
+        self._by_asin: Mapping[str, products.Product] = (
+            self.products.by_asin
+            if isinstance(self.products, store.Shelf)
+            else {product.asin.lower(): product for product in self.products}
+        )
+        self._by_instruction: dict[str, int] = {}
         self.errands = self.tasks("train", 300)
 
+    def _open(self, config: WebShopConfig) -> replay.Loaded:
+        """The products, from files, a built folder or the generator, and the original's goals where they are asked for."""
+        kind = None if config.goals == "graded" else config.goals
+        if config.built:
+            return replay.load_built(config.built, human=config.human, kind=kind, seed=config.seed)
+        if config.items and config.attributes:
+            many = config.num_products
+            return replay.load(config.items, config.attributes, human=config.human, kind=kind, seed=config.seed, num_products=many)
+        raw = catalogue.generate(config.preset, config.seed)
+        return replay.Loaded(products.load(*raw, seed=config.seed), [], random.Random(config.seed))
+
     def tasks(self, split: goals.Split, n: int, *, seed: int = 0) -> list[Task]:
-        """`n` tasks of a split; no target product is shared between splits."""
+        """`n` tasks of a split. Graded goals share no target product between splits; the original's splits are ranges of goal indices."""
+        if self.goals:
+            return self._original_tasks(split, n, seed)
         return goals.tasks(split, n, self.products, seed=seed, catalogue_seed=self.config.seed, env=self.name)
+
+    def _original_tasks(self, split: goals.Split, n: int, seed: int) -> list[Task]:
+        """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean."""
+        places = originals.split(self.goals, split)
+        if seed:
+            random.Random(f"tasks/{split}/{seed}").shuffle(places)
+        return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
 
     def env(self) -> WebShop:
         """A fresh shop that shares the catalogue."""
-        return WebShop(self.products, self.index, per_page=self.per_page, mode=self.config.mode, outcome=self.config.outcome)
+        return WebShop(
+            self.products,
+            self.index,
+            per_page=self.per_page,
+            mode=self.config.mode,
+            outcome=self.config.outcome,
+            scoring=self.scoring,
+            by_asin=self._by_asin,
+        )
 
     def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
         """One logged episode by a scripted shopper; the one who pursues the wrong goal is given another training task's list."""
@@ -70,6 +135,20 @@ class WebShopFamily:
             return shopper(task.instruction, state.text, rng, memo)
 
         return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=f"{behaviour}/{task.id}/{seed}")
+
+    def demonstrated(self, instruction: str, actions: Sequence[Action], *, name: str) -> Trajectory | None:
+        """A person's actions repeated in the shop and scored, or None when no goal here has the instruction (prices aside).
+
+        Prices and bounds are drawn anew, and search results depend on the catalogue: the pages may differ from those the person saw.
+        """
+        if not self._by_instruction:
+            self._by_instruction = {originals.without_price(goal["instruction_text"]): place for place, goal in enumerate(self.goals)}
+        place = self._by_instruction.get(originals.without_price(instruction))
+        if place is None or not actions:
+            return None
+        task = originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name)
+        left = iter(actions)
+        return play(self.env(), self.domain, task, lambda _: next(left), max_steps=len(actions), behaviour="human", name=name)
 
 
 def make(**config: Any) -> WebShopFamily:

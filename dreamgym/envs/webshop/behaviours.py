@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.domain import RESULT, Item, Requirements, elements, read_item, requirements
 from dreamgym.types import Action
 
@@ -23,6 +24,7 @@ class Memo:
         self.current = ""
         self.searches = 0
         self.pages = 0
+        self.clicked: set[str] = set()  # option values on the open item: one with a quote in it never shows as chosen
         self.other = other  # another task's instruction, for the shopper who pursues the wrong goal
 
 
@@ -30,7 +32,7 @@ def expert(instruction: str, state: str, rng: random.Random, memo: Memo, slip: f
     """Search for what is asked, open the first match that is not yet rejected, choose the options, buy."""
     wanted = requirements(instruction)
     if wanted is None:
-        return "search[nothing]"
+        return _by_content(instruction, state, rng, memo, slip)
     if state.startswith("results"):
         return _from_results(wanted, state, rng, memo, slip)
     item = read_item(state)
@@ -87,6 +89,39 @@ def wrong_goal(instruction: str, state: str, rng: random.Random, memo: Memo) -> 
 
 SHOPPERS: Mapping[str, Shopper] = {"expert": expert, "noisy": noisy, "random": wander, "invalid": invalid, "wrong_goal": wrong_goal}
 MIX: Mapping[str, float] = {"expert": 0.1, "noisy": 0.45, "random": 0.15, "invalid": 0.15, "wrong_goal": 0.15}
+
+
+def _by_content(instruction: str, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:
+    """The expert for instructions in anybody's words: the result whose title says most of what is asked, its options, the purchase."""
+    wanted = wording.read(instruction)
+    if wanted is None:
+        return "search[nothing]" if state.startswith("shop home") else wander(instruction, state, rng, memo)
+    if state.startswith("results"):
+        return _best_result(wanted, state, rng, memo, slip)
+    item = read_item(state)
+    if item is None:
+        return _query(wanted, rng, memo, slip)
+    for name, values in item.offered.items():
+        value = dict(wanted.options).get(name) or next((v for v in values if set(v.split()) <= set(wanted.words)), None)
+        if value not in values and name in dict(wanted.options) and len(memo.rejected) < 3:
+            memo.rejected.add(memo.current)
+            return "click[< prev]"
+        if value in values and value not in memo.clicked and "[" not in value and rng.random() >= slip / 2:
+            memo.clicked.add(value)
+            return f"click[{value}]"
+    return "click[buy now]"
+
+
+def _best_result(wanted: Requirements, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:
+    rows = [row for row in RESULT.findall(state) if row[0] not in memo.rejected]
+    fitting = [row for row in rows if wanted.bound is None or float(row[1]) <= wanted.bound] or rows
+    if not fitting:
+        memo.pages += 1
+        return "click[next >]" if memo.pages < 3 else "click[back to search]"
+    memo.clicked = set()
+    best = max(fitting, key=lambda row: len(set(row[2].split()) & set(wanted.words)))
+    memo.current = rng.choice(fitting)[0] if rng.random() < slip / 2 else best[0]
+    return f"click[{memo.current}]"
 
 
 def _query(wanted: Requirements, rng: random.Random, memo: Memo, slip: float) -> Action:

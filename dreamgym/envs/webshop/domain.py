@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.shop import parse
+from dreamgym.envs.webshop.wording import Requirements
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
@@ -22,6 +25,7 @@ ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 RESULT = re.compile(r"^\[(b\w+)\] \$([\d.]+)(?: to \S+)? (.+)$", re.MULTILINE)  # ASIN, price, title
 ITEM = re.compile(r"item \$([\d.]+)(?: to \S+)? (.+)")
 OPTION_LINE = re.compile(r"^([^\[\]\n]+): (\[.+\])$", re.MULTILINE)
+UNTITLED = re.compile(r"(button_\]\n)(?:\s*\n)?(?=\$[\d.]+(?: to \$[\d.]+)?\n|price: )")
 CHOSEN_LINE = re.compile(r"^chosen (\[.+\])$", re.MULTILINE)
 FILLER = frozenset(
     [
@@ -49,19 +53,6 @@ FILLER = frozenset(
 INSTRUCTION = re.compile(
     r"^(?P<base>[a-z -]+?)(?: with (?P<options>[a-z]+: .+?))?(?:, and price lower than (?P<bound>\d+\.\d\d) dollars)?$"
 )
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """What an instruction asks for, read from its text alone."""
-
-    words: tuple[str, ...]
-    options: tuple[tuple[str, str], ...]
-    bound: float | None
-
-    @property
-    def count(self) -> int:
-        return len(self.words) + len(self.options) + (self.bound is not None)
 
 
 @dataclass(frozen=True)
@@ -108,11 +99,18 @@ def read_item(state: str) -> Item | None:
 
 
 class ShopDomain:
-    """The `Domain` of shops that look like WebShop."""
+    """The `Domain` of shops that look like WebShop.
+
+    `wide` reads any sentence by its content words, for the original's instructions; otherwise only the wording of generated tasks is read.
+    """
 
     name = "webshop"
     atoms = (r"(?<!search)\[[^\[\]\n]+\]", r" ?\$\d+(?:\.\d+)?")
     """What a tokenizer should keep in one piece: a clickable element, and a price."""
+
+    def __init__(self, *, wide: bool = False) -> None:
+        self.wide = wide
+        self.read = wording.read if wide else requirements
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: the rich text as a short lower-case list of facts and `[elements]`."""
@@ -147,7 +145,7 @@ class ShopDomain:
         if name == "search":
             return f"search {argument}, so results."
         if argument == "buy now":
-            return _explain_purchase(task.instruction, state, transition.terminated and transition.reward >= 1.0)
+            return _explain_purchase(self.read(task.instruction), state, transition.terminated and transition.reward >= 1.0)
         shown = {asin: f"${price} {title}" for asin, price, title in RESULT.findall(state)}
         if argument in shown:
             return f"open [{argument}] {shown[argument]}, so its page."
@@ -163,7 +161,7 @@ class ShopDomain:
             return Verdict(False, ("success without a purchase",))
         if not claim.terminated:
             return Verdict(False, ("a purchase without an end",))
-        wanted, item = requirements(instruction), read_item(claim.state.text)
+        wanted, item = self.read(instruction), read_item(claim.state.text)
         if wanted is None:
             return Verdict(False, ("the instruction cannot be read",))
         if item is None:
@@ -171,6 +169,12 @@ class ShopDomain:
         visit = _since_opening(history)
         clicked = {parse(t.action)[1] for t in visit}
         seen = " ".join(t.next_state.text for t in visit if t.next_state.text.startswith("details "))
+        if self.wide:
+            values = [value for values in item.offered.values() for value in values]
+            reasons = wording.missing(
+                wanted, shown=f"{item.title} {seen}", price=item.price, offered=values, chosen=_chosen(item, visit), clicked=clicked
+            )
+            return Verdict(not reasons, tuple(reasons))
         return _missing(wanted, item, clicked, seen)
 
     def brief(self, memory: Memory) -> str:
@@ -179,16 +183,17 @@ class ShopDomain:
         return f"{memory.action}\n{content}"
 
     def well_formed(self, instruction: str) -> bool:
-        """Whether an invented instruction reads as one: known wording, one to five requirements beside the noun."""
-        wanted = requirements(instruction)
-        return wanted is not None and 1 <= wanted.count - 1 <= 5
+        """Whether an instruction reads as one: known wording, one to five requirements beside the noun; as many as it likes when `wide`."""
+        wanted = self.read(instruction)
+        return wanted is not None and wanted.count - 1 >= 1 and (self.wide or wanted.count - 1 <= 5)
 
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
         """True when some item page in real memory meets every requirement, None when none was seen that does."""
-        wanted = requirements(instruction)
+        wanted = self.read(instruction)
         if wanted is None:
             return False
-        return True if any(_could_meet(wanted, item) for m in memories if (item := read_item(m.next_state))) else None
+        meets = _could_meet_widely if self.wide else _could_meet
+        return True if any(meets(wanted, item) for m in memories if (item := read_item(m.next_state))) else None
 
 
 @lru_cache(maxsize=65536)
@@ -216,6 +221,16 @@ def _since_opening(history: Sequence[Transition]) -> list[Transition]:
     return visit
 
 
+def _chosen(item: Item, visit: Sequence[Transition]) -> list[tuple[str, str]]:
+    """Options as the page marks them, and last clicks on values that the original cannot mark: those that JSON writes differently."""
+    pairs = dict(item.chosen)
+    for name, values in item.offered.items():
+        last = next((argument for t in visit if (argument := parse(t.action)[1]) in values), None)
+        if last is not None and json.dumps(last) != f'"{last}"':
+            pairs[name] = last
+    return list(pairs.items())
+
+
 def _missing(wanted: Requirements, item: Item, clicked: Collection[str | None], seen: str) -> Verdict:
     """What an instruction asks for and the page, with what was clicked on it, does not show.
 
@@ -239,8 +254,15 @@ def _could_meet(wanted: Requirements, item: Item) -> bool:
     )
 
 
-def _explain_purchase(instruction: str, state: str, success: bool) -> str:
-    wanted, item = requirements(instruction), read_item(state)
+def _could_meet_widely(wanted: Requirements, item: Item) -> bool:
+    """Whether some choice of options leaves nothing missing."""
+    offered = [(name, value) for name, values in item.offered.items() for value in values]
+    values = [value for _, value in offered]
+    return not wording.missing(wanted, shown=item.title, price=item.price, offered=values, chosen=offered, clicked=values, share=1.0)
+
+
+def _explain_purchase(wanted: Requirements | None, state: str, success: bool) -> str:
+    item = read_item(state)
     if wanted is None or item is None:
         return f"buy, {'success' if success else 'failure'}."
     words = item.title.split()
@@ -254,7 +276,7 @@ def _explain_purchase(instruction: str, state: str, success: bool) -> str:
 
 @lru_cache(maxsize=65536)
 def _abstract(text: str) -> str:
-    text = re.sub(r"(button_\]\n)\s*\n(?=\$|price: )", r"\1untitled\n", text.lower())  # the original's data holds products without a title
+    text = UNTITLED.sub(r"\1untitled\n", text.lower())  # the original's data holds products without a title
     lines = [line for line in text.split("\n") if line.strip()]
     if lines[0].startswith("thank you"):
         return DONE

@@ -61,7 +61,7 @@ def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any
     options = {name: rng.choice(values) for name, values in product.options.items()}
     bounds = price_bounds(product.price)
     kinds = ["quality"] * (len(qualities) - 1) + ["option"] * len(options) + ["price"] * (len(bounds) >= 2)
-    if level - 1 > len(kinds):
+    if not qualities or level - 1 > len(kinds):
         return None
     extra = rng.sample(kinds, level - 1)
     kept = sorted(rng.sample(qualities, 1 + extra.count("quality")), key=qualities.index)

@@ -1,36 +1,38 @@
 """The shop itself: WebShop's pages, buttons and action grammar in `text` and `text_rich` observation modes.
 
 Behaviour follows princeton-nlp/WebShop (MIT): five kinds of page, `search[...]` everywhere, `click[...]` on what is shown, an
-invalid action changes nothing. The reward appears once, with the purchase.
+invalid action changes nothing. The reward appears once, with the purchase. Where the original would crash (`<a>` and `<c>` searches of
+something it does not know, `<r>` with fewer than 50 products), this shop shows what there is.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Protocol
 
+from dreamgym.envs.webshop import pages
+from dreamgym.envs.webshop.pages import ATTRIBUTES, BACK, BUY, NEXT, PREV, SUB_PAGES, Mode, Node
 from dreamgym.envs.webshop.products import Product
-from dreamgym.envs.webshop.reward import Purchase, reward
-from dreamgym.envs.webshop.search import Index
+from dreamgym.envs.webshop.reward import EXACT, Purchase, Scoring, reward
+from dreamgym.envs.webshop.search import LIMIT
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Task
 
 ACTION = re.compile(r"(.+)\[(.+)\]")
-SUB_PAGES = ("Description", "Features", "Reviews")
-BACK, NEXT, PREV, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
-Mode = Literal["text", "text_rich"]
+ADDRESS = "http://127.0.0.1:3000"
+PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
+"""The original finds out where it is by looking for these in the address, keywords and options included, in this order."""
+SUB_PAGE = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
 
 
-@dataclass(frozen=True)
-class Node:
-    """A piece of a page: plain text, a button, a product link or an option value."""
+class Search(Protocol):
+    """A search engine over the catalogue: positions of products, best first."""
 
-    text: str
-    kind: Literal["text", "button", "product", "option"] = "text"
-    clicked: bool = False
+    def search(self, words: Sequence[str]) -> list[int]: ...
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Session:
     page: str = "index"
     words: tuple[str, ...] = ()
     number: int = 1
+    found: list[int] = field(default_factory=list)
     product: Product | None = None
     options: dict[str, str] = field(default_factory=dict)
     visited: set[str] = field(default_factory=set)
@@ -57,16 +60,30 @@ class WebShop:
     """One shopper in a catalogue (the `Env` protocol). Raw observations are dicts: text, mode and available actions.
 
     `outcome` is the paper's reward: 1 for a purchase that meets the whole goal, else 0; off, it is WebShop's score in [0, 1].
+    `scoring` is how a purchase is compared with its goal. `rng` draws the random results of `search[<r>]`; without one every episode
+    has its own, named by its task.
     """
 
     name = "webshop"
 
     def __init__(
-        self, products: Sequence[Product], index: Index, *, per_page: int = 10, mode: Mode = "text_rich", outcome: bool = True
+        self,
+        products: Sequence[Product],
+        index: Search,
+        *,
+        per_page: int = 10,
+        mode: Mode = "text_rich",
+        outcome: bool = True,
+        scoring: Scoring = EXACT,
+        show_attributes: bool = False,
+        rng: random.Random | None = None,
+        by_asin: Mapping[str, Product] | None = None,
     ) -> None:
         self.products, self.index, self.per_page, self.mode, self.outcome = products, index, per_page, mode, outcome
-        self.by_asin = {product.asin.lower(): product for product in products}
+        self.scoring, self.show_attributes, self.rng = scoring, show_attributes, rng
+        self.by_asin: Mapping[str, Product] = {product.asin.lower(): product for product in products} if by_asin is None else by_asin
         self.session: Session | None = None
+        self._random = rng
 
     def accepts(self, task: Task) -> bool:
         """A real shop needs a goal record to score a purchase; an invented task has none."""
@@ -77,6 +94,8 @@ class WebShop:
         if not self.accepts(task):
             raise UsageError(f"Task '{task.id}' has no goal record, so the real shop cannot score it. Practise invented tasks in a dream.")
         self.session = Session(task)
+        self._random = self.rng
+        self._look()
         return self._raw()
 
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
@@ -85,42 +104,77 @@ class WebShop:
         name, argument = parse(action)
         before = session.purchase
         if name == "search" and argument:
-            session.page, session.words, session.number = "results", tuple(argument.split(" ")), 1
-            session.product, session.options = None, {}
-        elif name == "click" and argument in self._clickables() and argument != "search":
+            self._show_results(session, tuple(argument.split(" ")), 1)
+            self._look()
+        elif name == "click" and argument in self._targets and argument != "search":
             self._click(session, argument)
+            self._look()
         bought = session.purchase if session.purchase is not before else None
         score = bought.score if bought else 0.0
         return self._raw(), float(score >= 1.0) if self.outcome else score, bought is not None
 
     def _click(self, session: Session, target: str) -> None:
+        """The original's order of cases: names of buttons come before what was really clicked."""
+        if target == BUY.lower() and session.product:
+            session.purchase = reward(session.product, session.task.goal or {}, session.options, scoring=self.scoring)
+            session.page = "done"
+            return
         if target == BACK.lower():
             self.session = Session(session.task)
-        elif target == BUY.lower() and session.product:
-            session.purchase = reward(session.product, session.task.goal or {}, session.options)
-            session.page = "done"
-        elif target == PREV.lower():
-            self._previous(session)
-        elif target == NEXT.lower():
-            session.number += 1
-        elif session.page == "results":
-            session.product, session.page = self.by_asin[target], "item"
-            session.visited.add(target)
-        elif target in {name.lower() for name in SUB_PAGES}:
-            session.page = target
-        elif session.product:
-            for name, values in session.product.options.items():
-                if target in values:
-                    session.options[name] = target
-
-    @staticmethod
-    def _previous(session: Session) -> None:
-        if session.page == "results":
-            session.number -= 1
-        elif session.page == "item":
-            session.page, session.product, session.options = "results", None, {}
-        else:
+            return
+        here = next((name for name in PAGE_NAMES if name in self._address(session)), "") if target in (NEXT.lower(), PREV.lower()) else ""
+        if here == "search_results":
+            self._show_results(session, session.words, session.number + (1 if target == NEXT.lower() else -1))
+        elif target == PREV.lower() and here == "item_sub_page":
             session.page = "item"
+        elif target == PREV.lower() and here == "item_page":
+            self._show_results(session, session.words, session.number)
+        elif target in SUB_PAGE:
+            session.page = target
+        else:
+            self._open_or_choose(session, target)
+
+    def _open_or_choose(self, session: Session, target: str) -> None:
+        clicked = self._targets[target]
+        session.page = "item"
+        if isinstance(clicked, str):
+            session.options[clicked] = target
+        elif clicked.kind == "product":
+            session.product = self.by_asin[target]
+            session.visited.add(target)
+
+    def _show_results(self, session: Session, words: tuple[str, ...], number: int) -> None:
+        session.page, session.words, session.number = "results", words, number
+        session.product, session.options = None, {}
+        session.found = self._find(session, words)
+
+    def _find(self, session: Session, words: tuple[str, ...]) -> list[int]:
+        """Positions of the results: a search, or everything of a category, query or attribute, or a random draw on every page turn."""
+        if words[0] == "<r>":
+            self._random = self._random or random.Random(f"results/{session.task.id}")
+            return self._random.sample(range(len(self.products)), min(LIMIT, len(self.products)))
+        rest = " ".join(words[1:]).strip()
+        if words[0] == "<a>":
+            return [i for i, product in enumerate(self.products) if rest in product.attributes]
+        if words[0] == "<c>":
+            return [i for i, product in enumerate(self.products) if words[1:] and product.category == words[1].strip()]
+        if words[0] == "<q>":
+            return [i for i, product in enumerate(self.products) if product.query == rest]
+        return self.index.search(words)
+
+    def _address(self, session: Session) -> str:
+        """The page's address in the original, which decides what '< Prev' means and which options show as clicked."""
+        words = "+".join(session.words)
+        if session.page == "index":
+            return ADDRESS
+        if session.page == "results":
+            return f"{ADDRESS}/search_results/{words}/{session.number}"
+        asin = session.product.asin if session.product else ""
+        if session.page == "item":
+            return f"{ADDRESS}/item_page/{asin}/{words}/{session.number}/{json.dumps(session.options)}"
+        if session.page == "done":
+            return f"{ADDRESS}/done/{asin}/{session.options}"
+        return f"{ADDRESS}/item_sub_page/{asin}/{words}/{session.number}/{SUB_PAGE[session.page]}/{session.options}"
 
     def _session(self) -> Session:
         if self.session is None:
@@ -129,73 +183,27 @@ class WebShop:
 
     def _nodes(self) -> list[Node]:
         session = self._session()
-        if session.page == "done":
-            score = session.purchase.score if session.purchase else 0.0
-            return [Node("Thank you for shopping with us!"), Node("Your score (min 0.0, max 1.0)"), Node(str(score))]
+        product, instruction = session.product, session.task.instruction
         if session.page == "index":
-            return [Node("WebShop"), Node("Instruction: "), Node(session.task.instruction), Node("Search", "button")]
-        head = [Node("Instruction:"), Node(session.task.instruction), Node(BACK, "button")]
+            return pages.index(instruction)
         if session.page == "results":
-            return head + self._results(session)
-        product = session.product
-        assert product is not None, "an item page without a product"
+            start = (session.number - 1) * self.per_page
+            shown = [self.products[position] for position in session.found[start : session.number * self.per_page]]
+            return pages.results(instruction, session.number, len(session.found), shown, session.visited)
+        assert product is not None, f"a page '{session.page}' without a product"
+        if session.page == "done":
+            return pages.done(product, session.options, session.purchase.score if session.purchase else 0.0)
         if session.page == "item":
-            return head + self._item(session, product)
-        return [*head, Node(PREV, "button"), *self._sub_page(session.page, product)]
+            return pages.item(instruction, product, self._address(session), attributes=self.show_attributes)
+        return pages.sub_page(instruction, product, SUB_PAGE[session.page])
 
-    def _results(self, session: Session) -> list[Node]:
-        found = self.index.search(session.words)
-        nodes = [Node(f"Page {session.number} (Total results: {len(found)})")]
-        nodes += [Node(PREV, "button")] if session.number > 1 else []
-        nodes.append(Node(NEXT, "button"))
-        start = (session.number - 1) * self.per_page
-        for position in found[start : start + self.per_page]:
-            product = self.products[position]
-            nodes.append(Node(product.asin, "product", product.asin.lower() in session.visited))
-            nodes += [Node(product.title), Node(product.price_text)]
-        return nodes
-
-    def _item(self, session: Session, product: Product) -> list[Node]:
-        nodes = [Node(PREV, "button")]
-        for name, values in product.options.items():
-            nodes.append(Node(name))
-            shown = json.dumps(session.options)
-            nodes += [Node(value, "option", f'"{value}"' in shown) for value in values]
-        nodes += [Node(product.title), Node(f"Price: {product.price_text}"), Node("Rating: N.A.")]
-        return nodes + [Node(name, "button") for name in (*SUB_PAGES, BUY)]
-
-    @staticmethod
-    def _sub_page(page: str, product: Product) -> list[Node]:
-        if page == "description":
-            return [Node(product.description)] if product.description else []
-        return [Node(" " + bullet) for bullet in product.bullets] if page == "features" else []
-
-    def _clickables(self) -> list[str]:
+    def _look(self) -> None:
+        """Read the page once, after it has changed."""
+        session = self._session()
         nodes = self._nodes()
-        ordered = [n for kind in ("button", "product", "option") for n in nodes if n.kind == kind]
-        return list(dict.fromkeys(node.text.lower() for node in ordered))
+        self._targets = pages.clickables(nodes, session.product if session.page == "item" else None)
+        self._text = pages.plain(nodes) if self.mode == "text" else pages.rich(nodes)
 
     def _raw(self) -> dict[str, Any]:
-        nodes = self._nodes()
-        text = " [SEP] ".join(node.text.strip() for node in nodes) if self.mode == "text" else rich(nodes)
-        search_bar = self._session().page == "index"
-        return {"text": text, "mode": self.mode, "available": {"has_search_bar": search_bar, "clickables": self._clickables()}}
-
-
-def rich(nodes: Sequence[Node]) -> str:
-    """The `text_rich` rendering: a line a node, buttons marked, clicked options announced at the front (latest first)."""
-    lines: list[str] = []
-    announced: list[str] = []
-    for node in nodes:
-        marks = ("[clicked button]", "[clicked button_]") if node.clicked else ("[button]", "[button_]")
-        if node.kind == "text":
-            lines.append(node.text)
-        elif node.kind == "button":
-            lines.append(f"[button] {node.text} [button_]")
-        elif node.kind == "product":
-            lines.append(f"\n{marks[0]} {node.text} {marks[1]}")
-        else:
-            lines.append(f"  {marks[0]} {node.text} {marks[1]}")
-            if node.clicked:
-                announced.insert(0, f"You have clicked {node.text}.")
-    return "".join(line + "\n" for line in [*announced, *lines])
+        available = {"has_search_bar": self._session().page == "index", "clickables": list(self._targets)}
+        return {"text": self._text, "mode": self.mode, "available": available}
