@@ -77,8 +77,8 @@ def train(
     """Fit the pairs (chosen[i], rejected[i]); returns the last step's loss, accuracy (share of pairs in the right order) and margin
     (mean of beta * (D_success - D_failure)).
 
-    `on_step(step, share done, metrics)` may return True to stop early. With `checkpoint`, an interrupted training goes on from that file when
-    it is called with the model as it was at the start, which is the reference. InvariantError on a loss that is not a number.
+    `on_step(step, share done, metrics)` may return True to stop early. With `checkpoint`, an interrupted training goes on from that file;
+    give the model as it was at the start, which is the reference. InvariantError on a loss that is not a number.
     """
     if not chosen or len(chosen) != len(rejected):
         raise UsageError(f"DPO needs as many chosen as rejected rows, and at least one pair: got {len(chosen)} and {len(rejected)}.")
@@ -88,7 +88,7 @@ def train(
     model.eval()
     reference = _sums(model, rows, config)
     optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
-    total = max(1, math.ceil(config.epochs * len(chosen) / config.pairs))
+    total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
     clock = Clock(checkpoint, model, optimiser)
     metrics: dict[str, float] = {}
     model.train()

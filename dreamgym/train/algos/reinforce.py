@@ -37,17 +37,20 @@ class Reinforce:
         self.grouped = config.baseline == "leave_one_out"
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn: the rollout's return less its baseline and an invalid turn's penalty."""
-        rollouts = [[t for t in group if t.error is None] for group in groups]
-        found = [[[a - self.config.invalid_penalty * idle(turn.transition) for turn in t.turns]
-                  for a, t in zip(self._advantages(group), group, strict=True)] for group in rollouts]  # fmt: skip
-        returns = [t.total_reward for group in rollouts for t in group]
+        """Per group and sound rollout, the advantage of every turn: return less baseline, less the penalty of an invalid turn."""
+        sound = [[t for t in group if t.error is None] for group in groups]
+        found = [[self._turns(t, a) for t, a in zip(group, self.advantages(group), strict=True)] for group in sound]
+        returns = [t.total_reward for group in sound for t in group]
         self.mean += self.config.rate * (float(np.mean(returns)) - self.mean) if returns else 0.0
         return found
 
-    def _advantages(self, group: Sequence[Trajectory]) -> list[float]:
+    def _turns(self, rollout: Trajectory, advantage: float) -> list[float]:
+        return [advantage - self.config.invalid_penalty * idle(turn.transition) for turn in rollout.turns]
+
+    def advantages(self, group: Sequence[Trajectory]) -> list[float]:
+        """R - b of each rollout; without another rollout to compare with, or without variance, 0.0."""
         found = statistics(group)
-        if not self.grouped:
+        if self.config.baseline == "running":
             return [r - self.mean for r in found.returns]
         if found.kind != "mixed":
             return [0.0] * len(found.returns)
