@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 from _rollouts import gradients, groups, learner, logprobs, shifted, tiny, trajectory
 
 from dreamgym.errors import ConfigError
+from dreamgym.returns import idle
 from dreamgym.train.algos import grpo
 from dreamgym.train.batch import rows_of
 from dreamgym.train.objective import ObjectiveConfig, importance, kl_estimate, token_weights
-from dreamgym.types import Completion
+from dreamgym.types import Completion, Observation, Transition
 
 BETA = 0.7
 
@@ -187,11 +189,6 @@ def test_an_idle_turn_pays_the_penalty_alone_and_an_even_group_does_not_magnify_
 
 
 def test_what_is_idle_is_told_by_the_rule_or_by_the_states():
-    from dataclasses import replace
-
-    from dreamgym.returns import idle
-    from dreamgym.types import Observation, Transition
-
     moved = Transition(Observation("a"), "go", Observation("b"), 0.0, False)
     assert not idle(moved) and idle(replace(moved, info={"by_rule": True})) and not idle(replace(moved, info={"by_rule": False}))
     still = replace(moved, next_state=Observation("a"))
