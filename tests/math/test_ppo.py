@@ -229,3 +229,23 @@ def test_the_critic_learns_what_states_are_worth(kind: str, level: str):
     metrics = [one.update([[good, bad]]) for _ in range(40)]
     assert metrics[0]["explained_variance"] == pytest.approx(0.0) and metrics[-1]["explained_variance"] > 0.9
     assert metrics[-1]["value_loss"] < 0.1 * metrics[0]["value_loss"]
+
+
+@pytest.mark.parametrize("kind", ["detached", "separate"])
+def test_of_a_policy_with_adapters_the_critic_trains_and_remembers_adapters_alone(kind: str):
+    peft = pytest.importorskip("peft")
+
+    def adapted() -> Any:
+        config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        torch.manual_seed(1)
+        return learner(peft.get_peft_model(tiny(), config).eval(), {"name": "ppo", "critic": {"kind": kind}}, minibatches=2)
+
+    made = groups(tiny())
+    whole, half, resumed = adapted(), adapted(), adapted()
+    whole.update(made)
+    half.update(made)
+    state = half.state_dict()
+    assert all("lora" in name for name in state["critic"]["body"]) and bool(state["critic"]["body"]) is (kind == "separate")
+    resumed.load_state_dict(state)
+    assert whole.update(made) == resumed.update(made)
+    assert all(torch.equal(a, b) for a, b in zip(whole.critic.parameters(), resumed.critic.parameters(), strict=True))

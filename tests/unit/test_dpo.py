@@ -36,7 +36,7 @@ def rows(n: int = 10, seed: int = 0) -> list[dpo.Row]:
     made = []
     for _ in range(n):
         parts = [rng.integers(2, 24, rng.integers(1, 5)).tolist() for _ in range(4)]
-        made.append((sum(parts, []), [float(k % 2) for k, part in enumerate(parts) for _ in part]))
+        made.append(([token for part in parts for token in part], [float(k % 2) for k, part in enumerate(parts) for _ in part]))
     return made
 
 

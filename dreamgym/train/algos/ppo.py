@@ -35,7 +35,9 @@ class PPOConfig(ClippedConfig):
     lam: float = Field(default=0.95, ge=0.0, le=1.0)
     level: Literal["turn", "token"] = "turn"
     bootstrap: bool = True
-    """Whether an episode cut at the horizon goes on in its value; False counts it as ended, as where the horizon is part of the task."""
+    """Whether an episode cut at the horizon goes on in its value. False counts it as ended, and is the safer choice where a success after
+    the horizon is none: a policy that reads its whole episode is valued there at a turn it never acts in, so nothing corrects a value that
+    is too high. In the corridor such policies could learn to wander to the horizon (docs/log.md)."""
     whiten: bool = True
     critic: CriticConfig = CriticConfig()
 
