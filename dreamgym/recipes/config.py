@@ -92,6 +92,13 @@ class RLBlock(Config):
             raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
         return size
 
+    @field_validator("curriculum")
+    @classmethod
+    def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
+        if info.data.get("group_size") == 1 and curriculum.strategy == "variance":
+            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, or strategy = 'uniform'")
+        return curriculum
+
 
 class EvalBlock(Config):
     """The final evaluation in the real environment, on held-out tasks."""

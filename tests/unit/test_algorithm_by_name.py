@@ -70,7 +70,10 @@ def test_a_wrong_name_or_key_is_an_error_before_the_run_begins(tmp_path: Path, t
 
 @pytest.mark.parametrize("text", ['{name = "ppo"}', '{name = "reinforce", baseline = "running"}'])
 def test_algorithms_that_compare_nothing_may_have_groups_of_one(tmp_path: Path, text: str):
-    assert algorithm(tmp_path, f"[dream]\ngroup_size = 1\nalgorithm = {text}")
+    uniform = 'curriculum = {strategy = "uniform"}'
+    assert algorithm(tmp_path, f"[dream]\ngroup_size = 1\nalgorithm = {text}\n{uniform}")
+    with pytest.raises(ConfigError, match="groups of one have no variance to choose tasks by"):
+        algorithm(tmp_path, f"[dream]\ngroup_size = 1\nalgorithm = {text}")
 
 
 FAMILY = corridor.make(length=4, keys=False, max_steps=3)

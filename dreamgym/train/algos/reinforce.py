@@ -37,7 +37,7 @@ class Reinforce:
         self.grouped = config.baseline == "leave_one_out"
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn: return less baseline, less the penalty of an invalid turn."""
+        """Per group and sound rollout, the advantage of every turn: return less baseline and an idle turn's penalty. Moves the mean."""
         sound = [[t for t in group if t.error is None] for group in groups]
         found = [[self._turns(t, a) for t, a in zip(group, self.advantages(group), strict=True)] for group in sound]
         returns = [t.total_reward for group in sound for t in group]
