@@ -60,8 +60,7 @@ def sampled(agent: Agent) -> float:
     return success(episodes).value
 
 
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "grpo": {"name": "grpo"},
+ALGORITHMS: dict[str, dict[str, Any]] = {  # GRPO is in test_corridor_learns.py
     "gigpo": {"name": "gigpo"},
     "reinforce": {"name": "reinforce"},
     "reinforce, running mean": {"name": "reinforce", "baseline": "running"},
