@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from dreamgym.errors import UsageError
 from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory
@@ -58,6 +59,16 @@ class Agent:
         for conversation, completion in zip(conversations, completions, strict=True):
             conversation.ids += completion.ids
         return [replace(completion, text=view.resolve(completion.text)) for completion, view in zip(completions, views, strict=True)]
+
+    def closing(self, trajectory: Trajectory) -> list[int]:
+        """The prompt that would have followed the last turn: where a critic values an episode that the horizon cut."""
+        words, last = self.vocabulary, trajectory.turns[-1]
+        if last.completion is None:
+            raise UsageError(
+                f"The last turn of '{trajectory.id}' has no tokens, so nothing can follow them. Give an episode that was sampled."
+            )
+        view = self.domain.view(last.transition.next_state)
+        return [*last.completion.prompt_ids, *last.completion.ids, words[STATE], *words.encode(view.text), words[ACT]]
 
     def end(self, conversations: Sequence[Conversation]) -> None:
         """Free what the engine keeps for these conversations."""

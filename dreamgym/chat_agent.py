@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dreamgym.chat import ChatFormat
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Action, Completion, Observation, Request, Sampling, Task, Trajectory
 
@@ -81,6 +81,18 @@ class ChatAgent:
         return [
             replace(completion, text=view.resolve(action_of(completion.text))) for completion, view in zip(completions, views, strict=True)
         ]
+
+    def closing(self, trajectory: Trajectory) -> list[int]:
+        """The prompt that would have followed the last turn: where a critic values an episode that the horizon cut."""
+        talk = ChatConversation(trajectory.id, trajectory.task.instruction)
+        for turn in trajectory.turns:
+            if turn.completion is None:
+                raise UsageError(
+                    f"A turn of '{trajectory.id}' has no tokens, so nothing can follow them. Give an episode that was sampled."
+                )
+            talk.turns.append((self.domain.view(turn.transition.state).text, turn.completion.ids))
+            talk.ids = [*turn.completion.prompt_ids, *turn.completion.ids]
+        return self._prompt(talk, self.domain.view(trajectory.turns[-1].transition.next_state).text)
 
     def end(self, conversations: Sequence[ChatConversation]) -> None:
         """Free what the engine keeps for these conversations."""

@@ -35,7 +35,8 @@ def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration"
 def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> C:
     """Read a TOML file as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it.
 
-    A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens.
+    A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens. A block that
+    names another plug-in than the default (`name = "ppo"`) is its own: the settings of the default plug-in are not laid under it.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -63,6 +64,8 @@ def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def _laid_over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    if values.get("name", defaults.get("name")) != defaults.get("name"):
+        return values
     both = {
         key: _laid_over(defaults[key], values[key]) for key in defaults.keys() & values.keys() if _are_blocks(defaults[key], values[key])
     }

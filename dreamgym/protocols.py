@@ -6,7 +6,7 @@ Nothing here imports torch. Implementations are found by name in `llm/`, `envs/`
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -241,6 +241,56 @@ class Curriculum(Protocol):
     def sample(self, n: int) -> list[Task]: ...
     def observe(self, groups: Sequence[Sequence[Trajectory]]) -> None: ...
     def expand(self) -> dict[str, int]: ...
+
+
+class Objective(Protocol):
+    """What every policy-gradient algorithm has. `config` holds the switches of `train.objective.ObjectiveConfig`; tensors are [N], one
+    entry per trained token of a micro-batch."""
+
+    config: Any
+    grouped: bool
+    """Whether rollouts of the same task are compared, so that groups of one teach nothing."""
+
+    def loss(self, logprobs: Any, old: Any, advantages: Any, *, normaliser: float, **terms: Any) -> tuple[Any, dict[str, float]]:
+        """(loss, sums of diagnostics). Terms: reference, entropy, weights, sampled; each [N] or None."""
+        ...
+
+
+@runtime_checkable
+class Algorithm(Objective, Protocol):
+    """Advantages from the rollouts alone."""
+
+    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """Per group, and per rollout in it without an error, the advantage of every turn. All 0.0: the rollout is left out."""
+        ...
+
+
+@runtime_checkable
+class ActorCritic(Objective, Protocol):
+    """Advantages from a learned value function. Rows are `train.batch.Row`, which the methods fill in."""
+
+    critic: Any
+    """The `train.critic.CriticConfig`. `config.bootstrap` says whether episodes cut at the horizon go on in their value."""
+
+    def mark(self, rows: Sequence[Any]) -> None:
+        """Say before which tokens values are read."""
+        ...
+
+    def assign(self, trajectory: Trajectory, rows: Sequence[Any], last: float) -> None:
+        """Advantages and value targets of one trajectory, from the values read and the one after its last turn."""
+        ...
+
+    def finish(self, rows: Sequence[Any]) -> None:
+        """What concerns the whole batch."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Keeps something between updates that a checkpoint must hold."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Learner(Protocol):

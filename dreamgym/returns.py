@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dreamgym.types import Trajectory
+from dreamgym.types import Trajectory, Transition
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,23 @@ class GroupStatistics:
 def statistics(group: Sequence[Trajectory]) -> GroupStatistics:
     """Of the rollouts that did not fail technically: a failed rollout is no zero."""
     return GroupStatistics(tuple(t.total_reward for t in group if t.error is None))
+
+
+def idle(transition: Transition) -> bool:
+    """Whether the action was answered by rule as inadmissible, or changed nothing and earned nothing."""
+    unchanged = transition.next_state == transition.state and not transition.terminated and transition.reward == 0
+    return bool(transition.info.get("by_rule")) or unchanged
+
+
+def rewards(trajectory: Trajectory, invalid_penalty: float = 0.0) -> list[float]:
+    """The reward of every turn, less the penalty of those that were idle."""
+    return [turn.transition.reward - invalid_penalty * idle(turn.transition) for turn in trajectory.turns]
+
+
+def discounted(rewards: Sequence[float], gamma: float) -> list[float]:
+    """Returns from each step on: D_t = r_t + gamma * D_(t+1)."""
+    found, after = [], 0.0
+    for reward in reversed(rewards):
+        after = reward + gamma * after
+        found.append(after)
+    return found[::-1]

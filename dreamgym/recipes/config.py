@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from dreamgym import plugins
 from dreamgym.config import Config
 from dreamgym.curriculum import CurriculumConfig
+from dreamgym.errors import ConfigError
 from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.experience.model import ExperienceConfig
-from dreamgym.train.algos.grpo import GRPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
 
@@ -43,18 +44,37 @@ class ModelBlock(Config):
     vocab_size: int = 2048
 
 
+class AlgorithmBlock(Config):
+    """A policy-gradient algorithm by its name in `train/algos` or its dotted path, and beside the name its own settings:
+    `{name = "ppo", gamma = 0.95}`. They are checked and filled in by the algorithm itself, so that an unknown key is an error here."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "grpo"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolved(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        named = {"name": cls.model_fields["name"].default, **values}
+        if not isinstance(named["name"], str):
+            raise ConfigError(f"An algorithm's name is text such as 'grpo', not {named['name']!r}.")
+        return {"name": named["name"], **plugins.make("train.algos", **named).config.model_dump()}
+
+
 class RLBlock(Config):
     """One call of the loop."""
 
+    algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
     iterations: int = 60
     tasks_per_iter: int = Field(default=32, ge=1)
-    group_size: int = Field(default=8, ge=2)
+    group_size: int = Field(default=8, ge=1)
+    """Rollouts of each task; algorithms that compare them need two or more."""
     train_tasks: int = 2000
     max_real_steps: int | None = None
     """Stop before an iteration as long as the longest so far would use more real steps; only for loops in the real environment."""
     max_seconds: float | None = None
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
-    algorithm: GRPOConfig = GRPOConfig(entropy_coef=0.01)
     learner: LearnerConfig = LearnerConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = 10
@@ -63,6 +83,21 @@ class RLBlock(Config):
     max_gap: float = 0.15
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback"] = "rollback"
+
+    @field_validator("group_size")
+    @classmethod
+    def _comparable(cls, size: int, info: ValidationInfo) -> int:
+        algorithm = info.data.get("algorithm")  # absent when it is itself invalid
+        if size < 2 and algorithm and plugins.make("train.algos", **algorithm.model_dump()).grouped:
+            raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
+        return size
+
+    @field_validator("curriculum")
+    @classmethod
+    def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
+        if info.data.get("group_size") == 1 and curriculum.strategy == "variance":
+            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, or strategy = 'uniform'")
+        return curriculum
 
 
 class EvalBlock(Config):

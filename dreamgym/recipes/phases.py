@@ -138,9 +138,11 @@ class Practice:
         self.meter = GapMeter(parts.family, parts.real())
         self.model = parts.load(start)
         self.agent: Agent = parts.agent(self.model)
-        algorithm = make("train.algos", "grpo", **block.algorithm.model_dump())
+        algorithm = make("train.algos", **block.algorithm.model_dump())
         settings = block.learner.model_copy(update={"seed": self.seed})
-        self.learner = Learner(self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish)
+        self.learner = Learner(
+            self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
+        )
         self.curriculum = self._curriculum()
         self.iteration, self.seconds, self.open_gaps, self.stopped = 0, 0.0, 0, ""
         self.used = {"train": 0, "probe": 0}

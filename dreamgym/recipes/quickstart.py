@@ -62,7 +62,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         say("3/7 warm start and converged SFT: the policy imitates the successful logs")
         phases.warm_start(run, shared)
         phases.converge_sft(run, shared)
-        say("4/7 dream: GRPO inside the experience model, without one real training step")
+        say(f"4/7 dream: {config.dream.algorithm.name} inside the experience model, without one real training step")
         phases.practise(run, shared, "dream", start="warm", block=config.dream, dreaming=True)
         rows = ["warm", "sft", "dream"]
         if config.s2r.iterations:

@@ -90,13 +90,31 @@ METRICS: dict[str, dict[str, Metric]] = {
         "groups_succeeded": Metric("groups", "tasks that every rollout solved", "nearly all: too easy"),
         "groups_even": Metric("groups", "tasks with equal returns between 0 and 1", "many: partial rewards without contrast"),
         "groups_single": Metric("groups", "tasks with fewer than two sound rollouts", "above 0"),
+        "failed_in_a_row": Metric(
+            "iterations",
+            "up to this one, without a rollout that earned anything",
+            "above 3: the tasks are out of reach, or rewards do not arrive",
+        ),
         "rows": Metric("rows", "token sequences trained on", "0: nothing was learned"),
         "tokens": Metric("tokens", "sampled tokens trained on", "0"),
         "entropy": Metric("nats/token", "entropy of the policy on trained tokens", "near 0 early, or rising without end"),
         "grad_norm": Metric("norm", "mean norm of the gradient before clipping", "0, or spikes"),
         "clipped": Metric("share", "trained tokens whose ratio was clipped", "above 0.2: steps too large"),
+        "importance": Metric(
+            "ratio",
+            "mean truncated weight of a trained token, learner's probability over the sampler's, where they are corrected",
+            "far from 1",
+        ),
+        "value_loss": Metric("squared return", "half the squared error of the critic's values, clipped, where there is a critic", "rises"),
+        "explained_variance": Metric(
+            "share", "of the variance of value targets, what the critic's values explain", "at 0 or below after many iterations"
+        ),
         "approx_kl": Metric("nats/token", "k3 estimate of the divergence from the policy that sampled", "above 0.1"),
-        "kl": Metric("nats/token", "k3 estimate of the divergence from the reference policy, where it is charged", "grows steadily"),
+        "kl": Metric(
+            "nats/token",
+            "estimate of the divergence from the reference policy, where it is charged: k3 unless another is chosen",
+            "grows steadily",
+        ),
         "mismatch": Metric(
             "nats/token",
             "mean absolute difference of the sampler's and the learner's log-probabilities at the same weights, where measured",

@@ -28,6 +28,11 @@ class Row:
     logprobs: list[float]
     trajectory: int  # which trajectory of the batch it came from
     advantages: list[float] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)  # which turn of the trajectory sampled the token; -1 where the mask is 0
+    sampled: list[float] = field(default_factory=list)  # the sampler's log-probs, once `logprobs` are the learner's own
+    valued: list[float] = field(default_factory=list)  # 1.0 on tokens before which a critic reads a value, else 0.0
+    values: list[float] = field(default_factory=list)  # what it read there
+    returns: list[float] = field(default_factory=list)  # what it should read there
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def rows_of(trajectory: Trajectory, index: int) -> list[Row]:
     rows: list[Row] = []
     if trajectory.error:
         return rows
-    for turn in trajectory.turns:
+    for number, turn in enumerate(trajectory.turns):
         said = turn.completion
         if said is None:
             continue
@@ -64,6 +69,14 @@ def rows_of(trajectory: Trajectory, index: int) -> list[Row]:
         row.ids += given + list(said.ids)
         row.mask += [0.0] * len(given) + [1.0] * len(said.ids)
         row.logprobs += [0.0] * len(given) + list(said.logprobs)
+        row.turns += [-1] * len(given) + [number] * len(said.ids)
+    return rows
+
+
+def credited(rows: list[Row], advantages: Sequence[float]) -> list[Row]:
+    """The rows of one trajectory with each turn's advantage on the tokens that the turn sampled, wherever they are."""
+    for row in rows:
+        row.advantages = [0.0 if turn < 0 else advantages[turn] for turn in row.turns]
     return rows
 
 

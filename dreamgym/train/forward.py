@@ -21,13 +21,19 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def token_logprobs(
-    model: nn.Module, batch: Batch, *, temperature: float = 1.0, bf16: bool = False, entropy_gradient: bool = False
+    model: nn.Module,
+    batch: Batch,
+    *,
+    temperature: float = 1.0,
+    bf16: bool = False,
+    entropy_gradient: bool = False,
+    states: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probs [N], entropies [N]) of the N tokens whose weight is not 0, in row-major order, on the model's device.
 
     Logits are divided by the sampling temperature, so that these are the log-probs the sampler reported. Plain Llamas take the packed
     path, which computes no padding; for other models, and for any with adapters, rows are right-padded, attention is causal, and padding
-    is never seen. Entropies carry a gradient only with `entropy_gradient`.
+    is never seen. Entropies carry a gradient only with `entropy_gradient`. `states` are what `token_states` found, where it was asked.
     """
     batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0
@@ -36,7 +42,7 @@ def token_logprobs(
         with _autocast(batch.ids.device, dtype):
             everywhere = model(input_ids=batch.ids[:, :-1], use_cache=False).logits
         return _chosen(everywhere[chosen], batch.ids[:, 1:][chosen], temperature, entropy_gradient)
-    states = _states(model, batch, chosen, dtype)
+    states = token_states(model, batch, bf16=bf16) if states is None else states
     targets = batch.ids[:, 1:][chosen]
     rows = max(1, LOGITS // _causal.plain(model).config.get_text_config().vocab_size)
     if len(targets) <= rows:
@@ -48,8 +54,13 @@ def token_logprobs(
     return torch.cat([picked for picked, _ in parts]), torch.cat([entropies for _, entropies in parts])
 
 
-def _states(model: Any, batch: Batch, chosen: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Hidden states [N, W] that predict the chosen tokens; the last token of a row predicts nothing and is not computed."""
+def token_states(model: Any, batch: Batch, *, bf16: bool = False) -> torch.Tensor:
+    """Hidden states [N, W] before the N tokens whose weight is not 0: those that predict them, in row-major order.
+
+    The last token of a row predicts nothing and is not computed. Not for sharded models.
+    """
+    chosen = batch.weights[:, 1:] != 0
+    dtype = torch.bfloat16 if bf16 else None
     if _llama.supports(model):
         real = torch.arange(batch.ids.shape[1] - 1, device=batch.ids.device)[None] < (batch.lengths - 1)[:, None]  # [B, T-1]
         hidden = _llama.forward(model, batch.ids[:, :-1][real], (batch.lengths - 1).tolist(), dtype=dtype)

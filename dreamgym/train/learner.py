@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +15,14 @@ from torch import nn
 
 from dreamgym.config import Config
 from dreamgym.errors import InvariantError, UsageError
+from dreamgym.protocols import ActorCritic, Algorithm, Stateful
 from dreamgym.returns import statistics
 from dreamgym.train import parallel
-from dreamgym.train.algos.grpo import GRPO
-from dreamgym.train.batch import Batch, Row, micro_batches, padded, rows_of
-from dreamgym.train.forward import device_of, token_logprobs
-from dreamgym.train.sft import adamw
+from dreamgym.train.batch import Batch, Row, credited, micro_batches, padded, rows_of
+from dreamgym.train.critic import Critic
+from dreamgym.train.fitting import adamw
+from dreamgym.train.forward import device_of, token_logprobs, token_states
+from dreamgym.train.objective import token_weights
 from dreamgym.train.weights import Reference, restore, state_of
 from dreamgym.types import Trajectory
 
@@ -51,25 +54,39 @@ class Learner:
     def __init__(
         self,
         model: nn.Module,
-        algorithm: GRPO,
+        algorithm: Algorithm | ActorCritic,
         config: LearnerConfig,
         *,
         total_updates: int | None = None,
         on_publish: Callable[[int], None] | None = None,
+        closing: Callable[[Trajectory], Sequence[int]] | None = None,
     ) -> None:
-        """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is."""
+        """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is.
+
+        `closing`: the prompt that would have followed an episode's last turn (`Agent.closing`). Algorithms that bootstrap episodes cut at
+        the horizon read a value there.
+        """
         if parallel.sharded(model):
             raise UsageError("RL samples from the model that it trains, so all weights must be in one process. Do not shard this one.")
         self.model, self.algorithm, self.config, self.total_updates = model, algorithm, config, total_updates
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
-        self.version, self.updates, self._on_publish = 0, 0, on_publish
+        self.critic = Critic(model, algorithm.critic) if isinstance(algorithm, ActorCritic) else None
+        self.version, self.updates, self._on_publish, self._closing = 0, 0, on_publish, closing
+        self.failed_in_a_row = 0
         self.reference = Reference(model) if algorithm.config.kl_coef else None
 
     def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Groups without a signal are only counted."""
-        rows, kinds = self._rows(groups)
+        if self.algorithm.grouped and any(len(group) < 2 for group in groups):
+            name = type(self.algorithm).__name__
+            raise UsageError(f"{name} compares rollouts of the same task, so it needs group_size >= 2.")
+        kinds = Counter(statistics(group).kind for group in groups)
+        earned = any(t.total_reward > 0 for group in groups for t in group if t.error is None)
+        self.failed_in_a_row = 0 if earned else self.failed_in_a_row + 1
         metrics = {f"groups_{kind}": float(count) for kind, count in sorted(kinds.items())}
-        metrics |= {"rows": float(len(rows)), "tokens": float(sum(sum(row.mask) for row in rows))}
+        metrics["failed_in_a_row"] = float(self.failed_in_a_row)
+        rows, found = self._valued(groups) if self.critic else (self._credited(groups), {})
+        metrics |= found | {"rows": float(len(rows)), "tokens": float(sum(sum(row.mask) for row in rows))}
         if rows:
             metrics |= self._optimise(rows)
         self.updates += 1
@@ -88,63 +105,113 @@ class Learner:
         return {
             "model": state_of(self.model),
             "optimiser": self.optimiser.state_dict(),
+            "critic": self.critic.state_dict() if self.critic else {},
+            "algorithm": self.algorithm.state_dict() if isinstance(self.algorithm, Stateful) else {},
             "version": self.version,
             "updates": self.updates,
+            "failed_in_a_row": self.failed_in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         restore(self.model, state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.version, self.updates = state["version"], state["updates"]
+        if self.critic:
+            self.critic.load_state_dict(state["critic"])
+        if isinstance(self.algorithm, Stateful):
+            self.algorithm.load_state_dict(state["algorithm"])
+        self.version, self.updates, self.failed_in_a_row = state["version"], state["updates"], state["failed_in_a_row"]
         if self._on_publish:
             self._on_publish(self.version)
 
-    def _rows(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[Row], Counter[str]]:
-        """Rows of the groups that carry a signal, with their advantages on every sampled token."""
-        if any(len(group) < 2 for group in groups):
-            raise UsageError("GRPO compares rollouts of the same task, so it needs group_size >= 2.")
+    def _credited(self, groups: Sequence[Sequence[Trajectory]]) -> list[Row]:
+        """Rows of the rollouts that carry a signal, with each turn's advantage on its sampled tokens."""
+        assert isinstance(self.algorithm, Algorithm)
         rows: list[Row] = []
-        kinds: Counter[str] = Counter()
         trajectory = 0
-        for group in groups:
-            scored = [t for t in group if t.error is None]
-            found = statistics(group)
-            kinds[found.kind] += 1
-            for episode, advantage in zip(scored, self.algorithm.advantages(found), strict=True):
-                if advantage != 0.0:
-                    for row in rows_of(episode, trajectory):
-                        row.advantages = [advantage * m for m in row.mask]
-                        rows.append(row)
+        for group, advantages in zip(groups, self.algorithm.credit(groups), strict=True):
+            for episode, by_turn in zip([t for t in group if t.error is None], advantages, strict=True):
+                if any(a != 0.0 for a in by_turn):
+                    rows += credited(rows_of(episode, trajectory), by_turn)
                     trajectory += 1
-        return rows, kinds
+        return rows
+
+    def _valued(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[Row], dict[str, float]]:
+        """Rows of all sound rollouts with advantages and value targets from the critic, and how much of the returns it explained."""
+        assert isinstance(self.algorithm, ActorCritic) and self.critic is not None
+        episodes = [t for group in groups for t in group if t.error is None]
+        by_episode = [rows_of(episode, i) for i, episode in enumerate(episodes)]
+        rows = [row for own in by_episode for row in own]
+        self.algorithm.mark(rows)
+        for row, values in zip(rows, self._values([row.ids for row in rows], [row.valued for row in rows]), strict=True):
+            row.values = values
+        after = self._closing_values(episodes)
+        for i, (episode, own) in enumerate(zip(episodes, by_episode, strict=True)):
+            self.algorithm.assign(episode, own, after.get(i, 0.0))
+        self.algorithm.finish(rows)
+        return rows, _explained(rows)
+
+    def _closing_values(self, episodes: Sequence[Trajectory]) -> dict[int, float]:
+        """Of every episode cut at the horizon, the value of the state that would have come next."""
+        cut = [i for i, episode in enumerate(episodes) if episode.truncated and episode.turns]
+        if not cut or not self.algorithm.config.bootstrap:
+            return {}
+        if self._closing is None:
+            raise UsageError(
+                "Episodes cut at the horizon are valued at the prompt that would have followed. Give Learner(closing=agent.closing), or "
+                "set bootstrap = false to count them as ended."
+            )
+        ids = [[*self._closing(episodes[i]), 0] for i in cut]  # a value is read before a token: which one does not matter
+        marks = [[0.0] * (len(row) - 1) + [1.0] for row in ids]
+        return {i: values[-1] for i, values in zip(cut, self._values(ids, marks), strict=True)}
+
+    @torch.no_grad()
+    def _values(self, ids: Sequence[Sequence[int]], marks: Sequence[Sequence[float]]) -> list[list[float]]:
+        """The critic's values before every marked token, 0.0 elsewhere."""
+        assert self.critic is not None
+        found: list[list[float]] = [[] for _ in ids]
+        for batch in self._batches(ids, marks, range(len(ids))):
+            grid = torch.zeros_like(batch.weights[:, 1:])
+            grid[batch.weights[:, 1:] != 0] = self.critic.values(batch, bf16=self.config.bf16)
+            for i, values, length in zip(batch.rows, grid.tolist(), batch.lengths.tolist(), strict=True):
+                found[i] = [0.0, *values[: length - 1]]
+        return found
 
     def _optimise(self, rows: list[Row]) -> dict[str, float]:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
         rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
+        rough = rough or self.algorithm.config.importance_cap > 0
         measured = {"mismatch": self._recompute(rows)} if rough else {}
         steps = 0
-        self._set_lr()
+        scale = self._set_lr()
         trajectories = len({row.trajectory for row in rows})
         parts = min(self.config.minibatches, max(1, trajectories // self.config.min_trajectories))
-        self.model.train()
+        self._train_mode(True)
         for _ in range(self.config.epochs):
             for chosen in _split_trajectories(rows, parts, rng):
-                norm = self._step(rows, chosen, sums)
-                sums["grad_norm"] += norm
+                sums["grad_norm"] += self._step(rows, chosen, sums, scale)
                 steps += 1
-        self.model.eval()
+        self._train_mode(False)
         per_token = max(1.0, sums.pop("trained"))
         grad_norm = sums.pop("grad_norm") / max(1, steps)
+        if self.critic:
+            measured["value_loss"] = sums.pop("value_loss") / max(1.0, sums.pop("valued"))
         found = {name: value / per_token for name, value in sums.items()}
         return found | {"grad_norm": grad_norm, "steps": float(steps)} | measured
 
-    def _set_lr(self) -> None:
-        lr = self.config.lr
+    def _set_lr(self) -> float:
+        """The share of the learning rate at which this update steps."""
+        scale = 1.0
         if self.config.schedule == "linear" and self.total_updates:
-            lr *= max(0.1, 1 - self.updates / self.total_updates)
+            scale = max(0.1, 1 - self.updates / self.total_updates)
         for group in self.optimiser.param_groups:
-            group["lr"] = lr
+            group["lr"] = self.config.lr * scale
+        return scale
+
+    def _train_mode(self, mode: bool) -> None:
+        self.model.train(mode)
+        if self.critic:
+            self.critic.train(mode)
 
     @torch.no_grad()
     def _recompute(self, rows: list[Row]) -> float:
@@ -162,37 +229,72 @@ class Learner:
             tokens += len(fresh)
             sampled[chosen] = fresh
             for i, values, length in zip(batch.rows, sampled.tolist(), batch.lengths.tolist(), strict=True):
-                rows[i].logprobs = [0.0, *values[: length - 1]]
+                rows[i].sampled, rows[i].logprobs = rows[i].logprobs, [0.0, *values[: length - 1]]
         return difference / max(1, tokens)
 
-    def _step(self, rows: list[Row], chosen: Sequence[int], sums: dict[str, float]) -> float:
-        """One optimiser step on the chosen rows; returns the gradient's norm before clipping."""
-        normaliser = sum(sum(rows[i].mask) for i in chosen)
-        ids, masks = [row.ids for row in rows], [row.mask for row in rows]
+    def _step(self, rows: list[Row], chosen: Sequence[int], sums: dict[str, float], scale: float) -> float:
+        """One optimiser step on the chosen rows; returns the norm of the policy's gradient before clipping."""
+        weights, normaliser = token_weights(rows, chosen, self.algorithm.config)
+        decisions = sum(sum(rows[i].valued) for i in chosen)
         self.optimiser.zero_grad(set_to_none=True)
-        for batch in self._batches(ids, masks, chosen):
+        if self.critic:
+            self.critic.zero_grad()
+        for batch in self._batches([row.ids for row in rows], weights, chosen):
             picked = batch.weights[:, 1:] != 0
             reference = self._reference(batch)
+            states = token_states(self.model, batch, bf16=self.config.bf16) if self.critic else None
             logprobs, entropy = token_logprobs(
                 self.model,
                 batch,
                 temperature=self.config.temperature,
                 bf16=self.config.bf16,
                 entropy_gradient=bool(self.algorithm.config.entropy_coef),
+                states=states,
             )
             old = padded([row.logprobs for row in rows], batch)[:, 1:][picked]
             advantages = padded([row.advantages for row in rows], batch)[:, 1:][picked]
-            loss, found = self.algorithm.loss(logprobs, old, advantages, normaliser=normaliser, reference=reference, entropy=entropy)
+            loss, found = self.algorithm.loss(
+                logprobs,
+                old,
+                advantages,
+                normaliser=normaliser,
+                reference=reference,
+                entropy=entropy,
+                weights=batch.weights[:, 1:][picked],
+                sampled=padded([row.sampled for row in rows], batch)[:, 1:][picked] if self.algorithm.config.importance_cap else None,
+            )
+            if self.critic and states is not None:
+                value_loss = self._value_loss(rows, batch, states)
+                loss = loss + self.critic.config.coef * value_loss / max(1.0, decisions)
+                sums["value_loss"] += float(value_loss.detach())
             loss.backward()
             for name, value in (found | {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}).items():
                 sums[name] += value
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
-        if not math.isfinite(norm):
-            raise InvariantError(
-                f"The policy's gradient is {norm}. Lower the learning rate ({self.config.lr}) or look at the last rollouts."
-            )
+        if self.critic:
+            sums["valued"] += decisions
+            self._require_finite(self.critic.clip(self.config.grad_clip), "critic", self.critic.config.lr)
+        self._require_finite(norm, "policy", self.config.lr)
         self.optimiser.step()
+        if self.critic:
+            self.critic.step(scale)
         return norm
+
+    def _value_loss(self, rows: Sequence[Row], batch: Batch, states: torch.Tensor) -> torch.Tensor:
+        """The critic's summed loss at the values of a batch, whose policy states [N, W] are given."""
+        assert self.critic is not None
+        marks = padded([row.valued for row in rows], batch)
+        valued = marks[:, 1:] != 0
+        old = padded([row.values for row in rows], batch)[:, 1:][valued]
+        returns = padded([row.returns for row in rows], batch)[:, 1:][valued]
+        among = states[valued[batch.weights[:, 1:] != 0]]
+        values = self.critic.values(replace(batch, weights=marks), bf16=self.config.bf16, states=among)
+        return self.critic.loss(values, old, returns)
+
+    @staticmethod
+    def _require_finite(norm: float, whose: str, lr: float) -> None:
+        if not math.isfinite(norm):
+            raise InvariantError(f"The {whose}'s gradient is {norm}. Lower the learning rate ({lr}) or look at the last rollouts.")
 
     def _batches(self, ids: Sequence[Sequence[int]], masks: Sequence[Sequence[float]], chosen: Sequence[int]) -> Iterator[Batch]:
         """Micro-batches of the chosen rows, where the model is."""
@@ -205,6 +307,15 @@ class Learner:
             return None
         with self.reference.acting() as model:
             return token_logprobs(model, batch, temperature=self.config.temperature, bf16=self.config.bf16)[0]
+
+
+def _explained(rows: Sequence[Row]) -> dict[str, float]:
+    """1 - Var(target - value) / Var(target) over the values that were read; nothing where targets do not differ."""
+    pairs = [(r, v) for row in rows for r, v, at in zip(row.returns, row.values, row.valued, strict=True) if at]
+    targets, values = np.array(pairs, dtype=float).reshape(-1, 2).T
+    if len(targets) < 2 or targets.var() < 1e-12:
+        return {}
+    return {"explained_variance": float(1 - (targets - values).var() / targets.var())}
 
 
 def _split_trajectories(rows: Sequence[Row], parts: int, rng: np.random.Generator) -> list[list[int]]:

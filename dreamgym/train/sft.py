@@ -6,9 +6,7 @@ One trainer for all three: what differs is the rows.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,32 +15,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from dreamgym.config import Config
 from dreamgym.errors import ConfigError, InvariantError, UsageError
-from dreamgym.train import checkpoint, parallel
+from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, pad
+from dreamgym.train.fitting import Clock as _Clock
+from dreamgym.train.fitting import FitConfig, adamw
+from dreamgym.train.fitting import set_lr as _set_lr
 from dreamgym.train.forward import device_of, token_logprobs
-from dreamgym.train.weights import restore, state_of, trained
-
-log = logging.getLogger(__name__)
 
 
-class SFTConfig(Config):
+class SFTConfig(FitConfig):
     """How to fit rows of weighted tokens."""
 
-    epochs: float = 3.0
-    lr: float = 2e-3
-    min_lr: float = 1e-5
-    warmup: float = 0.03
-    """Share of the steps over which the learning rate rises."""
-    weight_decay: float = 0.01
     batch_tokens: int = 16_384
     """Positions per optimiser step."""
-    grad_clip: float = 1.0
     seconds: float | None = None
     """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains all epochs."""
-    bf16: bool = True
-    seed: int = 0
 
 
 def train(
@@ -84,47 +72,6 @@ def train(
         clock.save_if_due()  # after `on_step`, so that a step that was saved has been looked at
     model.eval()
     return {**losses, "steps": float(clock.step), "seconds": clock.seconds}
-
-
-class _Clock:
-    """Counts steps and seconds of training across interruptions, and owns the checkpoint that bridges them."""
-
-    EVERY_S = 30.0
-
-    def __init__(self, path: Path | None, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        self.path, self.model, self.optimiser = path, model, optimiser
-        self.step, self.before = 0, 0.0
-        if path is not None and path.exists():
-            state = checkpoint.load(path)
-            restore(model, state["model"])
-            optimiser.load_state_dict(state["optimiser"])
-            self.step, self.before = state["step"], state["seconds"]
-        self.start = self.saved = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return self.before + time.monotonic() - self.start
-
-    def save_if_due(self) -> None:
-        if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
-            self.saved = time.monotonic()
-            state = {"model": state_of(self.model), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
-            checkpoint.save(self.path, state)
-
-
-def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW over the weights that have gradients; it decays matrices and leaves gains alone."""
-    moved = list(trained(model).values())
-    if any(p.dtype in (torch.bfloat16, torch.float16) for p in moved):
-        log.warning(
-            "The trained weights are %s: steps below a 256th of a weight round to nothing. Load the model in float32 and let the learner "
-            "compute in bfloat16, or train adapters, which stay float32.",
-            next(p.dtype for p in moved if p.dtype != torch.float32),
-        )
-    matrices = [p for p in moved if p.dim() >= 2]
-    gains = [p for p in moved if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
 
 def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:
@@ -173,14 +120,3 @@ def _by_segment(nll: torch.Tensor, names: Sequence[Sequence[str]], chosen: torch
     for row, column, value in zip(rows.tolist(), columns.tolist(), nll.tolist(), strict=True):
         sums[names[row][column + 1]].append(value)
     return {f"loss_{name}": float(np.mean(values)) for name, values in sums.items()}
-
-
-def _set_lr(optimiser: torch.optim.Optimizer, config: SFTConfig, done: float) -> None:
-    """Linear warm-up, then a cosine to `min_lr`."""
-    if done < config.warmup:
-        lr = config.lr * (done + 1e-3) / config.warmup
-    else:
-        phase = (done - config.warmup) / (1 - config.warmup)
-        lr = config.min_lr + (config.lr - config.min_lr) * 0.5 * (1 + math.cos(math.pi * phase))
-    for group in optimiser.param_groups:
-        group["lr"] = lr

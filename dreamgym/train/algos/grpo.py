@@ -10,74 +10,80 @@ A group without variance, or of one, teaches nothing: advantage 0. Rollouts of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 
-from dreamgym.config import Config, build
-from dreamgym.returns import GroupStatistics
+from dreamgym.config import build
+from dreamgym.returns import GroupStatistics, idle, statistics
+from dreamgym.train.objective import ClippedConfig, clipped_loss
+from dreamgym.types import Trajectory
 
 EPS = 1e-6
 
 
-class GRPOConfig(Config):
+class GRPOConfig(ClippedConfig):
     """The switches of GRPO."""
 
     normalise: Literal["std", "mean"] = "std"
     """Divide by the group's standard deviation (the paper) or not (Dr. GRPO, arXiv:2503.20783)."""
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    kl_coef: float = 0.0
-    """Weight of the k3 estimate of KL to the reference policy; 0 needs no reference."""
+    statistics: Literal["trajectory", "step"] = "trajectory"
+    """Mean and deviation over the group's rollouts (the paper), or over all their turns, so that long rollouts count more (verl-agent)."""
     negative_weight: float = 1.0
-    entropy_coef: float = 0.0
-    """eta: the weight of the policy's entropy. A policy that is sure of itself has no mixed groups, and then nothing to learn from."""
 
 
 class GRPO:
-    """The two functions of the algorithm with their settings."""
+    """The functions of the algorithm with their settings (`protocols.Algorithm`)."""
+
+    grouped = True
 
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
 
     def advantages(self, group: GroupStatistics) -> list[float]:
         """One per scorable rollout; all 0.0 for a group that is not mixed."""
-        if group.kind != "mixed":
-            return [0.0] * len(group.returns)
-        scale = group.variance**0.5 + EPS if self.config.normalise == "std" else 1.0
-        raw = [(value - group.mean) / scale for value in group.returns]
-        return [a if a > 0 else a * self.config.negative_weight for a in raw]
+        return [self._weakened(a) for a in relative(group.returns, group, self.config.normalise)]
+
+    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """Per group and sound rollout, the advantage of every turn: the rollout's own, less the penalty of an invalid turn.
+
+        The penalty is taken before the division. In a group that is not mixed it stands alone and undivided: divided by its own
+        deviation, one slip in an otherwise even group would count like a failure.
+        """
+        return [self._group(group) for group in groups]
+
+    def _group(self, group: Sequence[Trajectory]) -> list[list[float]]:
+        returns, penalty = statistics(group), self.config.invalid_penalty
+        rollouts = [t for t in group if t.error is None]
+        scores = [[t.total_reward - penalty * idle(turn.transition) for turn in t.turns] for t in rollouts]
+        if returns.kind != "mixed":
+            lost = [[score - t.total_reward for score in row] for row, t in zip(scores, rollouts, strict=True)]
+            return [[self._weakened(a) for a in row] for row in lost]
+        stepwise = self.config.statistics == "step"
+        base = GroupStatistics(tuple(score for row in scores for score in row)) if stepwise else returns
+        return [[self._weakened(a) for a in relative(row, base, self.config.normalise)] for row in scores]
+
+    def _weakened(self, advantage: float) -> float:
+        return advantage if advantage > 0 else advantage * self.config.negative_weight
 
     def loss(
-        self,
-        logprobs: torch.Tensor,
-        old: torch.Tensor,
-        advantages: torch.Tensor,
-        *,
-        normaliser: float,
-        reference: torch.Tensor | None = None,
-        entropy: torch.Tensor | None = None,
+        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: torch.Tensor | None
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Summed clipped objective over the N trained tokens of a micro-batch, divided by the whole batch's `normaliser`.
 
-        All tensors are [N]. Returns the loss and sums of diagnostics (divide by the number of tokens).
+        All tensors are [N]; `terms` are those of `objective.clipped_loss`. Returns the loss and sums of diagnostics (divide by the
+        number of tokens).
         """
-        ratio = torch.exp((logprobs - old).clamp(-20, 20))
-        clipped = ratio.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
-        objective = torch.minimum(ratio * advantages, clipped * advantages)
-        loss = -objective.sum() / normaliser
-        sums = {
-            "clipped": float(((ratio * advantages) > (clipped * advantages)).sum()),
-            "approx_kl": float((ratio - 1 - (logprobs - old)).detach().sum()),
-        }
-        if reference is not None and self.config.kl_coef:
-            gap = (reference - logprobs).clamp(-10, 10)
-            kl = torch.exp(gap) - 1 - gap  # k3, http://joschu.net/blog/kl-approx.html
-            loss = loss + self.config.kl_coef * kl.sum() / normaliser
-            sums["kl"] = float(kl.detach().sum())
-        if entropy is not None and self.config.entropy_coef:
-            loss = loss - self.config.entropy_coef * entropy.sum() / normaliser
-        return loss, sums
+        return clipped_loss(logprobs, old, advantages, self.config, normaliser=normaliser, **terms)
+
+
+def relative(scores: Sequence[float], base: GroupStatistics, normalise: Literal["std", "mean"]) -> list[float]:
+    """(score - mean) / (std + eps), with mean and std of `base`; "mean" does not divide. All 0.0 when `base` is not mixed."""
+    if base.kind != "mixed":
+        return [0.0] * len(scores)
+    scale = base.variance**0.5 + EPS if normalise == "std" else 1.0
+    return [(score - base.mean) / scale for score in scores]
 
 
 def make(**config: Any) -> GRPO:

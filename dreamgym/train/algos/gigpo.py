@@ -1,0 +1,79 @@
+"""GiGPO: GRPO's advantage of the episode, plus one of the step among the steps taken from the same state (arXiv:2505.10978).
+
+    A_it = A_E(i) + omega * A_S(i, t)
+    A_E(i)    = (R_i - mean_g R) / std_g R                            as in GRPO, over the group's rollouts
+    A_S(i, t) = (D_it - mean D) / std D                               over the anchor group of the state s_it
+    D_it      = sum_k gamma^(k - t) (r_ik - penalty of turn k)        the discounted return from there
+
+An anchor group holds every turn of the group's rollouts whose observation is the same text, also two of one rollout that came back.
+A state seen once has nobody to be compared with: 0. The loss is GRPO's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from dreamgym.config import build
+from dreamgym.returns import GroupStatistics, discounted, rewards, statistics
+from dreamgym.train.algos.grpo import relative
+from dreamgym.train.objective import ClippedConfig, clipped_loss
+from dreamgym.types import Trajectory
+
+
+class GiGPOConfig(ClippedConfig):
+    """The switches of GiGPO."""
+
+    omega: float = Field(default=1.0, ge=0.0)
+    """Weight of the step's advantage; 0 is GRPO."""
+    gamma: float = Field(default=0.95, ge=0.0, le=1.0)
+    normalise: Literal["std", "mean"] = "std"
+    """Divide by standard deviations, or only subtract means. The authors divide in ALFWorld and not in WebShop."""
+
+
+class GiGPO:
+    """The functions of the algorithm with their settings (`protocols.Algorithm`)."""
+
+    grouped = True
+
+    def __init__(self, config: GiGPOConfig) -> None:
+        self.config = config
+
+    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """Per group and sound rollout, the advantage of every turn."""
+        return [self._group([t for t in group if t.error is None]) for group in groups]
+
+    def _group(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
+        found = statistics(rollouts)
+        episodes = relative(found.returns, found, self.config.normalise)
+        steps = self.steps(rollouts)
+        return [[a + self.config.omega * s for s in row] for a, row in zip(episodes, steps, strict=True)]
+
+    def steps(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
+        """A_S of every turn of the sound rollouts of one task."""
+        returns = [discounted(rewards(t, self.config.invalid_penalty), self.config.gamma) for t in rollouts]
+        anchors: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for i, rollout in enumerate(rollouts):
+            for t, turn in enumerate(rollout.turns):
+                anchors[turn.transition.state.text].append((i, t))
+        advantages = [[0.0] * len(t.turns) for t in rollouts]
+        for places in anchors.values():
+            scores = [returns[i][t] for i, t in places]
+            for (i, t), a in zip(places, relative(scores, GroupStatistics(tuple(scores)), self.config.normalise), strict=True):
+                advantages[i][t] = a
+        return advantages
+
+    def loss(
+        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: torch.Tensor | None
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """GRPO's clipped loss; see `objective.clipped_loss`."""
+        return clipped_loss(logprobs, old, advantages, self.config, normaliser=normaliser, **terms)
+
+
+def make(**config: Any) -> GiGPO:
+    """GiGPO by configuration (see GiGPOConfig)."""
+    return GiGPO(build(GiGPOConfig, config, where="algorithm gigpo"))

@@ -1,0 +1,76 @@
+"""REINFORCE with a baseline: the smallest algorithm here, and the one to copy (Williams 1992; leave-one-out: arXiv:2402.14740).
+
+    L = -sum m * (R_i - b_i) * log p / Z        b_i: the mean return of the task's other rollouts, or a running mean of all returns
+
+No ratio and no clip: one mini-batch and one epoch make it on-policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from dreamgym.config import build
+from dreamgym.returns import idle, statistics
+from dreamgym.train.objective import ObjectiveConfig, charged, regularised
+from dreamgym.types import Trajectory
+
+
+class ReinforceConfig(ObjectiveConfig):
+    """The switches of REINFORCE."""
+
+    baseline: Literal["leave_one_out", "running"] = "leave_one_out"
+    """`running` needs no group: it is the mean return so far, the present iteration not in it."""
+    rate: float = Field(default=0.1, gt=0.0, le=1.0)
+    """How far one iteration moves the running mean."""
+
+
+class Reinforce:
+    """The functions of the algorithm, its settings, and the running mean (`protocols.Algorithm`)."""
+
+    def __init__(self, config: ReinforceConfig) -> None:
+        self.config, self.mean = config, 0.0
+        self.grouped = config.baseline == "leave_one_out"
+
+    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """Per group and sound rollout, the advantage of every turn: return less baseline and an idle turn's penalty. Moves the mean."""
+        sound = [[t for t in group if t.error is None] for group in groups]
+        found = [[self._turns(t, a) for t, a in zip(group, self.advantages(group), strict=True)] for group in sound]
+        returns = [t.total_reward for group in sound for t in group]
+        self.mean += self.config.rate * (float(np.mean(returns)) - self.mean) if returns else 0.0
+        return found
+
+    def _turns(self, rollout: Trajectory, advantage: float) -> list[float]:
+        return [advantage - self.config.invalid_penalty * idle(turn.transition) for turn in rollout.turns]
+
+    def advantages(self, group: Sequence[Trajectory]) -> list[float]:
+        """R - b of each rollout; without another rollout to compare with, or without variance, 0.0."""
+        found = statistics(group)
+        if self.config.baseline == "running":
+            return [r - self.mean for r in found.returns]
+        if found.kind != "mixed":
+            return [0.0] * len(found.returns)
+        n = len(found.returns)
+        return [(r - found.mean) * n / (n - 1) for r in found.returns]  # = r - mean of the others
+
+    def loss(
+        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: Any
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """-sum A * log p / Z with the terms of `objective.regularised`. All tensors are [N]."""
+        objective = charged(advantages, old, terms.get("reference"), self.config) * logprobs
+        return regularised(objective, logprobs, old, self.config, normaliser=normaliser, **terms)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.mean = state["mean"]
+
+
+def make(**config: Any) -> Reinforce:
+    """REINFORCE by configuration (see ReinforceConfig)."""
+    return Reinforce(build(ReinforceConfig, config, where="algorithm reinforce"))

@@ -1,0 +1,168 @@
+"""DPO on whole trajectories: prefer a success to a failure of the same task, from logs alone (arXiv:2305.18290).
+
+    D(tau) = sum of (log pi - log ref) over the action tokens of tau
+    L      = -(1 - s) * log sigmoid(beta * (D_success - D_failure)) - s * log sigmoid(-beta * (D_success - D_failure))
+
+The reference is the model as it is given; its log-probs are computed once, before the first step. s smooths labels that may be wrong.
+States, instructions and whatever else has weight 0 count in neither sum. An offline baseline for agents, beside `train.sft`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import logsigmoid
+
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.train import parallel
+from dreamgym.train.batch import Batch, cut, micro_batches, pad
+from dreamgym.train.fitting import Clock, FitConfig, adamw, set_lr
+from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.types import Trajectory
+
+Row = tuple[Sequence[int], Sequence[float]]
+"""Token ids and their weights, as `agent.demonstration` makes them: not 0 on actions and their ends."""
+
+
+class DPOConfig(FitConfig):
+    """How to fit preferences between trajectories."""
+
+    lr: float = 2e-4
+    min_lr: float = 1e-6
+    beta: float = Field(default=0.1, gt=0.0)
+    """How dear it is to leave the reference: the larger, the smaller the log-ratios that satisfy a pair."""
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
+    """s: the share of pairs taken to be the wrong way round."""
+    pairs: int = Field(default=16, ge=1)
+    """Pairs per optimiser step."""
+    micro_tokens: int = 16_384
+
+
+def dpo_pairs(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
+    """(success, failure) of the same task, drawn at random; no trajectory is in two pairs, and those that broke are in none.
+
+    A task that was always solved, or never, gives none.
+    """
+    by_task: dict[str, tuple[list[Trajectory], list[Trajectory]]] = defaultdict(lambda: ([], []))
+    for trajectory in trajectories:
+        if trajectory.error is None and trajectory.turns:
+            by_task[trajectory.task.id][0 if trajectory.success else 1].append(trajectory)
+    rng = random.Random(f"dpo/{seed}")
+    pairs = []
+    for successes, failures in by_task.values():
+        rng.shuffle(successes)
+        rng.shuffle(failures)
+        pairs += list(zip(successes, failures, strict=False))
+    return pairs
+
+
+def train(
+    model: nn.Module,
+    chosen: Sequence[Row],
+    rejected: Sequence[Row],
+    config: DPOConfig,
+    *,
+    on_step: Callable[[int, float, dict[str, float]], bool | None] | None = None,
+    checkpoint: Path | None = None,
+) -> dict[str, float]:
+    """Fit the pairs (chosen[i], rejected[i]); returns the last step's loss, accuracy (share of pairs in the right order) and margin
+    (mean of beta * (D_success - D_failure)).
+
+    `on_step(step, share done, metrics)` may return True to stop early. With `checkpoint`, an interrupted training goes on from that file;
+    give the model as it was at the start, which is the reference. InvariantError on a loss that is not a number.
+    """
+    if not chosen or len(chosen) != len(rejected):
+        raise UsageError(f"DPO needs as many chosen as rejected rows, and at least one pair: got {len(chosen)} and {len(rejected)}.")
+    if parallel.sharded(model):
+        raise UsageError("DPO trains in one process. Do not shard this model.")
+    rows = [*chosen, *rejected]
+    model.eval()
+    reference = _sums(model, rows, config)
+    optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
+    total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
+    clock = Clock(checkpoint, model, optimiser)
+    metrics: dict[str, float] = {}
+    model.train()
+    for pairs in _endless(len(chosen), config, skip=clock.step):
+        done = clock.step / total
+        if done >= 1.0:
+            break
+        set_lr(optimiser, config, done)
+        metrics = _step(model, optimiser, rows, reference, pairs, config)
+        clock.step += 1
+        if on_step and on_step(clock.step, done, metrics):
+            break
+        clock.save_if_due()
+    model.eval()
+    return {**metrics, "steps": float(clock.step), "seconds": clock.seconds}
+
+
+def dpo_loss(differences: torch.Tensor, *, beta: float, label_smoothing: float = 0.0) -> torch.Tensor:
+    """The summed loss of D_success - D_failure [P]."""
+    margins = beta * differences
+    return -((1 - label_smoothing) * logsigmoid(margins) + label_smoothing * logsigmoid(-margins)).sum()
+
+
+def _step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    rows: Sequence[Row],
+    reference: torch.Tensor,
+    pairs: Sequence[int],
+    config: DPOConfig,
+) -> dict[str, float]:
+    """One optimiser step on the named pairs. Both rows of a pair share a micro-batch, since the loss does not part them."""
+    n = len(rows) // 2
+    longest = [range(max(len(rows[i][0]), len(rows[n + i][0]))) for i in range(n)]
+    loss, right, margin = 0.0, 0.0, 0.0
+    optimiser.zero_grad(set_to_none=True)
+    for lot in cut(longest, pairs, tokens=config.micro_tokens // 2):
+        both = [*lot, *(n + i for i in lot)]
+        batch = pad([ids for ids, _ in rows], [weights for _, weights in rows], both).to(device_of(model))
+        ratios = _row_sums(model, batch, config) - reference[both].to(batch.ids.device)
+        differences = ratios[: len(lot)] - ratios[len(lot) :]
+        part = dpo_loss(differences, beta=config.beta, label_smoothing=config.label_smoothing) / len(pairs)
+        part.backward()
+        loss += part.item()
+        right += float((differences > 0).sum()) / len(pairs)
+        margin += config.beta * float(differences.detach().sum()) / len(pairs)
+    norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        raise InvariantError(f"The DPO loss is {loss}, its gradient {norm}. Lower the learning rate ({config.lr}) or look at the rows.")
+    optimiser.step()
+    return {"loss": loss, "accuracy": right, "margin": margin}
+
+
+@torch.no_grad()
+def _sums(model: nn.Module, rows: Sequence[Row], config: DPOConfig) -> torch.Tensor:
+    """[len(rows)] sums of the log-probs of every row's weighted tokens."""
+    found = torch.zeros(len(rows))
+    for batch in micro_batches([ids for ids, _ in rows], [w for _, w in rows], range(len(rows)), tokens=config.micro_tokens):
+        found[list(batch.rows)] = _row_sums(model, batch.to(device_of(model)), config).cpu()
+    return found
+
+
+def _row_sums(model: nn.Module, batch: Batch, config: DPOConfig) -> torch.Tensor:
+    """[B] sums of the log-probs of each row's tokens whose weight is not 0."""
+    logprobs, _ = token_logprobs(model, batch, bf16=config.bf16)
+    where = (batch.weights[:, 1:] != 0).nonzero()[:, 0]  # [N] the row of each token
+    return torch.zeros(len(batch.rows), device=logprobs.device).index_add(0, where, logprobs)
+
+
+def _endless(n: int, config: DPOConfig, *, skip: int) -> Iterator[list[int]]:
+    """Epoch after epoch of shuffled pairs, as many as a step takes, without the first `skip` steps."""
+    for epoch in itertools.count():
+        order = np.random.default_rng((config.seed, epoch)).permutation(n).tolist()
+        for i in range(0, n, config.pairs):
+            skip -= 1
+            if skip < 0:
+                yield order[i : i + config.pairs]

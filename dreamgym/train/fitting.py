@@ -1,0 +1,83 @@
+"""What trainers on fixed rows share: their settings, AdamW, the schedule, and the checkpoint that bridges interruptions."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dreamgym.config import Config
+from dreamgym.train import checkpoint
+from dreamgym.train.weights import restore, state_of, trained
+
+log = logging.getLogger(__name__)
+
+
+class FitConfig(Config):
+    """How rows are fitted, whatever the loss."""
+
+    epochs: float = 3.0
+    lr: float = 2e-3
+    min_lr: float = 1e-5
+    warmup: float = 0.03
+    """Share of the steps over which the learning rate rises."""
+    weight_decay: float = 0.01
+    grad_clip: float = 1.0
+    bf16: bool = True
+    seed: int = 0
+
+
+class Clock:
+    """Counts steps and seconds of training across interruptions, and owns the checkpoint that bridges them."""
+
+    EVERY_S = 30.0
+
+    def __init__(self, path: Path | None, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        self.path, self.model, self.optimiser = path, model, optimiser
+        self.step, self.before = 0, 0.0
+        if path is not None and path.exists():
+            state = checkpoint.load(path)
+            restore(model, state["model"])
+            optimiser.load_state_dict(state["optimiser"])
+            self.step, self.before = state["step"], state["seconds"]
+        self.start = self.saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.start
+
+    def save_if_due(self) -> None:
+        if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
+            self.saved = time.monotonic()
+            state = {"model": state_of(self.model), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
+            checkpoint.save(self.path, state)
+
+
+def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW over the weights that have gradients; it decays matrices and leaves gains alone."""
+    moved = list(trained(model).values())
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in moved):
+        log.warning(
+            "The trained weights are %s: steps below a 256th of a weight round to nothing. Load the model in float32 and let the learner "
+            "compute in bfloat16, or train adapters, which stay float32.",
+            next(p.dtype for p in moved if p.dtype != torch.float32),
+        )
+    matrices = [p for p in moved if p.dim() >= 2]
+    gains = [p for p in moved if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+
+
+def set_lr(optimiser: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
+    """Linear warm-up, then a cosine to `min_lr`."""
+    if done < config.warmup:
+        lr = config.lr * (done + 1e-3) / config.warmup
+    else:
+        phase = (done - config.warmup) / (1 - config.warmup)
+        lr = config.min_lr + (config.lr - config.min_lr) * 0.5 * (1 + math.cos(math.pi * phase))
+    for group in optimiser.param_groups:
+        group["lr"] = lr

@@ -1,0 +1,117 @@
+"""GiGPO's step advantages over anchor states, worked by hand and by a slow obvious loop."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from _rollouts import completion, gradients, groups, learner, logprobs, tiny, trajectory
+
+from dreamgym.returns import discounted
+from dreamgym.train.algos import gigpo
+from dreamgym.types import Completion, Trajectory
+
+SAID = Completion((2,), (3,), (0.0,), "", "stop")
+
+
+def rollout(states: str, *rewards: float) -> Trajectory:
+    """One turn per letter; the letter is the state."""
+    return trajectory(list(rewards), [SAID] * len(states), list(states))
+
+
+def test_returns_are_discounted_from_the_end():
+    assert discounted([0.0, 1.0, 2.0], 0.5) == [1.0, 2.0, 2.0]
+    assert discounted([], 0.5) == []
+
+
+def test_steps_from_the_same_state_are_compared_and_lonely_ones_are_not():
+    # State a: returns 0.5^2 = 0.25 and 0; state b, seen twice in the first rollout: 0.5 and 1.0; c alone.
+    group = [rollout("abb", 0.0, 0.0, 1.0), rollout("ac", 0.0, 0.0)]
+    steps = gigpo.make(gamma=0.5, normalise="mean").steps(group)
+    assert steps == [pytest.approx([0.125, -0.25, 0.25]), pytest.approx([-0.125, 0.0])]
+    divided = gigpo.make(gamma=0.5).steps(group)
+    assert divided == [pytest.approx([1.0, -1.0, 1.0], abs=1e-4), pytest.approx([-1.0, 0.0], abs=1e-4)]
+
+
+def test_the_advantage_is_the_episodes_plus_omega_times_the_steps():
+    group = [rollout("abb", 0.0, 0.0, 1.0), rollout("ac", 0.0, 0.0)]
+    (found,) = gigpo.make(gamma=0.5, normalise="mean", omega=2.0).credit([group])
+    assert found == [pytest.approx([0.75, 0.0, 1.0]), pytest.approx([-0.75, -0.5])]
+    (plain,) = gigpo.make(omega=0.0, normalise="mean").credit([group])
+    assert plain == [[0.5] * 3, [-0.5] * 2]
+
+
+def test_states_are_shared_within_a_task_and_not_between_tasks():
+    alone = [[rollout("a", 1.0), rollout("b", 0.0)], [rollout("b", 1.0), rollout("a", 0.0)]]
+    assert all(gigpo.make().steps(group) == [[0.0], [0.0]] for group in alone)
+
+
+def test_where_all_succeed_the_shorter_way_is_still_better():
+    (found,) = gigpo.make(gamma=0.5, normalise="mean").credit([[rollout("ab", 0.0, 1.0), rollout("a", 1.0)]])
+    assert found == [pytest.approx([-0.25, 0.0]), pytest.approx([0.25])]
+
+
+def test_equal_returns_that_floats_cannot_add_exactly_are_no_signal():
+    group = [rollout("a", 0.1) for _ in range(7)]
+    assert gigpo.make().credit([group]) == [[[0.0]] * 7]
+
+
+def test_a_turn_that_changed_nothing_pays_at_its_step_and_those_before_it():
+    group = [rollout("aab", 0.0, 0.0, 0.0), rollout("ab", 0.0, 0.0)]  # the first turn of the first rollout stays in a
+    steps = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).steps(group)
+    # a: returns -0.3, 0 and 0, with mean -0.1; b: 0 and 0
+    assert steps == [pytest.approx([-0.2, 0.1, 0.0]), pytest.approx([0.1, 0.0])]
+
+
+@pytest.mark.parametrize("normalise", ["std", "mean"])
+def test_step_advantages_match_a_slow_obvious_loop(normalise: str):
+    rng = np.random.default_rng(0)
+    group = []
+    for _ in range(6):
+        n = int(rng.integers(1, 8))
+        group.append(rollout("".join(rng.choice(list("abcd"), n)), *rng.choice([0.0, 0.5, 1.0], n).tolist()))
+    found = gigpo.make(gamma=0.9, normalise=normalise).steps(group)
+    for i, one in enumerate(group):
+        for t, turn in enumerate(one.turns):
+            peers = []
+            for other in group:
+                for u, seen in enumerate(other.turns):
+                    if seen.transition.state == turn.transition.state:
+                        peers.append(sum(0.9 ** (k - u) * other.turns[k].transition.reward for k in range(u, len(other.turns))))
+            own = sum(0.9 ** (k - t) * one.turns[k].transition.reward for k in range(t, len(one.turns)))
+            mean = sum(peers) / len(peers)
+            std = math.sqrt(sum((p - mean) ** 2 for p in peers) / len(peers))
+            expected = (own - mean) / (1.0 if normalise == "mean" else std + 1e-6) if std > 1e-6 else 0.0
+            assert found[i][t] == pytest.approx(expected, abs=1e-9)
+
+
+def test_each_turns_advantage_lands_on_its_own_tokens_also_where_turns_share_a_row():
+    model = tiny()
+    made = groups(model)
+    trained = learner(tiny(), {"name": "gigpo"})
+    trained.update(made)
+    total = torch.zeros(())
+    z = sum(len(t.completion.ids) for group in made for e in group for t in e.turns)
+    for group, advantages in zip(made, gigpo.make().credit(made), strict=True):
+        for episode, by_turn in zip(group, advantages, strict=True):
+            for turn, a in zip(episode.turns, by_turn, strict=True):
+                said = turn.completion
+                new = logprobs(model, [*said.prompt_ids, *said.ids])[len(said.prompt_ids) - 1 :]
+                rho = torch.exp(new - torch.tensor(said.logprobs))
+                total = total - torch.minimum(rho * a, rho.clamp(0.8, 1.28) * a).sum() / z
+    total.backward()
+    assert torch.allclose(gradients(trained), torch.cat([p.grad.flatten() for p in model.parameters()]), atol=1e-6)
+
+
+def test_the_better_of_two_steps_from_one_state_becomes_likelier_where_the_episodes_say_nothing():
+    """Both episodes earn 1, but one needs a detour from the first state: only the step's advantage can tell the arms apart."""
+    model = tiny(seed=3)
+    trained = learner(model, {"name": "gigpo", "gamma": 0.5}, lr=3e-3)
+    before = [completion(model, [4, 7], [arm]).logprobs[0] for arm in (5, 6)]
+    straight = trajectory([1.0], [completion(model, [4, 7], [5])], ["a"])
+    detour = trajectory([0.0, 1.0], [completion(model, [4, 7], [6]), completion(model, [4, 7, 6, 9], [8])], ["a", "b"])
+    assert trained.update([[straight, detour]])["groups_succeeded"] == 1
+    after = [completion(model, [4, 7], [arm]).logprobs[0] for arm in (5, 6)]
+    assert after[0] > before[0] and after[1] < before[1]
