@@ -1,0 +1,5 @@
+"""`python -m dreamgym`."""
+
+from dreamgym.cli import main
+
+main()

@@ -1,0 +1,150 @@
+"""The command line. Everything heavy is imported inside the command that needs it, so that `dreamgym --help` is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dreamgym.cli import envs, hosts, replay
+from dreamgym.cli._show import AUDIT, Json, Run, rate, show, table
+from dreamgym.errors import DreamGymError
+
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
+
+
+@app.command()
+def quickstart(
+    budget: Annotated[
+        str, typer.Option(help="small (minutes), default (under half an hour) or full (three seeds and baselines; hours).")
+    ] = "default",
+    run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the whole loop on the built-in shop: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
+    from dreamgym import report
+    from dreamgym.recipes import quickstart as recipe
+
+    config = recipe.budget_config(budget)
+    path = run or Path("runs") / recipe.RUNS[budget]
+    summary = recipe.run_seeds(config, path, budget=budget, say=lambda text: print(text, file=sys.stderr, flush=True))
+    written = [report.write(one) for one in _runs_in(path)]
+    show(summary, as_json)
+    if not as_json:
+        for page in written:
+            print(f"report: {page}")
+
+
+@app.command(name="report")
+def report_command(run: Run) -> None:
+    """Write report.html of a run, finished or not, and print where it is."""
+    from dreamgym import report
+
+    for one in _runs_in(run):
+        print(f"report: {report.write(one)}")
+
+
+@app.command()
+def summary(run: Run, as_json: Json = False) -> None:
+    """Print the results table of a finished run."""
+    from dreamgym.errors import RunDirError
+    from dreamgym.runlog import RunDir
+
+    folder = run / "all" if (run / "all").is_dir() else run
+    found = RunDir.view(folder).summary()
+    if found is None:
+        raise RunDirError(f"'{run}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
+    show(found, as_json)
+
+
+@app.command()
+def fidelity(run: Run, as_json: Json = False) -> None:
+    """How far the run's dreams may be trusted: paired replay under the trained policy, with the guard and without."""
+    from dreamgym.errors import RunDirError
+    from dreamgym.runlog import RunDir
+
+    folder = RunDir.view(run)
+    if not folder.done("audit"):
+        raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
+    audit = folder.data("audit")
+    if "bound" not in audit["with_guard"]:
+        raise RunDirError(f"The audit of '{run}' was made by an older version, without bounds. Make the run anew in another directory.")
+    kinds = ("with_guard", "without_guard")
+    bound = audit["with_guard"]["bound"]
+    if as_json:
+        errors = {name: bound[name] for name in ("reward_error", "transition_error")}
+        print(json.dumps({kind: _measures(audit[kind]) for kind in kinds} | errors | {"bound": bound}))
+        return
+    table(
+        "Dreams replayed in the real environment",
+        ["", "with guard", "without guard"],
+        [[name.replace("_", " "), *(rate(audit[kind][name]) for kind in kinds)] for name in AUDIT],
+    )
+    print(
+        f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper end of the share of episodes that part).\n"
+        f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
+        + (", which says nothing about success in [0, 1]." if "theorem" in bound["vacuous"] else ".")
+    )
+
+
+def _measures(found: dict[str, Any]) -> dict[str, Any]:
+    """The audit of one kind under the names that programs read."""
+    return {
+        **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
+        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
+        "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
+        "consistency_ratio": found["consistency"],
+        "first_divergence_step": found["first_divergence"],
+    }
+
+
+@app.command()
+def play(
+    run: Run,
+    instruction: Annotated[str | None, typer.Option(help="What to ask for; without it, a training task.")] = None,
+) -> None:
+    """Step through a dream by hand: type actions, read what the experience model reasons and shows."""
+    from dreamgym.recipes.play import play_dream
+
+    play_dream(run, instruction)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine offers: versions, cores, bfloat16, GPU, optional packages."""
+    from dreamgym.recipes.doctor import examine
+
+    found = examine()
+    if as_json:
+        print(json.dumps(found))
+    else:
+        table("dreamgym doctor", ["what", "found"], [[name, str(value)] for name, value in found.items()])
+
+
+app.command()(hosts.annotate)
+app.command()(hosts.judge)
+app.add_typer(replay.app, name="replay")
+app.add_typer(envs.app, name="env")
+
+
+def main() -> None:
+    """Entry point: errors made on purpose are one message and exit code 2; Ctrl-C says how to go on."""
+    try:
+        app()
+    except DreamGymError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+            raise
+        print("interrupted: nothing that was written is lost; the same command goes on from here.", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """The run itself, or the runs of its seeds."""
+    return sorted(path.glob("seed-*")) or [path]

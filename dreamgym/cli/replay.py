@@ -1,0 +1,69 @@
+"""`dreamgym replay`: look into replay logs, and move them in and out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dreamgym.cli._show import Json, table
+from dreamgym.errors import DreamGymError
+
+app = typer.Typer(help="Look into replay logs, and move them in and out.", no_args_is_help=True)
+Log = Annotated[Path, typer.Argument(help="A replay log, such as runs/quickstart/replay/dream.sqlite.")]
+
+
+@app.command(name="stats")
+def replay_stats(log: Log, as_json: Json = False) -> None:
+    """What is in a replay log: rows by environment and source, rewards, verdicts, size."""
+    from dreamgym.replay.statistics import statistics
+
+    found = statistics(log)
+    if as_json:
+        print(json.dumps(found))
+        return
+    columns = ["env", "source", "rows", "trajectories", "contents", "mean reward", "rewarded", "punished", "terminal"]
+    rows = [[f"{one[key]:.3f}" if key == "mean_reward" else str(one[key]) for key in (c.replace(" ", "_") for c in columns)]
+            for one in found["groups"]]  # fmt: skip
+    table(f"{found['rows']:,} rows in use, {found['evicted']:,} evicted, {found['bytes'] / 1e6:,.1f} MB", columns, rows)
+    print(f"encoder: {found['encoder']} ({found['dim']} numbers a row)")
+    print("verdicts: " + ", ".join(f"{verdict or 'not judged'} {n:,}" for verdict, n in found["verdicts"].items()))
+
+
+@app.command(name="export")
+def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to write: .jsonl or .parquet.")]) -> None:
+    """Write the rows of a replay log to a file that `datasets` and pandas read."""
+    from dreamgym.replay import interchange
+    from dreamgym.replay.stores import sqlite
+
+    print(f"{interchange.export(sqlite.make(path=log, read_only=True), to):,} rows: {to}")
+
+
+@app.command(name="import")
+def replay_import(
+    log: Log, file: Annotated[Path, typer.Argument(help="A file that `replay export` wrote, or one with its columns.")]
+) -> None:
+    """Add the rows of a file to a replay log over the lexical encoder, which is made if it is not there. All are added, or none."""
+    from dreamgym.replay import interchange
+    from dreamgym.replay.buffer import ReplayBuffer
+    from dreamgym.replay.encoders import lexical
+
+    trajectories = list(interchange.read(file))
+    with ReplayBuffer.open(log, lexical.make()) as buffer:
+        print(f"{buffer.add(trajectories):,} rows added, {buffer.refused:,} refused: {log}")
+
+
+@app.command(name="reencode")
+def replay_reencode(
+    log: Log, encoder: Annotated[str, typer.Option(help="An encoder of dreamgym/replay/encoders, or a dotted module name.")] = "lexical"
+) -> None:
+    """Encode every row of a replay log anew, with the encoder's default settings, so that a run with that encoder can use it."""
+    from dreamgym import plugins
+    from dreamgym.replay.stores import sqlite
+
+    if not log.is_file():
+        raise DreamGymError(f"There is no replay log '{log}'. Expected a file such as runs/quickstart/replay/dream.sqlite.")
+    made = plugins.make("replay.encoders", encoder)
+    print(f"{sqlite.make(path=log).reencode(made):,} rows encoded with {made.id}: {log}")
