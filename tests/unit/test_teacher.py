@@ -391,9 +391,9 @@ def test_the_engines_own_options_can_be_given(logs: Path, server: FaultServer, m
 def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(logs: Path, server: FaultServer):
     out = logs.with_name("annotated.jsonl")
     to = [str(logs), "--out", str(out), "--base-url", server.url, "--model", "policy", "--concurrency", "1", "--json"]
-    command = [sys.executable, "-m", "dreamgym.cli", "annotate", *to]
+    command = [sys.executable, "-m", "dreamgym", "annotate", *to]
     server.faults.extend([None, None, None, "hang"])
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cli.__file__).parents[1])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(cli.__file__).parents[2])
     until = time.monotonic() + 30
     while len(server.paths()) < 4 and time.monotonic() < until:
         time.sleep(0.02)
@@ -401,6 +401,6 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(logs: Path, server: F
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130 and "the same command goes on from here" in err
     assert len(read_jsonl(out.with_name("annotated.replies.jsonl"))) == 3 and not out.exists()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(cli.__file__).parents[1])
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(cli.__file__).parents[2])
     assert json.loads(again.stdout)["counts"] == {"known": 3, "annotated": 5, "repaired": 0}, again.stderr
     assert len(server.paths()) == 4 + 5
