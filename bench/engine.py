@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +26,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 sys.path.insert(0, str(Path(__file__).parent))
+from _alone import alone
 from _llama_cpp import LlamaCpp
 from _training import ours_training, trl_training
 
@@ -221,30 +220,6 @@ def best(run: Callable[[], Any], repeats: int = 7) -> float:
         run()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
-
-
-def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """The result of a contender in a process of its own, with its peak memory; {"missing": why} when a peer is not installed."""
-    context = multiprocessing.get_context("fork")  # before this process computes anything: torch's threads do not survive a fork
-    here, there = context.Pipe(duplex=False)
-
-    def work() -> None:
-        try:
-            found = function(*arguments)
-            found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        except ImportError as error:
-            found = {"missing": str(error)}
-        there.send(found)
-
-    process = context.Process(target=work)
-    process.start()
-    there.close()
-    try:
-        found = here.recv()
-    except EOFError:
-        raise SystemExit(f"{function.__name__}{arguments} died; its message is above.") from None
-    process.join()
-    return found
 
 
 def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, Any]:

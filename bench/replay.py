@@ -238,7 +238,7 @@ class _Stub:
     id, dim = "bench", DIM
 
     def encode(self, states: Sequence[str], actions: Sequence[str]) -> np.ndarray:
-        raise NotImplementedError("The benchmark opens this log and encodes nothing.")
+        raise AssertionError("opening a log must not encode anything")
 
 
 def write_log(data: Data, path: Path) -> dict[str, Any]:
