@@ -1,0 +1,16 @@
+"""Learning is chaotic in the last bits, and sums differ with the number of threads: one thread gives the same episodes everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
