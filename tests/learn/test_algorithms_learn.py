@@ -64,7 +64,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {  # GRPO is in test_corridor_learns.py
     "gigpo": {"name": "gigpo"},
     "reinforce": {"name": "reinforce"},
     "reinforce, running mean": {"name": "reinforce", "baseline": "running"},
-    "ppo": {"name": "ppo"},
     "ppo, shared, without a bootstrap": {"name": "ppo", "bootstrap": False, "critic": {"kind": "shared"}},
     "ppo, separate, without a bootstrap": {"name": "ppo", "bootstrap": False, "critic": {"kind": "separate", "lr": 1e-3}},
     "ppo by token, without a bootstrap": {"name": "ppo", "bootstrap": False, "level": "token", "gamma": 1.0},
