@@ -1,7 +1,8 @@
 """The curriculum task generator: practise where outcomes differ, and invent tasks like those (section 4.2, arXiv:2511.03773).
 
-A task's value is the variance of its group's returns (Eq. 7): balanced successes and failures carry most information. The most
-valuable tasks seed variations by the experience model's own weights (Eq. 6); lambda bounds their share of every iteration.
+A task's value is the variance of its group's returns (Eq. 7): balanced successes and failures carry most information. The policy moves
+on, so what was measured fades toward what a fresh task is worth. The most valuable tasks seed variations by the experience model's own
+weights (Eq. 6); lambda bounds their share of every iteration.
 Proposals are refused, by reason and counted, when malformed, duplicate, held out, or without a product in real memory that meets them.
 """
 
@@ -20,6 +21,11 @@ from dreamgym.protocols import Domain
 from dreamgym.returns import statistics
 from dreamgym.types import Memory, Task, Trajectory
 
+UNKNOWN = 0.125
+"""The worth of a task before anything was measured: half of what a coin flip would give."""
+REMEMBERED = 64
+"""Fresh tasks whose mean is the usual value: those of the last few iterations."""
+
 Vary = Callable[[Sequence[Task], int], list[str]]
 """(seed tasks, seed) -> one proposed instruction per seed task."""
 
@@ -35,8 +41,10 @@ class CurriculumConfig(Config):
     """Variations asked for per iteration."""
     seed_tasks: int = 8
     """The most valuable recent tasks, from which variations are made."""
-    revisit: float = Field(default=0.25, ge=0.0, le=1.0)
-    """Share of the real tasks of an iteration drawn by their last measured value instead of fresh."""
+    revisit: float = Field(default=0.5, ge=0.0, le=1.0)
+    """The largest share of the real tasks of an iteration that are drawn again, among those now thought worth more than a fresh one."""
+    fade: float = Field(default=0.9, ge=0.0, le=1.0)
+    """What is left of a measurement after one iteration; the rest is the worth of a fresh task. 1 trusts the policy not to have moved."""
     pool_limit: int = 512
     """Synthetic tasks kept; the least valuable go first."""
 
@@ -70,17 +78,19 @@ class TaskCurriculum:
         self.forbidden = frozenset(forbidden)
         self.iteration = 0
         self.counts: Counter[str] = Counter()
+        self.fresh: list[float] = []  # values of the real tasks last met for the first time
 
     def sample(self, n: int) -> list[Task]:
-        """`n` tasks for this iteration: at most lambda * n synthetic ones, some valuable real ones again, the rest fresh."""
+        """`n` tasks for this iteration: at most lambda * n synthetic ones, real ones that were mixed lately, the rest fresh."""
         rng = np.random.default_rng((self.seed, self.iteration, 0))
         real = [e for e in self.pool.values() if e.task.source == "real"]
         if self.config.strategy == "uniform":
             return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]
         synthetic = [e for e in self.pool.values() if e.task.source == "synthetic" and (e.value is None or e.value > 0)]
-        invented = _draw(rng, synthetic, int(n * self.config.synthetic_share), [_worth(e) for e in synthetic])
-        known = [e for e in real if e.value]
-        again = _draw(rng, known, int((n - len(invented)) * self.config.revisit), [_worth(e) for e in known])
+        invented = _draw(rng, synthetic, int(n * self.config.synthetic_share), [self.worth(e) for e in synthetic])
+        known = [e for e in real if e.tried and self.worth(e) > self.usual]
+        promise = [self.worth(e) - self.usual for e in known]  # by the surplus: many faded tasks do not outweigh the few mixed just now
+        again = _draw(rng, known, int((n - len(invented)) * self.config.revisit), promise)
         used = {entry.task.id for entry in again}
         rest = sorted((e for e in real if e.task.id not in used), key=lambda e: e.tried)
         fewest = [e for e in rest if e.tried == rest[0].tried] if rest else []
@@ -88,12 +98,31 @@ class TaskCurriculum:
         fresh = _draw(rng, fewest if len(fewest) >= missing else rest, missing, None)
         return [entry.task for entry in (*fresh, *again, *invented)]
 
-    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> None:
-        """Record each group's variance of returns as its task's value (Eq. 7)."""
+    @property
+    def usual(self) -> float:
+        """The mean value of the last real tasks that were met for the first time: what to expect of one that nobody tried."""
+        return float(np.mean(self.fresh)) if self.fresh else UNKNOWN
+
+    def worth(self, entry: Entry) -> float:
+        """The value to expect of a task now: its own last one, fading with every iteration since toward the usual one."""
+        if entry.value is None:
+            return self.usual
+        return self.usual + (entry.value - self.usual) * self.config.fade ** (self.iteration - entry.last)
+
+    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
+        """Record each group's variance of returns as its task's value (Eq. 7); the share of mixed groups among fresh tasks, those that
+        came again, and invented ones says whether the choosing pays."""
+        mixed: dict[str, list[bool]] = {}
         for group in groups:
             entry = self.pool.get(group[0].task.id) if group else None
             if entry is not None:
-                entry.value, entry.tried, entry.last = statistics(group).variance, entry.tried + 1, self.iteration
+                found = statistics(group)
+                kind = "invented" if entry.task.source == "synthetic" else "again" if entry.tried else "fresh"
+                mixed.setdefault(kind, []).append(found.kind == "mixed")
+                if kind == "fresh":
+                    self.fresh = [*self.fresh, found.variance][-REMEMBERED:]
+                entry.value, entry.tried, entry.last = found.variance, entry.tried + 1, self.iteration
+        return {f"mixed_{kind}": sum(found) / len(found) for kind, found in mixed.items()}
 
     def expand(self) -> dict[str, int]:
         """Invent variations of the most valuable recent tasks; returns how many were proposed, accepted, and refused by reason."""
@@ -101,9 +130,7 @@ class TaskCurriculum:
         self.iteration += 1
         if self.config.strategy == "uniform" or self.vary is None or self.config.synthetic_share <= 0:
             return dict(found)
-        best = sorted((e for e in self.pool.values() if e.value), key=lambda e: (-e.last, -(e.value or 0), e.task.id))[
-            : self.config.seed_tasks
-        ]
+        best = sorted((e for e in self.pool.values() if e.value), key=lambda e: (-self.worth(e), e.task.id))[: self.config.seed_tasks]
         if best:
             seeds = [best[i % len(best)].task for i in range(self.config.proposals)]
             found["proposed"] = len(seeds)
@@ -129,7 +156,7 @@ class TaskCurriculum:
 
     def _trim(self) -> None:
         synthetic = [e for e in self.pool.values() if e.task.source == "synthetic"]
-        for entry in sorted(synthetic, key=_worth)[: max(0, len(synthetic) - self.config.pool_limit)]:
+        for entry in sorted(synthetic, key=lambda e: (self.worth(e), e.tried))[: max(0, len(synthetic) - self.config.pool_limit)]:
             del self.pool[entry.task.id]
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,10 +165,10 @@ class TaskCurriculum:
         invented = [
             [e.task.id, e.task.instruction, e.task.env, list(e.task.parents)] for e in self.pool.values() if e.task.source == "synthetic"
         ]
-        return {"iteration": self.iteration, "tried": tried, "invented": invented, "counts": dict(self.counts)}
+        return {"iteration": self.iteration, "tried": tried, "invented": invented, "fresh": self.fresh, "counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.iteration, self.counts = state["iteration"], Counter(state["counts"])
+        self.iteration, self.counts, self.fresh = state["iteration"], Counter(state["counts"]), state["fresh"]
         for name, instruction, env, parents in state["invented"]:
             self.pool[name] = Entry(
                 Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
@@ -150,11 +177,6 @@ class TaskCurriculum:
             if name in self.pool:
                 entry = self.pool[name]
                 entry.value, entry.tried, entry.last = value, tried, last
-
-
-def _worth(entry: Entry) -> float:
-    """A tried task is worth its variance; an untried one an eighth, half of what a coin flip would give."""
-    return entry.value if entry.value is not None else 0.125
 
 
 def _draw(rng: np.random.Generator, entries: Sequence[Entry], n: int, weights: Sequence[float] | None) -> list[Entry]:

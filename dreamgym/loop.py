@@ -38,7 +38,7 @@ def train(
         groups = group_by_task(trajectories, group_size)
         metrics = learner.update(groups)  # the gradient step
         metrics["remembered"] = float(remember(trajectories))  # the buffer grows with the policy, past the guard
-        curriculum.observe(groups)  # reward variance per task, Eq. 7
+        metrics |= curriculum.observe(groups)  # reward variance per task, Eq. 7
         metrics |= {f"tasks_{name}": float(n) for name, n in curriculum.expand().items()}  # new variations of valuable tasks, Eq. 6
         if on_iteration(i, trajectories, metrics):
             return

@@ -96,6 +96,40 @@ def test_valuable_tasks_come_back_more_often_than_worthless_ones():
     assert came[True] == 30 * 4 and came[False] == 0  # half of each iteration, and untried tasks fill the rest
 
 
+def test_what_was_measured_fades_toward_what_a_fresh_task_is_worth():
+    curriculum = pool(fade=0.5)
+    curriculum.observe([group(TASKS[0], 1, 0), group(TASKS[1], 1, 1), group(TASKS[2], 1, 1), group(TASKS[3], 1, 1)])
+    mixed, solved, untried = (curriculum.pool[TASKS[i].id] for i in (0, 1, 4))
+    assert curriculum.usual == pytest.approx(0.25 / 4) == curriculum.worth(untried)
+    assert (curriculum.worth(mixed), curriculum.worth(solved)) == (0.25, 0.0)
+    curriculum.iteration += 1
+    assert curriculum.worth(mixed) == pytest.approx((0.25 + 0.0625) / 2) and curriculum.worth(solved) == pytest.approx(0.0625 / 2)
+    curriculum.iteration += 50
+    assert curriculum.worth(mixed) == pytest.approx(0.0625) == pytest.approx(curriculum.worth(solved))
+
+
+def test_a_task_mixed_now_comes_back_before_one_that_was_mixed_long_ago():
+    curriculum = pool(revisit=0.25, fade=0.5)
+    curriculum.observe([group(t, 1, 0) for t in TASKS[:10]])
+    curriculum.iteration += 20
+    curriculum.observe([group(t, 1, 0) for t in TASKS[10:20]] + [group(t, 1, 1) for t in TASKS[20:40]])
+    came: Counter[bool] = Counter()
+    for _ in range(30):
+        came.update(t in TASKS[10:20] for t in curriculum.sample(8) if t in TASKS[:20])
+        curriculum.iteration += 1
+        curriculum.observe([group(t, 1, 0) for t in TASKS[10:20]])
+    assert came[True] == 30 * 2 and came[False] == 0
+
+
+def test_an_iteration_says_how_often_fresh_repeated_and_invented_tasks_were_mixed():
+    curriculum = pool(inventor(NEW), tasks=WANTED, proposals=1)
+    assert curriculum.observe([group(WANTED[0], 1, 0), group(WANTED[1], 1, 1)]) == {"mixed_fresh": 0.5}
+    curriculum.expand()
+    (invented,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    found = curriculum.observe([group(WANTED[0], 1, 1), group(invented, 0, 1), group(WANTED[2], 0, 0)])
+    assert found == {"mixed_fresh": 0.0, "mixed_again": 0.0, "mixed_invented": 1.0}
+
+
 def test_a_pool_smaller_than_an_iteration_is_given_whole():
     assert sorted(t.id for t in pool(tasks=TASKS[:3]).sample(8)) == sorted(t.id for t in TASKS[:3])
 
