@@ -55,7 +55,7 @@ def details(run: Run) -> list[Chart]:
         layers = [Series(kind, _points(told, f"groups_{kind}"), tone) for kind, tone in GROUPS.items()]
         note = "Only mixed groups teach."
         found.append(stack(f"Groups: {POLICIES[name][1]}", layers, x_label="iteration", y_label="groups per iteration", note=note))
-    found += [_curriculum_share(loops), _proposals(loops), _growth(loops)]
+    found += [_choices(loops), _curriculum_share(loops), _proposals(loops), _growth(loops)]
     return [chart for chart in found if chart]
 
 
@@ -115,6 +115,21 @@ def _development(run: Run) -> Chart | None:
     curve = [line | {"iteration": line["epoch"]} for line in block(run.phases, "sft").get("curve") or () if "epoch" in line]
     series = [Series("greedy", _points(curve, "greedy"), "real"), Series("sampled", _points(curve, "sampled"), "gold")]
     return lines("SFT: real success on development tasks", series, x_label="epoch", y_label="success, % of episodes", unit=100)
+
+
+def _choices(loops: Mapping[str, Lines]) -> Chart | None:
+    """Whether the curriculum finds what teaches: averaged over ten iterations, because each has few groups of a kind."""
+    told = loops.get("dream", ())
+    kinds = {"again": ("came again", "dream"), "fresh": ("fresh", "mute"), "invented": ("invented", "gold")}
+    series = [Series(label, _averaged(_present(told, f"mixed_{kind}"), 10), tone) for kind, (label, tone) in kinds.items()]
+    note = "Tasks whose rollouts differed, by why they were chosen."
+    return lines("Mixed groups", series, x_label="iteration", y_label="% of groups, mean of ten", unit=100, note=note)
+
+
+def _averaged(points: Sequence[tuple[float, float | None]], width: int) -> list[tuple[float, float | None]]:
+    """The mean of every `width` points in a row, at the place of the last."""
+    found = [points[max(0, i + 1 - width) : i + 1] for i in range(len(points))]
+    return [(window[-1][0], sum(y for _, y in window if y is not None) / len(window)) for window in found]
 
 
 def _curriculum_share(loops: Mapping[str, Lines]) -> Chart | None:

@@ -86,6 +86,9 @@ METRICS: dict[str, dict[str, Metric]] = {
             "episodes", "episodes that broke technically or were masked; counted, never trained on", "above 0 in the real environment"
         ),
         "groups_mixed": Metric("groups", "tasks whose rollouts differ in return: the only ones that teach", "0"),
+        "mixed_fresh": Metric("share", "of tasks met for the first time, those whose rollouts differed", "-"),
+        "mixed_again": Metric("share", "the same of tasks that came again", "below mixed_fresh: what was measured has faded"),
+        "mixed_invented": Metric("share", "the same of invented tasks", "far below mixed_fresh: too easy, or impossible"),
         "groups_failed": Metric("groups", "tasks that no rollout solved", "nearly all: too hard"),
         "groups_succeeded": Metric("groups", "tasks that every rollout solved", "nearly all: too easy"),
         "groups_even": Metric("groups", "tasks with equal returns between 0 and 1", "many: partial rewards without contrast"),
