@@ -46,7 +46,17 @@ def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> 
         raise ConfigError(f"Cannot read '{path}': {error.strerror}. Give the path of a TOML file that you may read.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
-    return build(kind, _laid_over(kind().model_dump(), merge(values, overrides or {})), where=str(path))
+    return resolve(kind, merge(values, overrides or {}), where=str(path))
+
+
+def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
+    """`values` laid over the defaults of `kind`, as `read` does it."""
+    return build(kind, _laid_over(kind().model_dump(), values), where=where)
+
+
+def filled(kind: type[C], toml: str, *, where: str = "configuration") -> C:
+    """A configuration that was stored as text, with the value in today's `kind()` for every key that it does not have."""
+    return resolve(kind, tomllib.loads(toml), where=where)
 
 
 def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -19,6 +20,9 @@ from dreamgym.train.sft import SFTConfig
 Ablation = Literal["curriculum", "replay", "reasoning"]
 """What is taken away: task generation and variance sampling, retrieved memories, or the reasoning trace (the paper's Table 2)."""
 
+World = Literal["dream", "real", "mixed"]
+"""Where a loop collects: in the experience model, in the real environment, or some groups in each."""
+
 
 class EnvBlock(Config):
     """The real environment."""
@@ -30,7 +34,10 @@ class EnvBlock(Config):
 class LogsBlock(Config):
     """The offline trajectories everything starts from."""
 
+    files: tuple[Path, ...] = ()
+    """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted behaviours are played."""
     trajectories: int = 5000
+    """Scripted episodes; files are read whole."""
     other_goals: float = 0.3
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
     task_pairs: int = 1000
@@ -70,9 +77,14 @@ class RLBlock(Config):
     tasks_per_iter: int = Field(default=32, ge=1)
     group_size: int = Field(default=8, ge=1)
     """Rollouts of each task; algorithms that compare them need two or more."""
+    max_refills: int = Field(default=0, ge=0, le=10)
+    """Dynamic sampling (DAPO, arXiv:2503.14476): how often an iteration may draw further tasks until `tasks_per_iter` groups differ in
+    their returns. All episodes are charged, counted and remembered."""
+    real_share: float = Field(default=0.25, gt=0.0, lt=1.0)
+    """Of an iteration's groups, those that a mixed loop rolls out in the real environment."""
     train_tasks: int = 2000
     max_real_steps: int | None = None
-    """Stop before an iteration as long as the longest so far would use more real steps; only for loops in the real environment."""
+    """Stop before an iteration as long as the longest so far would use more real steps than this."""
     max_seconds: float | None = None
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     learner: LearnerConfig = LearnerConfig()
@@ -92,6 +104,14 @@ class RLBlock(Config):
             raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
         return size
 
+    @field_validator("max_refills")
+    @classmethod
+    def _refillable(cls, refills: int, info: ValidationInfo) -> int:
+        algorithm = info.data.get("algorithm")
+        if refills and algorithm and not plugins.make("train.algos", **algorithm.model_dump()).grouped:
+            raise ValueError(f"must be 0, because {algorithm.name} learns from groups without variance too")
+        return refills
+
     @field_validator("curriculum")
     @classmethod
     def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
@@ -110,11 +130,10 @@ class EvalBlock(Config):
     """Dreamed episodes replayed in the real environment to measure the dream under the trained policy."""
 
 
-class RunConfig(Config):
-    """Everything a quickstart run is made of."""
+class SharedConfig(Config):
+    """What every recipe needs: environment, logs, experience model, warm start, and how policies are judged."""
 
     seed: int = 0
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     env: EnvBlock = EnvBlock()
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
@@ -123,19 +142,22 @@ class RunConfig(Config):
     experience_training: SFTConfig = SFTConfig(epochs=4.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
     warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
+    eval: EvalBlock = EvalBlock()
+
+
+class BaselineConfig(SharedConfig):
+    """With several seeds and the converged imitation of the logs to compare with."""
+
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)
     sft_patience: int = 2
+
+
+class RunConfig(BaselineConfig):
+    """Everything a quickstart run is made of."""
+
     dream: RLBlock = RLBlock()
     s2r: RLBlock = RLBlock(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)
     ablations: tuple[Ablation, ...] = ()
     """Further dreams from the same warm start at the same budget, each without one part of the method."""
-    eval: EvalBlock = EvalBlock()
-
-    def without(self, ablation: Ablation) -> RunConfig:
-        """The same settings without one part of the method."""
-        if ablation == "curriculum":
-            uniform = self.dream.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
-            return self.model_copy(update={"dream": self.dream.model_copy(update={"curriculum": uniform})})
-        changes: dict[str, dict[str, Any]] = {"replay": {"k": 0}, "reasoning": {"reasoning": False}}
-        return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})

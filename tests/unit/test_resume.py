@@ -11,11 +11,11 @@ import torch
 
 from dreamgym.config import build, dump
 from dreamgym.llm import tiny
+from dreamgym.recipes import fitting
 from dreamgym.recipes import parts as make
-from dreamgym.recipes import phases, quickstart
-from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.config import RunConfig, World
 from dreamgym.recipes.parts import Parts
-from dreamgym.recipes.phases import Practice
+from dreamgym.recipes.practice import Practice
 from dreamgym.report.metrics import METRICS
 from dreamgym.runlog import RunDir
 from dreamgym.train import sft
@@ -46,8 +46,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         patch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
         config = build(RunConfig, SETTINGS)
         with RunDir.open(tmp_path_factory.mktemp("made") / "run", dump(config)) as run:
-            parts = phases.gather(run, config)
-            phases.train_experience(run, parts)
+            parts = fitting.gather(run, config)
+            fitting.train_experience(run, parts)
             warm = parts.load("tokenizer")
             ids, weights = make.demonstrations(parts)
             sft.train(warm, ids, weights, sft.SFTConfig(epochs=25.0, lr=5e-3, batch_tokens=512, bf16=False))
@@ -76,10 +76,15 @@ def prepared(trained: dict[str, Any], tmp_path: Path):
 class Killed(BaseException): ...
 
 
-def practise(run: RunDir, parts: Parts, *, dreaming: bool, kill_in: int | None = None) -> Practice:
+def converge(run: RunDir, parts: Parts) -> None:
+    config = build(RunConfig, SETTINGS)
+    fitting.converge_sft(run, parts, config.sft, patience=config.sft_patience)
+
+
+def practise(run: RunDir, parts: Parts, *, world: World, kill_in: int | None = None) -> Practice:
     """A practice run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
-    block = parts.config.dream if dreaming else parts.config.s2r
-    session = Practice(run, parts, "policy", start="warm", block=block, dreaming=dreaming)
+    block = parts.config.dream if world == "dream" else parts.config.s2r
+    session = Practice(run, parts, "policy", start="warm", block=block, world=world)
     if kill_in is not None:
         whole = session.learner.update
         remember = session.replay.add
@@ -120,32 +125,32 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
         assert a[name] == b[name], name
 
 
-@pytest.mark.parametrize("dreaming", [False, True])
+@pytest.mark.parametrize("world", ["real", "dream"])
 @pytest.mark.parametrize("kills", [[1], [1, 1, 3]])
-def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(prepared: Prepared, dreaming: bool, kills: list[int]):
-    unbroken = practise(*prepared("unbroken"), dreaming=dreaming)
+def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(prepared: Prepared, world: World, kills: list[int]):
+    unbroken = practise(*prepared("unbroken"), world=world)
     assert any(not torch.equal(a, b) for a, b in zip(unbroken.model.parameters(), unbroken.parts.load("warm").parameters(), strict=True))
     expected = facts(unbroken)
     run, parts = prepared("broken")
     for kill_in in kills:
-        practise(run, parts, dreaming=dreaming, kill_in=kill_in)
-    assert_same(expected, facts(practise(run, parts, dreaming=dreaming)))
+        practise(run, parts, world=world, kill_in=kill_in)
+    assert_same(expected, facts(practise(run, parts, world=world)))
     assert [m["iteration"] for m in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3]
 
 
 def test_a_practice_killed_before_its_first_checkpoint_starts_anew(prepared: Prepared):
-    expected = facts(practise(*prepared("unbroken"), dreaming=False))
+    expected = facts(practise(*prepared("unbroken"), world="real"))
     run, parts = prepared("broken")
-    practise(run, parts, dreaming=False, kill_in=0)
-    assert_same(expected, facts(practise(run, parts, dreaming=False)))
+    practise(run, parts, world="real", kill_in=0)
+    assert_same(expected, facts(practise(run, parts, world="real")))
 
 
 def test_a_practice_whose_checkpoint_was_removed_starts_anew_from_the_logs_alone(prepared: Prepared):
-    expected = facts(practise(*prepared("unbroken"), dreaming=True))
+    expected = facts(practise(*prepared("unbroken"), world="dream"))
     run, parts = prepared("broken")
-    practise(run, parts, dreaming=True, kill_in=2)
+    practise(run, parts, world="dream", kill_in=2)
     (run.path / "checkpoints" / "policy.pt").unlink()
-    assert_same(expected, facts(practise(run, parts, dreaming=True)))
+    assert_same(expected, facts(practise(run, parts, world="dream")))
 
 
 @pytest.mark.parametrize("every_s", [-1.0, 1e9])
@@ -154,7 +159,7 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
 ):
     monkeypatch.setattr(sft._Clock, "EVERY_S", every_s)
     whole, parts = prepared("unbroken")
-    phases.converge_sft(whole, parts)
+    converge(whole, parts)
     best = parts.load("sft").state_dict()
     run, parts = prepared("broken")
     mark = run.mark
@@ -168,9 +173,9 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
 
         monkeypatch.setattr(run, "mark", killing)
         with pytest.raises(Killed):
-            phases.converge_sft(run, parts)
+            converge(run, parts)
     monkeypatch.setattr(run, "mark", mark)
-    phases.converge_sft(run, parts)
+    converge(run, parts)
     found, expected = ({k: v for k, v in one.data("sft").items() if k != "seconds"} for one in (run, whole))
     assert found == expected and len(found["curve"]) > 3 and found["real_steps_dev"] == found["curve"][-1]["real_steps"] > 0
     assert all(torch.equal(value, best[name]) for name, value in parts.load("sft").state_dict().items())
@@ -181,7 +186,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
     run, parts = prepared("gap")
     strict = {"dream": parts.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -2.0, "probe_every": 1})}
     parts.config = parts.config.model_copy(update=strict)
-    session = practise(run, parts, dreaming=True)
+    session = practise(run, parts, world="dream")
     assert session.iteration == 2 and "rolled back to the policy it started from" in session.stopped
     start = parts.load("warm").state_dict()
     assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
@@ -189,7 +194,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
 
 def test_a_probe_without_a_sound_episode_neither_opens_the_gap_nor_vouches_for_the_policy(prepared: Prepared):
     run, parts = prepared("nothing")
-    session = Practice(run, parts, "policy", start="warm", block=parts.config.dream, dreaming=True)
+    session = Practice(run, parts, "policy", start="warm", block=parts.config.dream, world="dream")
     assert set(session._probe([]).values()) == {None} and session.open_gaps == 0
     assert not parts.checkpoint("policy-good").exists()
 
@@ -198,10 +203,10 @@ def test_a_resume_at_another_commit_is_told_and_a_look_at_a_finished_run_is_not(
     run, _ = prepared("signed")
     for commit in ("aaa", "bbb", "bbb"):
         monkeypatch.setattr(make, "commit", lambda commit=commit: commit)
-        quickstart._sign(run)
+        make.sign(run)
     run.write_summary({})
     monkeypatch.setattr(make, "commit", lambda: "ccc")
-    quickstart._sign(run)
+    make.sign(run)
     assert run.data("process") == {"commits": ["aaa", "bbb"]}
 
 
@@ -209,31 +214,31 @@ def test_every_number_that_a_practice_writes_is_explained(prepared: Prepared):
     run, parts = prepared("explained")
     bf16 = {"learner": parts.config.dream.learner.model_copy(update={"bf16": True})}
     parts.config = parts.config.model_copy(update={"dream": parts.config.dream.model_copy(update=bf16)})
-    practise(run, parts, dreaming=True)
+    practise(run, parts, world="dream")
     written = {name for line in run.read_jsonl("metrics.jsonl") for name in line} - {"phase", "iteration"}
     assert "mismatch" in written and written <= {name for group in METRICS.values() for name in group}
 
 
 def test_a_finished_practice_has_nothing_left_to_do(prepared: Prepared):
     run, parts = prepared("finished")
-    first = facts(practise(run, parts, dreaming=False))
-    assert_same(first, facts(practise(run, parts, dreaming=False)))
+    first = facts(practise(run, parts, world="real"))
+    assert_same(first, facts(practise(run, parts, world="real")))
 
 
 def test_every_real_step_is_charged_and_dreams_cost_only_their_probes(prepared: Prepared):
-    real = practise(*prepared("real"), dreaming=False)
-    assert real.used == {"train": real.real.steps, "probe": 0} and real.used["train"] > 24 * 4 / 2
-    dream = practise(*prepared("dream"), dreaming=True)
-    assert dream.real.steps == 0 and dream.used["train"] == dream.dream.steps
+    real = practise(*prepared("real"), world="real")
+    assert real.used == {"train": real.real.steps, "real": real.real.steps, "probe": 0} and real.used["train"] > 24 * 4 / 2
+    dream = practise(*prepared("dream"), world="dream")
+    assert dream.real.steps == dream.used["real"] == 0 and dream.used["train"] == dream.dream.steps
     assert 0 < dream.used["probe"] == dream.meter.real_steps <= 2 * 2 * 4 * 4
     assert dream.result()["iterations"] == 4 and dream.result()["replay"]["dream"] > 0
 
 
 def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepared):
-    free = practise(*prepared("free"), dreaming=False)
+    free = practise(*prepared("free"), world="real")
     run, parts = prepared("bound")
     limit = free.used["train"] - 1
     block = parts.config.s2r.model_copy(update={"max_real_steps": limit})
-    bound = Practice(run, parts, "s2r", start="warm", block=block, dreaming=False)
+    bound = Practice(run, parts, "s2r", start="warm", block=block, world="real")
     bound.run_loop()
     assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
