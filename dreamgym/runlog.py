@@ -137,6 +137,10 @@ class RunDir:
         """Whether a phase is finished."""
         return phase in self._phases()
 
+    def finished(self) -> list[str]:
+        """The names of all finished phases, first to last."""
+        return list(self._phases())
+
     def data(self, phase: str) -> dict[str, Any]:
         """What a finished phase left for later ones."""
         phases = self._phases()

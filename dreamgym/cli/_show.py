@@ -22,7 +22,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(summary))
         return
     rows = []
-    entries = {name: summary.get(name) for name in ("warm_start", "sft", "dream", "s2r", "real_only")}
+    entries = {name: summary.get(name) for name in ("warm_start", "sft", "dream", "s2r", "real_only", "mixed")}
     entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
     for name, entry in entries.items():
         if entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from dreamgym.errors import ConfigError
 from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.experience.model import ExperienceConfig
+from dreamgym.train.dpo import DPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
 
@@ -161,3 +162,81 @@ class RunConfig(BaselineConfig):
     real_only: RLBlock = RLBlock(iterations=0)
     ablations: tuple[Ablation, ...] = ()
     """Further dreams from the same warm start at the same budget, each without one part of the method."""
+
+
+class SimToReal(Config):
+    """The second stage of sim-to-real: the loop that practised in the dream, in the real environment with these settings instead."""
+
+    iterations: int = 8
+    tasks_per_iter: int = Field(default=8, ge=1)
+    lr: float = 1e-4
+    minibatches: int = Field(default=1, ge=1)
+    max_real_steps: int | None = 2000
+
+    def after(self, block: RLBlock) -> RLBlock:
+        """The block of the second stage; whatever is not named here stays as it was."""
+        learner = block.learner.model_copy(update={"lr": self.lr, "minibatches": self.minibatches})
+        return block.model_copy(update={**self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps"}), "learner": learner})
+
+
+Mode = Literal["dream", "real", "s2r", "mixed"]
+"""Where a policy is trained: `s2r` is the dream and then the real environment; `mixed` is both in every iteration."""
+
+
+class TrainConfig(SharedConfig):
+    """One policy: `dreamgym train`."""
+
+    mode: Mode = "dream"
+    start: Literal["experience", "scratch"] = "experience"
+    """What the warm start begins as: the experience model's weights (decision 3), or fresh ones. From scratch, mode `real` needs no
+    experience model and trains none."""
+    rl: RLBlock = RLBlock()
+    s2r: SimToReal = SimToReal()
+
+
+OFFLINE = ("sft", "dpo")
+
+
+class CompareConfig(BaselineConfig):
+    """Several ways to a policy from the same logs, experience model and warm start: `dreamgym compare`."""
+
+    arms: tuple[str, ...] = ("sft", "dpo", *(f"{name}-{mode}" for name in ("grpo", "ppo") for mode in ("real", "dream", "s2r")))
+    """`sft`, `dpo`, or an algorithm and a mode, such as `gigpo-dream`: the rows of the paper's Table 1."""
+    ablations: tuple[Ablation, ...] = ()
+    """What is taken from `ablated`: the rows of the paper's Table 2."""
+    ablated: str = "grpo-dream"
+    algorithms: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"grpo": {"entropy_coef": 0.01}})
+    """Settings of algorithms by name, for all arms that use them."""
+    dream: RLBlock = RLBlock()
+    real: RLBlock = RLBlock()
+    mixed: RLBlock = RLBlock()
+    s2r: SimToReal = SimToReal()
+    dpo: DPOConfig = DPOConfig()
+
+    @field_validator("arms")
+    @classmethod
+    def _known(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
+        for arm in arms:
+            if arm not in OFFLINE and arm.rpartition("-")[2] not in get_args(Mode):
+                raise ValueError(f"'{arm}' is no arm. Write sft, dpo, or an algorithm and one of {', '.join(get_args(Mode))}: grpo-dream")
+        return arms
+
+    @model_validator(mode="after")
+    def _buildable(self) -> Self:
+        """Every arm's algorithm and settings are checked before anything is trained."""
+        for block in (self.dream, self.real, self.mixed):
+            if block.algorithm != RLBlock().algorithm:
+                raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
+        if self.ablations and not self.ablated.endswith("-dream"):
+            raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
+        for arm in (*self.arms, *([self.ablated] if self.ablations else [])):
+            if arm not in OFFLINE:
+                self.block(arm)
+        return self
+
+    def block(self, arm: str) -> RLBlock:
+        """The first loop of an arm, with the arm's algorithm."""
+        name, _, mode = arm.rpartition("-")
+        block: RLBlock = {"real": self.real, "mixed": self.mixed}.get(mode, self.dream)
+        settings = block.model_dump() | {"algorithm": {"name": name, **self.algorithms.get(name, {})}}
+        return RLBlock.model_validate(settings)

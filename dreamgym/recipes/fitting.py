@@ -5,13 +5,17 @@ Each function is a phase: finished, it is marked in the run directory and never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dreamgym.agent import demonstration
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
+from dreamgym.experience.dataset import with_other_goals
 from dreamgym.llm import tiny
 from dreamgym.logs.scripted import collect
 from dreamgym.progress import progress
@@ -20,8 +24,11 @@ from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.parts import Parts
 from dreamgym.runlog import RunDir, read_trajectories
-from dreamgym.train import sft
+from dreamgym.train import dpo, sft
 from dreamgym.types import Trajectory, Transition, Turn
+
+Watch = Callable[[int, float, dict[str, float]], bool]
+"""(step, share done, losses) -> whether to stop."""
 
 
 def gather(run: RunDir, config: SharedConfig) -> Parts:
@@ -83,11 +90,12 @@ def train_experience(run: RunDir, parts: Parts) -> None:
     _finish(run, name, losses | {"rows": len(rows), "tokens": sum(len(row) for row in ids)})
 
 
-def warm_start(run: RunDir, parts: Parts) -> None:
-    """The policy that RL starts from: the experience model's weights, briefly fitted to the successful logs."""
+def warm_start(run: RunDir, parts: Parts, *, start: str = "experience") -> None:
+    """The policy that RL starts from: the experience model's weights (or those of another checkpoint), briefly fitted to the successful
+    logs."""
     if run.done("warm"):
         return
-    model = parts.load("experience")
+    model = parts.load(start)
     ids, weights = build.demonstrations(parts)
     losses = _fit(run, "warm", model, ids, weights, parts.config.warm)
     parts.save(model, "warm")
@@ -125,6 +133,38 @@ def converge_sft(run: RunDir, parts: Parts, config: sft.SFTConfig, *, patience: 
     _finish(run, "sft", losses | found)
 
 
+def prefer(run: RunDir, parts: Parts, config: dpo.DPOConfig) -> None:
+    """The other offline baseline: from converged SFT, DPO on logged successes and failures of the same task."""
+    if run.done("dpo"):
+        return
+    pairs = dpo.dpo_pairs(preferences(parts), parts.config.seed)
+    if not pairs:
+        raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
+    chosen, rejected = ([demonstration(pair[side], parts.words, parts.family.domain) for pair in pairs] for side in (0, 1))
+    model = parts.load("sft")
+    with _watched(run, "dpo") as watch:
+        found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
+    parts.save(model, "dpo")
+    _finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
+
+
+def preferences(parts: Parts) -> list[Trajectory]:
+    """The logs, and for each success an episode of another task under this one's instruction: scripted logs seldom try a task twice.
+
+    The copy is a failure by the family's text check, as in the experience model's own training.
+    """
+    seed, domain = parts.config.seed, parts.family.domain
+    ended = [t for t in parts.logs if t.error is None and t.turns and t.transitions[-1].terminated]
+    wins = [t for t in parts.logs if t.success]
+    rng = random.Random(f"preferences/{seed}")
+    copies = []
+    for win in wins:
+        other = rng.choice(ended)
+        if other.task.id != win.task.id:
+            copies += with_other_goals([other], domain, [win.task], 1.0, seed)
+    return [*parts.logs, *copies]
+
+
 def _finish(run: RunDir, name: str, found: dict[str, Any]) -> None:
     """Mark a fitted model as done, and only then drop what an interrupted training would have gone on from."""
     run.mark(name, found)
@@ -141,7 +181,14 @@ def _fit(
     segments: Sequence[Sequence[str]] | None = None,
     on_step: Callable[[int], bool] | None = None,
 ) -> dict[str, float]:
-    """Supervised training with a progress bar, a metrics line every 25 steps, and a checkpoint to resume from."""
+    """Supervised training that is watched, with a checkpoint to resume from."""
+    with _watched(run, name, on_step) as watch:
+        return sft.train(model, ids, weights, config, segments=segments, on_step=watch, checkpoint=run.path / "checkpoints" / f"{name}.pt")
+
+
+@contextmanager
+def _watched(run: RunDir, name: str, on_step: Callable[[int], bool] | None = None) -> Iterator[Watch]:
+    """A function for a trainer to call after every step: it shows a progress bar and writes a metrics line every 25 steps."""
     with progress(1000, name) as advance:
         shown = 0
 
@@ -154,4 +201,4 @@ def _fit(
                 shown = int(done * 1000)
             return bool(on_step and on_step(step))
 
-        return sft.train(model, ids, weights, config, segments=segments, on_step=watch, checkpoint=run.path / "checkpoints" / f"{name}.pt")
+        yield watch

@@ -257,6 +257,11 @@ class Practice:
         self.longest = state["longest"]
 
 
+def had_gradient(run: RunDir, name: str) -> bool:
+    """Whether any iteration of a loop moved the policy: not when every group was all success or all failure."""
+    return any((line.get("grad_norm") or 0) > 0 for line in run.read_jsonl("metrics.jsonl") if line["phase"] == name)
+
+
 def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     counted = [t for t in trajectories if t.error is None]
     n = len(counted) or math.nan  # a rate of nothing is not a number, and is written as null

@@ -11,10 +11,10 @@ from dreamgym.errors import ConfigError, InvariantError, nearest
 from dreamgym.recipes import fitting, parts, results
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.evaluation import audit, judge_policies
-from dreamgym.recipes.practice import practise
-from dreamgym.recipes.results import ROWS
+from dreamgym.recipes.practice import had_gradient, practise
 from dreamgym.runlog import RunDir
 
+ROWS = ("warm_start", "sft", "dream", "s2r", "real_only")
 RUNS = {"small": "quickstart-small", "default": "quickstart", "full": "quickstart-full"}
 
 
@@ -86,9 +86,9 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
 
 def summarise(run: RunDir, config: RunConfig, budget: str) -> dict[str, Any]:
     """summary.json: one entry per row of the table, real transitions by kind, and the audit."""
-    ablations = {ablation: results.row(run, f"dream-no-{ablation}") for ablation in config.ablations}
+    ablations = {ablation: results.ablation(run, ablation) for ablation in config.ablations}
     about = results.about(run, [config.seed]) | {"budget": budget}
-    return results.table(run) | {"ablations": ablations, "audit": run.data("audit"), "experience": run.data("experience")} | about
+    return results.table(run, ROWS) | {"ablations": ablations, "audit": run.data("audit"), "experience": run.data("experience")} | about
 
 
 def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,10 +107,9 @@ def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
 
 def require_work(run: RunDir, config: RunConfig) -> None:
     """Fail when a phase ran without doing its job: a quickstart that only looks alive is worse than one that stops."""
-    lines = [line for line in run.read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
     dream = run.data("dream")
     problems = []
-    if config.dream.iterations and not any(line.get("grad_norm", 0) > 0 for line in lines):
+    if config.dream.iterations and not had_gradient(run, "dream"):
         problems.append("no dream iteration had a gradient: every group was all success or all failure")
     if config.dream.iterations and not dream["replay"]["dream"]:
         problems.append("the replay buffer did not grow: no dreamed transition passed the guard")

@@ -9,19 +9,32 @@ from typing import Any
 from dreamgym.evals.success import wilson
 from dreamgym.runlog import RunDir
 
-ROWS = {"warm_start": "warm", "sft": "sft", "dream": "dream", "s2r": "s2r", "real_only": "real_only"}
-"""Rows of the quickstart's table and the policies they are of."""
-ANCESTRY: Mapping[str, tuple[str, ...]] = {"warm": (), "sft": (), "s2r": ("dream", "s2r")}
-"""The loops that made a policy, where that is not the loop of its own name alone."""
+MADE_OF: Mapping[str, tuple[str, ...]] = {
+    "warm": ("experience", "warm"),
+    "sft": ("experience", "sft"),
+    "dream": ("experience", "warm", "dream"),
+    "s2r": ("experience", "warm", "dream", "s2r"),
+    "real_only": ("experience", "warm", "real_only"),
+    "mixed": ("experience", "warm", "mixed"),
+}
+"""Policies, and the phases that make them."""
 
 
-def table(run: RunDir) -> dict[str, Any]:
+def table(run: RunDir, rows: Sequence[str]) -> dict[str, Any]:
     """An entry per row, None for policies that the run does not have; the dream's also says what its audit found."""
-    rows: dict[str, Any] = {name: row(run, policy) for name, policy in ROWS.items()}
-    if rows["dream"] and run.done("audit"):
+    found: dict[str, Any] = {}
+    for name in rows:
+        policy = "warm" if name == "warm_start" else name
+        found[name] = row(run, policy, MADE_OF[policy])
+    if found.get("dream") and run.done("audit"):
         watched = run.data("audit")["with_guard"]
-        rows["dream"] |= {name: watched[name]["value"] for name in ("dream_success", "false_success", "false_failure")}
-    return rows
+        found["dream"] |= {name: watched[name]["value"] for name in ("dream_success", "false_success", "false_failure")}
+    return found
+
+
+def ablation(run: RunDir, name: str, full: str = "dream") -> dict[str, Any] | None:
+    """The policy of the loop `full` without one part of the method."""
+    return row(run, f"{full}-no-{name}", ("experience", "warm", f"experience-no-{name}", f"{full}-no-{name}"))
 
 
 def about(run: RunDir, seeds: Sequence[int]) -> dict[str, Any]:
@@ -34,19 +47,17 @@ def about(run: RunDir, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def row(run: RunDir, policy: str, loops: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """One policy: success, what it cost in real and dreamed transitions along its whole ancestry, and seconds.
+def row(run: RunDir, policy: str, made_of: Sequence[str]) -> dict[str, Any] | None:
+    """One policy: success, what it cost in real and dreamed transitions over all phases that made it, and seconds.
 
-    `loops`: the calls of the loop that made it, first to last; by default those of `ANCESTRY`.
+    Phases that the run did not need are left out. None while the policy was not evaluated.
     """
     if not run.done(f"eval-{policy}"):
         return None
     judged = run.data(f"eval-{policy}")
-    made_by = {loop: run.data(loop) for loop in (ANCESTRY.get(policy, (policy,)) if loops is None else loops)}
-    own = [f"experience-{policy.removeprefix('dream-')}"] if policy.startswith("dream-no-") else []
-    fitted = ["experience", "sft" if policy == "sft" else "warm", *filter(run.done, own)]
-    probes = sum(loop["probe_steps"] for loop in made_by.values()) + (run.data("sft")["real_steps_dev"] if policy == "sft" else 0)
-    real = {name: _real_steps(name, loop) for name, loop in made_by.items()}
+    phases = {phase: run.data(phase) for phase in made_of if run.done(phase)}
+    real = {name: _real_steps(name, phase) for name, phase in phases.items()}
+    loops = {name: phase["steps"] for name, phase in phases.items() if "iterations" in phase}
     return {
         "real_success": judged["greedy"]["value"],
         "ci95": [judged["greedy"]["low"], judged["greedy"]["high"]],
@@ -54,15 +65,17 @@ def row(run: RunDir, policy: str, loops: Sequence[str] | None = None) -> dict[st
         "episodes": judged["greedy"]["n"],
         "real_transitions_offline": run.data("logs")["transitions"],
         "real_transitions_online": sum(real.values()),
-        "real_transitions_probe": probes,
-        "dream_transitions": sum(loop["steps"] - real[name] for name, loop in made_by.items()),
-        "seconds": sum(run.data(phase)["seconds"] for phase in fitted) + sum(loop["seconds"] for loop in made_by.values()),
+        "real_transitions_probe": sum(phase.get("probe_steps", 0) + phase.get("real_steps_dev", 0) for phase in phases.values()),
+        "dream_transitions": sum(steps - real[name] for name, steps in loops.items()),
+        "seconds": sum(phase["seconds"] for phase in phases.values()),
     }
 
 
-def _real_steps(name: str, loop: Mapping[str, Any]) -> int:
-    """Real training steps of a loop. Runs made before they were counted had loops of one world only."""
-    steps: int = loop.get("real_steps", 0 if name.startswith("dream") else loop["steps"])
+def _real_steps(name: str, phase: Mapping[str, Any]) -> int:
+    """Real training steps of a phase. Runs made before loops counted them had loops of one world only."""
+    if "iterations" not in phase:
+        return 0
+    steps: int = phase.get("real_steps", 0 if name.startswith("dream") else phase["steps"])
     return steps
 
 

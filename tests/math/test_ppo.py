@@ -187,7 +187,7 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
     said = [completion(model, [2, 3], [4])]
 
     def target(episode: Trajectory, **config: Any) -> float:
-        one = learner(tiny(), {"name": "ppo", **config})
+        one = learner(tiny(), {"name": "ppo", "bootstrap": True, **config})
         rows, _ = one._valued([[episode]])
         return max(rows[0].returns, key=abs)
 
@@ -201,7 +201,7 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
 
 
 def test_a_learner_that_cannot_see_beyond_the_horizon_says_so():
-    one = learner(tiny(), {"name": "ppo"})
+    one = learner(tiny(), {"name": "ppo", "bootstrap": True})
     one._closing = None
     with pytest.raises(UsageError, match="closing=agent.closing"):
         one.update([[trajectory([0.0], SAID[:1], truncated=True)]])

@@ -88,7 +88,8 @@ def test_a_practice_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_wa
         "model": {"size": "test", "vocab_size": 320},
         "s2r": {
             "iterations": 3, "tasks_per_iter": 4, "group_size": 2, "train_tasks": 12, "probe_every": 0,
-            "algorithm": {"name": "ppo", "critic": {"kind": "separate"}}, "learner": {"min_trajectories": 1, "minibatches": 2},
+            "algorithm": {"name": "ppo", "bootstrap": True, "critic": {"kind": "separate"}},
+            "learner": {"min_trajectories": 1, "minibatches": 2},
         },
         "eval": {"tasks": 3, "dev_tasks": 3},
     }  # fmt: skip
