@@ -83,7 +83,9 @@ def converge(run: RunDir, parts: Parts) -> None:
 
 def practise(run: RunDir, parts: Parts, *, world: World, kill_in: int | None = None) -> Practice:
     """A practice run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
-    block = parts.config.dream if world == "dream" else parts.config.s2r
+    block = parts.config.s2r if world == "real" else parts.config.dream
+    if world == "mixed":
+        block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})
     session = Practice(run, parts, "policy", start="warm", block=block, world=world)
     if kill_in is not None:
         whole = session.learner.update
@@ -125,8 +127,7 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
         assert a[name] == b[name], name
 
 
-@pytest.mark.parametrize("world", ["real", "dream"])
-@pytest.mark.parametrize("kills", [[1], [1, 1, 3]])
+@pytest.mark.parametrize(("world", "kills"), [("real", [1]), ("real", [1, 1, 3]), ("dream", [1]), ("dream", [1, 1, 3]), ("mixed", [1, 3])])
 def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(prepared: Prepared, world: World, kills: list[int]):
     unbroken = practise(*prepared("unbroken"), world=world)
     assert any(not torch.equal(a, b) for a, b in zip(unbroken.model.parameters(), unbroken.parts.load("warm").parameters(), strict=True))
@@ -214,9 +215,10 @@ def test_every_number_that_a_practice_writes_is_explained(prepared: Prepared):
     run, parts = prepared("explained")
     bf16 = {"learner": parts.config.dream.learner.model_copy(update={"bf16": True})}
     parts.config = parts.config.model_copy(update={"dream": parts.config.dream.model_copy(update=bf16)})
-    practise(run, parts, world="dream")
+    practise(run, parts, world="mixed")
     written = {name for line in run.read_jsonl("metrics.jsonl") for name in line} - {"phase", "iteration"}
-    assert "mismatch" in written and written <= {name for group in METRICS.values() for name in group}
+    assert {"mismatch", "refills", "real_part_success", "gap"} <= written
+    assert written <= {name for group in METRICS.values() for name in group}
 
 
 def test_a_finished_practice_has_nothing_left_to_do(prepared: Prepared):
@@ -242,3 +244,43 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     bound = Practice(run, parts, "s2r", start="warm", block=block, world="real")
     bound.run_loop()
     assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
+
+
+def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(prepared: Prepared):
+    run, parts = prepared("mixed")
+    session = practise(run, parts, world="mixed")
+    assert session.dream is not None and session.used["real"] == session.real.steps > 0
+    assert session.used["train"] - session.used["real"] == session.dream.steps > 0
+    assert session.result()["real_steps"] == session.real.steps
+    (first,) = (run.read_episodes(name) for name in run.episode_names() if name == "policy-0000")
+    by_group = [{t.source for t in first[i : i + 4]} for i in range(0, len(first), 4)]
+    assert {"real"} in by_group and {"dream"} in by_group and {"dream", "real"} not in by_group, "a group is of one world"
+    assert len({t.id for t in first}) == len(first)
+    assert session.replay.stats()["dream"] > 0 and session.replay.stats()["real"] > 0, "both worlds are remembered"
+
+
+def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: Prepared):
+    run, parts = prepared("refilled")
+    block = parts.config.s2r.model_copy(update={"max_refills": 2, "tasks_per_iter": 3})
+    session = Practice(run, parts, "policy", start="warm", block=block, world="real")
+    session.run_loop()
+    lines = run.read_jsonl("metrics.jsonl")
+    drawn = [sum(count for name, count in line.items() if name.startswith("groups_")) for line in lines]
+    assert any(line["refills"] for line in lines), "this policy is seldom torn on three tasks of three"
+    for line, groups in zip(lines, drawn, strict=True):
+        enough = line.get("groups_mixed", 0) >= 3
+        assert groups >= 3 and (groups > 3) == bool(line["refills"]) and (enough or line["refills"] == 2 or groups == 7)
+    assert session.used["real"] == session.used["train"] == session.real.steps, "further episodes are charged like the others"
+    tasks = [t.task.id for t in run.read_episodes("policy-0003")[::4]]
+    assert len(set(tasks)) == len(tasks), "no task is drawn twice in an iteration"
+
+
+def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(prepared: Prepared):
+    run, parts = prepared("poor")
+    session = Practice(run, parts, "policy", start="warm", block=parts.config.s2r, world="real")
+    plain = session._collect([t for t in session.curriculum.sample(6) for _ in range(4)], 0)
+    steps = sum(len(t.turns) for t in plain)
+    session.block = parts.config.s2r.model_copy(update={"max_refills": 2, "max_real_steps": steps + 1, "tasks_per_iter": 7})
+    assert session._further(plain) == []
+    session.block = session.block.model_copy(update={"max_real_steps": 10_000})
+    assert len(session._further(plain)) == 1, "seven tasks are all there are"
