@@ -70,6 +70,8 @@ def fidelity(run: Run, as_json: Json = False) -> None:
     from dreamgym.runlog import RunDir
 
     folder = RunDir.view(run)
+    if not folder.done("audit") and folder.summary():
+        raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired is 0. Give a run that practised in a dream.")
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
     audit = folder.data("audit")

@@ -83,6 +83,9 @@ class RLBlock(Config):
     their returns. All episodes are charged, counted and remembered."""
     real_share: float = Field(default=0.25, gt=0.0, lt=1.0)
     """Of an iteration's groups, those that a mixed loop rolls out in the real environment."""
+    clusters: int = Field(default=0, ge=0)
+    """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
+    section 4.2). 0 values every task by its own rollouts."""
     train_tasks: int = 2000
     max_real_steps: int | None = None
     """Stop before an iteration as long as the longest so far would use more real steps than this."""
@@ -116,8 +119,8 @@ class RLBlock(Config):
     @field_validator("curriculum")
     @classmethod
     def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
-        if info.data.get("group_size") == 1 and curriculum.strategy == "variance":
-            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, or strategy = 'uniform'")
+        if info.data.get("group_size") == 1 and curriculum.strategy == "variance" and not info.data.get("clusters"):
+            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, clusters, or strategy = 'uniform'")
         return curriculum
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.agent import Agent
+from dreamgym.clusters import Clustered, Clusters
 from dreamgym.curriculum import TaskCurriculum
 from dreamgym.evals.gap import GapMeter
 from dreamgym.experience.env import DreamBatch
@@ -17,7 +18,7 @@ from dreamgym.experience.model import ExperienceModel
 from dreamgym.loop import train
 from dreamgym.plugins import make
 from dreamgym.progress import progress
-from dreamgym.protocols import BatchEnv
+from dreamgym.protocols import BatchEnv, Curriculum
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import RLBlock, World
 from dreamgym.recipes.parts import Parts
@@ -60,6 +61,7 @@ class Practice:
             self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
         )
         self.curriculum = self._curriculum()
+        self.observer = self._observer()
         self.iteration, self.seconds, self.open_gaps, self.stopped = 0, 0.0, 0, ""
         self.used = {"train": 0, "real": 0, "probe": 0}  # steps; "real" ones are among "train"
         self.longest = 0  # real steps of the iteration that took most
@@ -72,7 +74,7 @@ class Practice:
         with progress(self.block.iterations, self.name, start=self.iteration) as advance:
             self._advance = advance
             train(
-                curriculum=self.curriculum,
+                curriculum=self.observer,
                 collect=self._collect,
                 learner=self.learner,
                 remember=self.replay.add,
@@ -110,6 +112,13 @@ class Practice:
             forbidden=[task.instruction for task in held_out],
             seed=self.seed,
         )
+
+    def _observer(self) -> Curriculum:
+        """The curriculum as the loop knows it."""
+        if not self.block.clusters:
+            return self.curriculum
+        tasks = self.parts.family.tasks("train", self.block.train_tasks, seed=build.TRAIN_SEED)
+        return Clustered(self.curriculum, Clusters(tasks, self.block.clusters, make("replay.encoders", "lexical"), seed=self.seed))
 
     def _collect(self, tasks: Sequence[Task], i: int) -> list[Trajectory]:
         """The rollouts of an iteration, and of the further tasks that it may draw while too few groups teach."""
