@@ -32,6 +32,7 @@ LABELS = {
     "real_only": "Real",
     "mixed": "Mixed",
 }
+ALGORITHMS = {"gigpo": "GiGPO"}
 WORLDS: Mapping[str, World] = {"dream": "dream", "real": "real", "mixed": "mixed"}
 QUICKSTART = ("warm_start", "sft", "dream", "s2r", "real_only", "mixed")
 Entry = dict[str, Any]
@@ -207,7 +208,8 @@ def _kin(name: str) -> str:
 
 
 COLUMNS = (
-    "policy", "greedy %", "sampled %", "real: logs", "real: training", "real: probes", "dreamed", "wall time, s", "cost against real"
+    "policy", "greedy %", "by seed", "sampled %", "real: logs", "real: training", "real: probes", "dreamed", "wall time, s",
+    "cost against real",
 )  # fmt: skip
 
 
@@ -218,6 +220,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
     return [
         entry["label"],
         _rate(entry["real_success"], *entry["ci95"]),
+        " / ".join(f"{100 * value:.1f}" for value in entry["per_seed"]),
         _rate(sampled["value"], sampled["low"], sampled["high"]),
         *(f"{entry[f'real_transitions_{kind}']:,.0f}" for kind in ("offline", "online", "probe")),
         f"{entry['dream_transitions']:,.0f}",
@@ -254,7 +257,7 @@ def _rate(value: float, low: float, high: float) -> str:
 
 def _label(arm: str) -> str:
     name, dash, mode = arm.rpartition("-")
-    return LABELS[arm] if not dash else f"{name.upper()}, {LABELS[mode].lower().replace('s2r', 'S2R')}"
+    return LABELS[arm] if not dash else f"{ALGORITHMS.get(name, name.upper())}, {LABELS[mode].lower().replace('s2r', 'S2R')}"
 
 
 def _without_seed(toml: str) -> str:

@@ -140,7 +140,7 @@ def test_finished_runs_that_differ_in_their_seed_alone_are_pooled_and_others_are
     c = finished(tmp_path / "c", 0, iterations=5, dream=entry(10))
     apart = compare.of_runs([a, b, c], latency_s=0.0)["table1"]
     assert list(apart) == ["a/dream", "a/real_only", "c/dream"] and apart["c/dream"]["label"] == "Dream (c)"
-    assert "| Dream (c) | 10.0 [5.5, 17.4] |" in compare.markdown(compare.of_runs([a, c], latency_s=0.0))
+    assert "| Dream (c) | 10.0 [5.5, 17.4] | 10.0 |" in compare.markdown(compare.of_runs([a, c], latency_s=0.0))
 
 
 def test_an_unfinished_run_and_no_run_at_all_are_refused(tmp_path: Path):
