@@ -38,6 +38,7 @@ def practise(run: RunDir, parts: Parts, name: str, *, start: str, block: RLBlock
     session.run_loop()
     parts.save(session.model, name)
     run.mark(name, session.result())
+    session.replay.close()
 
 
 class Practice:

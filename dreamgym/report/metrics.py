@@ -38,6 +38,10 @@ METRICS: dict[str, dict[str, Metric]] = {
             "training time of the policy and its ancestry; in a line of metrics, since its phase began",
             "grows faster than the iterations",
         ),
+        "cost_seconds": Metric(
+            "s", "in a comparison: seconds, and the stated latency of every real step of training and probing", "above the real arm's"
+        ),
+        "relative_cost": Metric("ratio", "cost_seconds over those of the real arm of the same algorithm or run", "above 1"),
         "peak_rss_mb": Metric("MiB", "largest memory of the process", "near what the machine has"),
     },
     "Fidelity of the dream": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import torch
 
 from dreamgym.config import build, dump
 from dreamgym.llm import tiny
-from dreamgym.recipes import fitting
+from dreamgym.recipes import fitting, practice
 from dreamgym.recipes import parts as make
 from dreamgym.recipes.config import RunConfig, World
 from dreamgym.recipes.parts import Parts
-from dreamgym.recipes.practice import Practice
+from dreamgym.recipes.practice import Practice, had_gradient
 from dreamgym.report.metrics import METRICS
 from dreamgym.runlog import RunDir
 from dreamgym.train import sft
@@ -284,3 +285,14 @@ def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(pre
     assert session._further(plain) == []
     session.block = session.block.model_copy(update={"max_real_steps": 10_000})
     assert len(session._further(plain)) == 1, "seven tasks are all there are"
+
+
+def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepared: Prepared):
+    run, parts = prepared("hopeless")
+    session = Practice(run, parts, "policy", start="warm", block=parts.config.s2r, world="real")
+    step = session.real.step
+    session.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
+    session.run_loop()
+    lines = run.read_jsonl("metrics.jsonl")
+    assert [line["failed_in_a_row"] for line in lines] == [1, 2, 3, 4] and not had_gradient(run, "policy")
+    assert practice._note(lines[-1]) == "success 0.00, nothing earned for 4 iterations" and practice._note(lines[0]) == "success 0.00"
