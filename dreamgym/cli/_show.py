@@ -61,7 +61,8 @@ def rate(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+def table(title: str, columns: list[str], rows: list[list[str]], *, width: int = 120) -> None:
+    """Print a table at least `width` characters wide."""
     from rich.console import Console
     from rich.table import Table
 
@@ -70,4 +71,4 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=max(120, Console().width)).print(table)
+    Console(width=max(width, Console().width)).print(table)

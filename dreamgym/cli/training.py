@@ -59,9 +59,9 @@ def compare(
     if as_json:
         print(json.dumps(found))
         return
-    table(recipe.title(found), list(recipe.COLUMNS), [recipe.cells(entry) for entry in found["table1"].values()])
-    if found["table2"]:
-        table("Without a part of the method", list(recipe.COLUMNS), [recipe.cells(entry) for entry in found["table2"].values()])
+    for name, title in (("table1", recipe.title(found)), ("table2", "Without a part of the method")):
+        if found[name]:
+            table(title, list(recipe.COLUMNS), [recipe.cells(entry) for entry in found[name].values()], width=180)
 
 
 def evaluate(

@@ -36,6 +36,7 @@ ALGORITHMS = {"gigpo": "GiGPO"}
 WORLDS: Mapping[str, World] = {"dream": "dream", "real": "real", "mixed": "mixed"}
 QUICKSTART = ("warm_start", "sft", "dream", "s2r", "real_only", "mixed")
 Entry = dict[str, Any]
+Rows = dict[str, Entry | None]
 
 
 def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -44,47 +45,48 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     `latency_s` is what a real step would take in an environment that is slower than the one at hand. The same call goes on where it was.
     """
     parts.quiet()
-    names = ["warm", *config.arms]
-    found: list[dict[str, Entry | None]] = []
-    ablated: list[dict[str, Entry | None]] = []
-    commits: list[str] = []
+    found: list[tuple[Rows, Rows]] = []
+    commits: dict[str, None] = {}
     for seed in config.seeds:
-        say(f"seed {seed}")
-        one = config.model_copy(update={"seed": seed, "seeds": (seed,), "arms": (), "ablations": ()})  # arms may come later
-        with parts.open_run(path / f"seed-{seed}", one) as directory:
-            parts.sign(directory)
-            shared = prepare(directory, config.model_copy(update={"seed": seed}), say)
-            for arm in config.arms:
-                train_arm(directory, shared, config, arm, say)
-            for name in config.ablations:
-                train_arm(directory, shared, config, config.ablated, say)
-                train_ablation(directory, shared, config, name, say)
-            found.append({arm: results.row(directory, arm, made_of(arm)) for arm in names})
-            ablated.append({name: results.ablation(directory, name, config.ablated) for name in config.ablations})
-            if config.ablations:
-                ablated[-1] = {"": results.row(directory, config.ablated, made_of(config.ablated)), **ablated[-1]}
-            commits += results.about(directory, [seed])["commit"].split(", ")
-    table = {arm: results.pool([rows[arm] for rows in found]) for arm in names}
-    parted = {name: results.pool([rows[name] for rows in ablated]) for name in (("", *config.ablations) if config.ablations else ())}
-    report = _report(
-        {arm: (_label(arm), entry) for arm, entry in table.items()},
-        {name: (f"{_label(config.ablated)}{f', without {name}' if name else ''}", entry) for name, entry in parted.items()},
-        seeds=list(config.seeds),
-        commit=", ".join(dict.fromkeys(commits)),
-        latency_s=latency_s,
-    )
+        one = config.model_copy(update={"seed": seed})
+        with parts.open_run(path / f"seed-{seed}", one.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})) as directory:
+            train_arms(directory, one, say)  # the stored configuration names no arms, so that others may come later
+            found.append(rows(directory, one))
+            commits |= dict.fromkeys(directory.data("process")["commits"])
+    table = {arm: (_label(arm), results.pool([whole[arm] for whole, _ in found])) for arm in found[0][0]}
+    ablated = {
+        name: (_label(config.ablated) + (f", without {name}" if name else ""), results.pool([less[name] for _, less in found]))
+        for name in found[0][1]
+    }
+    report = _report(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
     save(report, path)
     return report
 
 
-def prepare(directory: RunDir, config: CompareConfig, say: Callable[[str], None]) -> Parts:
-    """What all arms share: logs, experience model and warm start."""
-    say("  logs, experience model and warm start, once for all arms")
+def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], None]) -> None:
+    """What all arms of a seed share, and then every arm and ablation that is not evaluated yet."""
+    arms = ["warm", *config.arms, *([config.ablated] if config.ablations else [])]
+    if all(directory.done(f"eval-{policy}") for policy in [*arms, *(f"{config.ablated}-no-{name}" for name in config.ablations)]):
+        return
+    parts.sign(directory)
+    say(f"seed {config.seed}: logs, experience model and warm start, once for all arms")
     shared = fitting.gather(directory, config)
     fitting.train_experience(directory, shared)
     fitting.warm_start(directory, shared)
     judge_policies(directory, shared, ["warm"])
-    return shared
+    for arm in arms[1:]:
+        train_arm(directory, shared, config, arm, say)
+    for name in config.ablations:
+        train_ablation(directory, shared, config, name, say)
+
+
+def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
+    """(the entries of the warm start and of every arm, those of the ablated arm, named "", and of every ablation)."""
+    whole = {arm: results.row(directory, arm, made_of(arm)) for arm in ("warm", *config.arms)}
+    if not config.ablations:
+        return whole, {}
+    less = {name: results.ablation(directory, name, config.ablated) for name in config.ablations}
+    return whole, {"": results.row(directory, config.ablated, made_of(config.ablated)), **less}
 
 
 def train_arm(directory: RunDir, shared: Parts, config: CompareConfig, arm: str, say: Callable[[str], None]) -> None:

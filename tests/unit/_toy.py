@@ -25,7 +25,7 @@ vocab_size = 320
 [experience]
 max_answer_tokens = 40
 [experience_training]
-epochs = 12.0
+epochs = 4.0
 batch_tokens = 1024
 bf16 = false
 [warm]

@@ -78,7 +78,11 @@ def test_arms_share_what_they_start_from_and_later_arms_and_calls_train_nothing_
 def test_dream_sim_to_real_mixed_and_ablated_arms_run_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shrink(monkeypatch)
     arms = '["grpo-dream", "grpo-s2r", "gigpo-mixed"]\nablations = ["replay", "reasoning", "curriculum"]'
-    text = TOY.replace('["dpo", "grpo-real"]', arms).replace("[0, 1]", "[0]").replace("epochs = 12.0\nbatch", "epochs = 40.0\nbatch")
+    text = (
+        TOY.replace('["dpo", "grpo-real"]', arms)
+        .replace("[0, 1]", "[0]")
+        .replace("epochs = 4.0\nbatch_tokens = 1024", "epochs = 40.0\nbatch_tokens = 1024")
+    )
     (tmp_path / "toy.toml").write_text(text + f"[dream]\n{LOOP}\n[mixed]\n{LOOP}\n[s2r]\niterations = 1\ntasks_per_iter = 2\n")
     found = compare.run(read(CompareConfig, tmp_path / "toy.toml"), tmp_path / "out", latency_s=1.0, say=lambda text: None)
     dream, s2r, mixed = (found["table1"][arm] for arm in ("grpo-dream", "grpo-s2r", "gigpo-mixed"))

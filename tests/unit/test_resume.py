@@ -128,7 +128,7 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
         assert a[name] == b[name], name
 
 
-@pytest.mark.parametrize(("world", "kills"), [("real", [1]), ("real", [1, 1, 3]), ("dream", [1]), ("dream", [1, 1, 3]), ("mixed", [1, 3])])
+@pytest.mark.parametrize(("world", "kills"), [("real", [1]), ("real", [1, 1, 3]), ("dream", [1]), ("dream", [1, 1, 3]), ("mixed", [2])])
 def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(prepared: Prepared, world: World, kills: list[int]):
     unbroken = practise(*prepared("unbroken"), world=world)
     assert any(not torch.equal(a, b) for a, b in zip(unbroken.model.parameters(), unbroken.parts.load("warm").parameters(), strict=True))
