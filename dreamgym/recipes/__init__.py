@@ -1,5 +1,5 @@
 """Explicit wiring in plain Python: the only storey that sees several components at once.
 
 `config` gathers the components' settings and `parts` builds them. `fitting`, `practice` and `evaluation` hold the phases, `results` adds up
-what they found, and `quickstart` runs them in order.
+what they found; `quickstart`, `train` and `compare` run them in order.
 """

@@ -85,7 +85,7 @@ def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
     whole = {arm: results.row(directory, arm, made_of(arm)) for arm in ("warm", *config.arms)}
     if not config.ablations:
         return whole, {}
-    less = {name: results.ablation(directory, name, config.ablated) for name in config.ablations}
+    less: Rows = {name: results.ablation(directory, name, config.ablated) for name in config.ablations}
     return whole, {"": results.row(directory, config.ablated, made_of(config.ablated)), **less}
 
 
