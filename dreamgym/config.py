@@ -7,6 +7,7 @@ with the nearest known one, because an option that is silently ignored costs som
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -46,7 +47,32 @@ def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> 
         raise ConfigError(f"Cannot read '{path}': {error.strerror}. Give the path of a TOML file that you may read.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
-    return build(kind, _laid_over(kind().model_dump(), merge(values, overrides or {})), where=str(path))
+    return resolve(kind, merge(values, overrides or {}), where=str(path))
+
+
+def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
+    """`values` laid over the defaults of `kind`, as `read` does it."""
+    return build(kind, _laid_over(kind().model_dump(), values), where=where)
+
+
+def filled(kind: type[C], toml: str, *, where: str = "configuration") -> C:
+    """A configuration that was stored as text, with the value in today's `kind()` for every key that it does not have."""
+    return resolve(kind, tomllib.loads(toml), where=where)
+
+
+def assignments(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["dream.iterations=3", "env.name=corridor"]` as overrides: a value is read as TOML, and as text when it is none."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"'{pair}' sets nothing. Write KEY=VALUE, such as rl.iterations=20.")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        found[key.strip()] = value
+    return found
 
 
 def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

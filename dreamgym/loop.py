@@ -13,7 +13,7 @@ from dreamgym.rollout import group_by_task
 from dreamgym.types import Task, Trajectory
 
 Collect = Callable[[Sequence[Task], int], list[Trajectory]]
-"""(tasks, iteration) -> one trajectory per task, by the current policy."""
+"""(tasks, iteration) -> one trajectory per task, by the current policy; whole groups of further tasks may follow."""
 
 OnIteration = Callable[[int, list[Trajectory], dict[str, float]], bool]
 """(iteration, trajectories, metrics) -> whether to stop. Logs, evaluates, probes the real environment, checkpoints."""

@@ -21,13 +21,13 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
+from dreamgym.errors import ConfigError, DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 FORMAT = 1
@@ -45,10 +45,12 @@ class RunDir:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path | str, config_toml: str, version: int = FORMAT) -> RunDir:
+    def open(cls, path: Path | str, config_toml: str, version: int = FORMAT, *, fill: Callable[[str], str] | None = None) -> RunDir:
         """Create the run, or reopen it to go on.
 
-        RunDirError when the directory is something else, has another format, another configuration, or another process in it.
+        `fill` completes a stored configuration by the defaults of keys that it does not have yet: newer ones, at the value that they
+        would have had, are no difference. RunDirError when the directory is something else, has another format, another configuration,
+        or another process in it.
         """
         path = Path(path)
         _require_run_or_empty(path)
@@ -60,7 +62,7 @@ class RunDir:
         run = cls(path, lock)
         try:
             run._take_lock()
-            run._settle(config_toml, version)
+            run._settle(config_toml, version, fill)
         except BaseException:
             run.close()
             raise
@@ -135,6 +137,10 @@ class RunDir:
         """Whether a phase is finished."""
         return phase in self._phases()
 
+    def finished(self) -> list[str]:
+        """The names of all finished phases, first to last."""
+        return list(self._phases())
+
     def data(self, phase: str) -> dict[str, Any]:
         """What a finished phase left for later ones."""
         phases = self._phases()
@@ -163,7 +169,7 @@ class RunDir:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
-    def _settle(self, config_toml: str, version: int) -> None:
+    def _settle(self, config_toml: str, version: int, fill: Callable[[str], str] | None) -> None:
         """Write marker and configuration of a new run, or compare those of an old one. The marker comes first."""
         if (self.path / MARKER).exists():
             _require_format(self.path, version)
@@ -171,7 +177,7 @@ class RunDir:
             self.write_atomic(MARKER, json.dumps({"format": version}) + "\n")
         if not (self.path / CONFIG).exists():
             self.write_atomic(CONFIG, config_toml)
-        elif changes := _changes(self.config_toml, config_toml):
+        elif changes := _changes(self.config_toml, config_toml, fill):
             raise RunDirError(
                 f"'{self.path}' holds a run with another configuration ('-' is stored, '+' is asked for):\n{changes}\n"
                 "Ask for the stored one to resume, or choose another directory."
@@ -392,10 +398,18 @@ def _require_format(path: Path, version: int) -> None:
         raise RunDirError(f"'{path}' has run format {found}, and this dreamgym reads format {version}. Start in another directory.")
 
 
-def _changes(stored: str, asked: str) -> str:
+def _changes(stored: str, asked: str, fill: Callable[[str], str] | None) -> str:
     """The lines that differ, marked - and +; empty when the two say the same."""
     old, new = _qualified(stored), _qualified(asked)
+    if fill and old != new:
+        with suppress(ConfigError):  # a stored key that is no longer known: the lines below name it
+            known = {_key(line) for line in old}
+            old = sorted({*old, *(line for line in _qualified(fill(stored)) if _key(line) not in known and line in new)})
     return "\n".join(line for line in difflib.ndiff(old, new) if line[:2] in ("- ", "+ "))
+
+
+def _key(line: str) -> str:
+    return line.partition(" = ")[0]
 
 
 def _qualified(toml: str) -> list[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dreamgym.cli import envs, hosts, replay
+from dreamgym.cli import envs, hosts, replay, training
 from dreamgym.cli._show import AUDIT, Json, Run, rate, show, table
 from dreamgym.errors import DreamGymError
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
+TERMINATED = 143  # the shell's code for a process that SIGTERM ended
 app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
 
 
@@ -68,6 +70,8 @@ def fidelity(run: Run, as_json: Json = False) -> None:
     from dreamgym.runlog import RunDir
 
     folder = RunDir.view(run)
+    if not folder.done("audit") and folder.summary():
+        raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired is 0. Give a run that practised in a dream.")
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
     audit = folder.data("audit")
@@ -125,6 +129,10 @@ def doctor(as_json: Json = False) -> None:
         table("dreamgym doctor", ["what", "found"], [[name, str(value)] for name, value in found.items()])
 
 
+app.command()(training.train)
+app.command()(training.compare)
+app.command(name="eval")(training.evaluate)
+app.command()(training.init)
 app.command()(hosts.annotate)
 app.command()(hosts.judge)
 app.add_typer(replay.app, name="replay")
@@ -132,17 +140,26 @@ app.add_typer(envs.app, name="env")
 
 
 def main() -> None:
-    """Entry point: errors made on purpose are one message and exit code 2; Ctrl-C says how to go on."""
+    """Entry point: errors made on purpose are one message and exit code 2; Ctrl-C and SIGTERM say how to go on."""
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except DreamGymError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:
-        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+        code = stop.code if isinstance(stop, SystemExit) else INTERRUPTED
+        if code not in (INTERRUPTED, TERMINATED):
             raise
         print("interrupted: nothing that was written is lost; the same command goes on from here.", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(code)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> None:
+    """SIGTERM unwinds like Ctrl-C, so that files under way are put in order."""
+    raise SystemExit(TERMINATED)
 
 
 def _runs_in(path: Path) -> list[Path]:

@@ -22,7 +22,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(summary))
         return
     rows = []
-    entries = {name: summary.get(name) for name in ("warm_start", "sft", "dream", "s2r", "real_only")}
+    entries = {name: summary.get(name) for name in ("warm_start", "sft", "dream", "s2r", "real_only", "mixed")}
     entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
     for name, entry in entries.items():
         if entry:
@@ -61,7 +61,8 @@ def rate(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+def table(title: str, columns: list[str], rows: list[list[str]], *, width: int = 120) -> None:
+    """Print a table at least `width` characters wide."""
     from rich.console import Console
     from rich.table import Table
 
@@ -70,4 +71,4 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=max(120, Console().width)).print(table)
+    Console(width=max(width, Console().width)).print(table)

@@ -32,6 +32,8 @@ class Grammars:
             import llguidance.numpy
         except ImportError as error:
             raise MissingExtra("Structured decoding needs llguidance. Install it with: pip install 'dreamgym[structured]'") from error
+        if tokenizer.eos_token_id is None:
+            raise UsageError("The tokenizer has no end token, so no grammar can end. Set its eos_token.")
         self._library = llguidance
         self._tokenizer = llguidance.hf.from_tokenizer(tokenizer)
         self._compiled: dict[str, Any] = {}

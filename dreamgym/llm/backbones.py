@@ -80,7 +80,7 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
     model = model.to(_device(config.device))
     _causal.verify(model)
     if adapter:
-        model = _peft().PeftModel.from_pretrained(model, config.model, is_trainable=True, torch_device=str(model.device))
+        model = _adapted(model, config.model, source)
     elif config.lora is not None:
         model = with_lora(model, config.lora, new)
     if adapter or config.lora is not None:
@@ -128,6 +128,17 @@ def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
     if not settings.get("base_model_name_or_path"):
         raise UsageError(f"'{file}' does not say which model the adapters are of. Write its name or path at base_model_name_or_path.")
     return settings
+
+
+def _adapted(model: Any, path: str, source: str) -> Any:
+    """The model with the adapters of a directory. UsageError when they are of another model."""
+    try:
+        return _peft().PeftModel.from_pretrained(model, path, is_trainable=True, torch_device=str(model.device))
+    except (RuntimeError, ValueError) as error:  # other shapes; modules that this model does not have
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UsageError(
+            f"The adapters in '{path}' do not fit '{source}': {reason} Name the model they were trained on at base_model_name_or_path."
+        ) from error
 
 
 def _fetch(source: str, revision: str | None, config: BackboneConfig) -> Any:

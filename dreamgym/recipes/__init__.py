@@ -1,4 +1,5 @@
 """Explicit wiring in plain Python: the only storey that sees several components at once.
 
-`config` gathers the components' settings, `parts` builds them, `phases` runs one phase each, `quickstart` runs them in order.
+`config` gathers the components' settings and `parts` builds them. `fitting`, `practice` and `evaluation` hold the phases, `results` adds up
+what they found; `quickstart`, `train` and `compare` run them in order.
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -13,11 +14,15 @@ from dreamgym.errors import ConfigError
 from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.experience.model import ExperienceConfig
+from dreamgym.train.dpo import DPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
 
 Ablation = Literal["curriculum", "replay", "reasoning"]
 """What is taken away: task generation and variance sampling, retrieved memories, or the reasoning trace (the paper's Table 2)."""
+
+World = Literal["dream", "real", "mixed"]
+"""Where a loop collects: in the experience model, in the real environment, or some groups in each."""
 
 
 class EnvBlock(Config):
@@ -30,7 +35,10 @@ class EnvBlock(Config):
 class LogsBlock(Config):
     """The offline trajectories everything starts from."""
 
+    files: tuple[Path, ...] = ()
+    """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted behaviours are played."""
     trajectories: int = 5000
+    """Scripted episodes; files are read whole."""
     other_goals: float = 0.3
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
     task_pairs: int = 1000
@@ -70,9 +78,17 @@ class RLBlock(Config):
     tasks_per_iter: int = Field(default=32, ge=1)
     group_size: int = Field(default=8, ge=1)
     """Rollouts of each task; algorithms that compare them need two or more."""
+    max_refills: int = Field(default=0, ge=0, le=10)
+    """Dynamic sampling (DAPO, arXiv:2503.14476): how often an iteration may draw further tasks until `tasks_per_iter` groups differ in
+    their returns. All episodes are charged, counted and remembered."""
+    real_share: float = Field(default=0.25, gt=0.0, lt=1.0)
+    """Of an iteration's groups, those that a mixed loop rolls out in the real environment."""
+    clusters: int = Field(default=0, ge=0)
+    """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
+    section 4.2). 0 values every task by its own rollouts."""
     train_tasks: int = 2000
     max_real_steps: int | None = None
-    """Stop before an iteration as long as the longest so far would use more real steps; only for loops in the real environment."""
+    """Stop before an iteration as long as the longest so far would use more real steps than this."""
     max_seconds: float | None = None
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     learner: LearnerConfig = LearnerConfig()
@@ -92,11 +108,19 @@ class RLBlock(Config):
             raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
         return size
 
+    @field_validator("max_refills")
+    @classmethod
+    def _refillable(cls, refills: int, info: ValidationInfo) -> int:
+        algorithm = info.data.get("algorithm")
+        if refills and algorithm and not plugins.make("train.algos", **algorithm.model_dump()).grouped:
+            raise ValueError(f"must be 0, because {algorithm.name} learns from groups without variance too")
+        return refills
+
     @field_validator("curriculum")
     @classmethod
     def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
-        if info.data.get("group_size") == 1 and curriculum.strategy == "variance":
-            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, or strategy = 'uniform'")
+        if info.data.get("group_size") == 1 and curriculum.strategy == "variance" and not info.data.get("clusters"):
+            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, clusters, or strategy = 'uniform'")
         return curriculum
 
 
@@ -110,11 +134,10 @@ class EvalBlock(Config):
     """Dreamed episodes replayed in the real environment to measure the dream under the trained policy."""
 
 
-class RunConfig(Config):
-    """Everything a quickstart run is made of."""
+class SharedConfig(Config):
+    """What every recipe needs: environment, logs, experience model, warm start, and how policies are judged."""
 
     seed: int = 0
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     env: EnvBlock = EnvBlock()
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
@@ -123,19 +146,100 @@ class RunConfig(Config):
     experience_training: SFTConfig = SFTConfig(epochs=4.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
     warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
+    eval: EvalBlock = EvalBlock()
+
+
+class BaselineConfig(SharedConfig):
+    """With several seeds and the converged imitation of the logs to compare with."""
+
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)
     sft_patience: int = 2
+
+
+class RunConfig(BaselineConfig):
+    """Everything a quickstart run is made of."""
+
     dream: RLBlock = RLBlock()
     s2r: RLBlock = RLBlock(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)
     ablations: tuple[Ablation, ...] = ()
     """Further dreams from the same warm start at the same budget, each without one part of the method."""
-    eval: EvalBlock = EvalBlock()
 
-    def without(self, ablation: Ablation) -> RunConfig:
-        """The same settings without one part of the method."""
-        if ablation == "curriculum":
-            uniform = self.dream.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
-            return self.model_copy(update={"dream": self.dream.model_copy(update={"curriculum": uniform})})
-        changes: dict[str, dict[str, Any]] = {"replay": {"k": 0}, "reasoning": {"reasoning": False}}
-        return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})
+
+class SimToReal(Config):
+    """The second stage of sim-to-real: the loop that practised in the dream, in the real environment with these settings instead."""
+
+    iterations: int = 8
+    tasks_per_iter: int = Field(default=8, ge=1)
+    lr: float = 1e-4
+    minibatches: int = Field(default=1, ge=1)
+    max_real_steps: int | None = 2000
+
+    def after(self, block: RLBlock) -> RLBlock:
+        """The block of the second stage; whatever is not named here stays as it was."""
+        learner = block.learner.model_copy(update={"lr": self.lr, "minibatches": self.minibatches})
+        return block.model_copy(update={**self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps"}), "learner": learner})
+
+
+Mode = Literal["dream", "real", "s2r", "mixed"]
+"""Where a policy is trained: `s2r` is the dream and then the real environment; `mixed` is both in every iteration."""
+
+
+class TrainConfig(SharedConfig):
+    """One policy: `dreamgym train`."""
+
+    mode: Mode = "dream"
+    start: Literal["experience", "scratch"] = "experience"
+    """What the warm start begins as: the experience model's weights (decision 3), or fresh ones. From scratch, mode `real` needs no
+    experience model and trains none."""
+    rl: RLBlock = RLBlock()
+    s2r: SimToReal = SimToReal()
+
+
+OFFLINE = ("sft", "dpo")
+
+
+class CompareConfig(BaselineConfig):
+    """Several ways to a policy from the same logs, experience model and warm start: `dreamgym compare`."""
+
+    arms: tuple[str, ...] = ("sft", "dpo", *(f"{name}-{mode}" for name in ("grpo", "ppo") for mode in ("real", "dream", "s2r")))
+    """`sft`, `dpo`, or an algorithm and a mode, such as `gigpo-dream`: the rows of the paper's Table 1."""
+    ablations: tuple[Ablation, ...] = ()
+    """What is taken from `ablated`: the rows of the paper's Table 2."""
+    ablated: str = "grpo-dream"
+    algorithms: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"grpo": {"entropy_coef": 0.01}})
+    """Settings of algorithms by name, for all arms that use them."""
+    dream: RLBlock = RLBlock()
+    real: RLBlock = RLBlock()
+    mixed: RLBlock = RLBlock()
+    s2r: SimToReal = SimToReal()
+    dpo: DPOConfig = DPOConfig()
+
+    @field_validator("arms")
+    @classmethod
+    def _known(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
+        for arm in arms:
+            if arm not in OFFLINE and arm.rpartition("-")[2] not in get_args(Mode):
+                raise ValueError(f"'{arm}' is no arm. Write sft, dpo, or an algorithm and one of {', '.join(get_args(Mode))}: grpo-dream")
+        return arms
+
+    @model_validator(mode="after")
+    def _buildable(self) -> Self:
+        """Every arm's algorithm and settings are checked before anything is trained."""
+        for block in (self.dream, self.real, self.mixed):
+            if block.algorithm != RLBlock().algorithm:
+                raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
+        if self.ablations and not self.ablated.endswith("-dream"):
+            raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
+        for arm in (*self.arms, *([self.ablated] if self.ablations else [])):
+            if arm not in OFFLINE:
+                self.block(arm)
+        return self
+
+    def block(self, arm: str) -> RLBlock:
+        """The first loop of an arm, with the arm's algorithm."""
+        name, _, mode = arm.rpartition("-")
+        block: RLBlock = {"real": self.real, "mixed": self.mixed}.get(mode, self.dream)
+        settings = block.model_dump() | {"algorithm": {"name": name, **self.algorithms.get(name, {})}}
+        return RLBlock.model_validate(settings)

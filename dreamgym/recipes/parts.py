@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 from dreamgym import layout, plugins
 from dreamgym.agent import Agent, demonstration
+from dreamgym.config import Config, dump, filled, resolve
 from dreamgym.envs._pool import EnvPool
+from dreamgym.errors import RunDirError
 from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, with_other_goals
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
@@ -18,8 +21,9 @@ from dreamgym.experience.model import ExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
 from dreamgym.protocols import Domain, Family
-from dreamgym.recipes.config import Ablation, RunConfig
+from dreamgym.recipes.config import Ablation, RLBlock, SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
 TRAIN_SEED, DEV_SEED, TEST_SEED = 0, 0, 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
@@ -29,7 +33,7 @@ TRAIN_SEED, DEV_SEED, TEST_SEED = 0, 0, 0  # task lists are the same for every s
 class Parts:
     """What all phases of a run share: configuration, family, logs, tokenizer and where things lie."""
 
-    config: RunConfig
+    config: SharedConfig
     path: Path
     family: Family
     logs: list[Trajectory]
@@ -38,9 +42,12 @@ class Parts:
     experience: str = "experience"  # the checkpoint that dreams
 
     def without(self, ablation: Ablation) -> Parts:
-        """The parts of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
-        own = "experience" if ablation == "curriculum" else f"experience-no-{ablation}"
-        return replace(self, config=self.config.without(ablation), experience=own)
+        """The parts of an ablation: its own experience model, where other settings change what that reads or writes."""
+        if ablation == "curriculum":
+            return self
+        changes: dict[str, Any] = {"k": 0} if ablation == "replay" else {"reasoning": False}
+        experience = self.config.experience.model_copy(update=changes)
+        return replace(self, config=self.config.model_copy(update={"experience": experience}), experience=f"experience-no-{ablation}")
 
     def checkpoint(self, name: str) -> Path:
         """Where the model of that name lies."""
@@ -75,7 +82,46 @@ class Parts:
         return DreamBatch(model, self.family.domain, horizon=self.family.max_steps), model
 
 
-def make_family(config: RunConfig) -> Family:
+def block_without(block: RLBlock, ablation: Ablation) -> RLBlock:
+    """The loop of an ablation: without the curriculum, tasks are drawn alike and none is invented."""
+    if ablation != "curriculum":
+        return block
+    uniform = block.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
+    return block.model_copy(update={"curriculum": uniform})
+
+
+def open_run(path: Path, config: Config) -> RunDir:
+    """The run directory of this configuration, new or to go on with. A stored configuration that lacks today's newest keys means their
+    defaults."""
+    return RunDir.open(path, dump(config), fill=lambda stored: dump(filled(type(config), stored, where=str(path / "config.toml"))))
+
+
+def open_parts(path: Path) -> Parts:
+    """The shared parts of a run of any recipe that has its logs and its tokenizer, for reading."""
+    run = RunDir.view(path)
+    stored = {key: value for key, value in tomllib.loads(run.config_toml).items() if key in SharedConfig.model_fields}
+    config = resolve(SharedConfig, stored, where=str(path / "config.toml"))
+    if not run.done("tokenizer"):
+        raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
+    tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
+    return Parts(config, path, make_family(config), run.read_episodes("logs"), tokenizer, vocabulary(tokenizer))
+
+
+def quiet() -> None:
+    """Switch off the progress bars of transformers: ours say what is being done, theirs that a small file was read."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def sign(run: RunDir) -> None:
+    """Note the commit that works on the run. A resume at another commit adds its own; looking at a finished run adds none."""
+    commits = run.data("process")["commits"] if run.done("process") else []
+    if run.summary() is None or not commits:
+        run.mark("process", {"commits": list(dict.fromkeys([*commits, commit()]))})
+
+
+def make_family(config: SharedConfig) -> Family:
     """The environment family of a run."""
     return plugins.make("envs", config.env.name, **config.env.options)
 

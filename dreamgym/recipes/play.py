@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
-from dreamgym import config as configuration
 from dreamgym.recipes import parts as build
-from dreamgym.recipes.config import RunConfig
-from dreamgym.recipes.parts import Parts
-from dreamgym.runlog import RunDir
 from dreamgym.types import Observation, StepResult, Task
-
-
-def open_parts(path: Path) -> Parts:
-    """The shared parts of a run that has trained its experience model, for reading."""
-    run = RunDir.view(path)
-    config = configuration.build(RunConfig, tomllib.loads(run.config_toml), where=str(path / "config.toml"))
-    from dreamgym.llm import tiny
-
-    tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
-    return Parts(config, path, build.make_family(config), run.read_episodes("logs"), tokenizer, build.vocabulary(tokenizer))
 
 
 def play_dream(path: Path, instruction: str | None) -> None:
     """Read actions from standard input until the dream ends, an empty line, or end of file."""
     from dreamgym.experience.env import DreamEnv
 
-    parts = open_parts(path)
+    parts = build.open_parts(path)
     task = Task("play", instruction, parts.family.name, source="synthetic") if instruction else parts.family.tasks("train", 1, seed=0)[0]
     batch, _ = parts.dream(build.open_replay(None, parts.logs))
     env = DreamEnv(batch)

@@ -12,7 +12,7 @@ from typing import Any
 from dreamgym.evals.success import Rate
 from dreamgym.runlog import RunDir
 
-LOOPS = ("dream", "s2r", "real_only")
+LOOPS = ("dream", "s2r", "real_only", "mixed")
 """The phases that call the loop, in the order of a run."""
 
 PHASES = ("logs", "tokenizer", "experience", "warm", "sft", *LOOPS, *(f"eval-{name}" for name in ("warm", "sft", *LOOPS)), "audit")
@@ -23,6 +23,7 @@ POLICIES = {  # row of the results: (its name in the phases, its label, what it 
     "dream": ("dream", "Dream", "RL inside the experience model, from the warm start"),
     "s2r": ("s2r", "Dream, then real (S2R)", "the dream's policy, then RL in the real environment"),
     "real_only": ("real_only", "Real only", "RL in the real environment, from the warm start"),
+    "mixed": ("mixed", "Mixed", "RL in both at once, from the warm start"),
 }
 
 COSTS = {

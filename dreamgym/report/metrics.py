@@ -38,6 +38,10 @@ METRICS: dict[str, dict[str, Metric]] = {
             "training time of the policy and its ancestry; in a line of metrics, since its phase began",
             "grows faster than the iterations",
         ),
+        "cost_seconds": Metric(
+            "s", "in a comparison: seconds, and the stated latency of every real step of training and probing", "above the real arm's"
+        ),
+        "relative_cost": Metric("ratio", "cost_seconds over those of the real arm of the same algorithm or run", "above 1"),
         "peak_rss_mb": Metric("MiB", "largest memory of the process", "near what the machine has"),
     },
     "Fidelity of the dream": {
@@ -123,6 +127,11 @@ METRICS: dict[str, dict[str, Metric]] = {
             "mean absolute difference of the sampler's and the learner's log-probabilities at the same weights, where measured",
             "above 0.05: precision, temperature or tokens differ",
         ),
+        "refills": Metric(
+            "rounds", "times that further tasks were drawn because too few groups were mixed, where that is allowed", "always at its limit"
+        ),
+        "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
+        "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "stands still while success rises"),
         "steps": Metric("steps", "optimiser steps taken", "0"),
         "version": Metric("number", "weights published so far", "stands still"),
         "remembered": Metric("rows", "transitions the replay buffer took in, past the guard", "0 in a dream"),

@@ -73,6 +73,7 @@ def _settings(run: Run) -> list[tuple[str, str]]:
         ("memories shown", "" if k is None else f"{k} a step"),
         ("guard", " and ".join(rules) or "off" if guard else ""),
         *((POLICIES[name][1], _loop(block(config, name))) for name in LOOPS),
+        ("practice", _loop(block(config, "rl"))),
     ]
 
 

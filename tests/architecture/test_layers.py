@@ -20,7 +20,7 @@ STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     for storey in (
         "types protocols | errors | plugins | config | layout",
         "llm | envs | logs | replay | runlog | returns | progress | chat",
-        "agent | chat_agent | rollout | experience | curriculum",
+        "agent | chat_agent | rollout | experience | curriculum clusters",
         "train",
         "loop | evals",
         "exec | adapters",

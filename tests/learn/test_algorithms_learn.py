@@ -64,9 +64,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {  # GRPO is in test_corridor_learns.py
     "gigpo": {"name": "gigpo"},
     "reinforce": {"name": "reinforce"},
     "reinforce, running mean": {"name": "reinforce", "baseline": "running"},
-    "ppo, shared, without a bootstrap": {"name": "ppo", "bootstrap": False, "critic": {"kind": "shared"}},
-    "ppo, separate, without a bootstrap": {"name": "ppo", "bootstrap": False, "critic": {"kind": "separate", "lr": 1e-3}},
-    "ppo by token, without a bootstrap": {"name": "ppo", "bootstrap": False, "level": "token", "gamma": 1.0},
+    "ppo, shared": {"name": "ppo", "critic": {"kind": "shared"}},
+    "ppo, separate": {"name": "ppo", "critic": {"kind": "separate", "lr": 1e-3}},
+    "ppo by token": {"name": "ppo", "level": "token", "gamma": 1.0},
 }
 
 

@@ -155,7 +155,7 @@ def slow_advantages(one: Any, made: list[list[Trajectory]]) -> list[list[tuple[f
 def test_the_gradient_is_that_of_a_slow_obvious_loop(kind: str):
     model = tiny()
     made = groups(model)
-    trained, slow = (learner(tiny(), {"name": "ppo", "critic": {"kind": kind}}) for _ in range(2))
+    trained, slow = (learner(tiny(), {"name": "ppo", "bootstrap": True, "critic": {"kind": kind}}) for _ in range(2))
     assert any(e.truncated for group in made for e in group)
     metrics = trained.update(made)
     steps = slow_advantages(slow, made)
@@ -187,7 +187,7 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
     said = [completion(model, [2, 3], [4])]
 
     def target(episode: Trajectory, **config: Any) -> float:
-        one = learner(tiny(), {"name": "ppo", **config})
+        one = learner(tiny(), {"name": "ppo", "bootstrap": True, **config})
         rows, _ = one._valued([[episode]])
         return max(rows[0].returns, key=abs)
 
@@ -201,7 +201,7 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
 
 
 def test_a_learner_that_cannot_see_beyond_the_horizon_says_so():
-    one = learner(tiny(), {"name": "ppo"})
+    one = learner(tiny(), {"name": "ppo", "bootstrap": True})
     one._closing = None
     with pytest.raises(UsageError, match="closing=agent.closing"):
         one.update([[trajectory([0.0], SAID[:1], truncated=True)]])

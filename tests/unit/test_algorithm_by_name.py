@@ -19,8 +19,9 @@ from dreamgym.layout import END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.llm.hf import HFEngine
 from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.fitting import gather
 from dreamgym.recipes.parts import Parts
-from dreamgym.recipes.phases import Practice, gather
+from dreamgym.recipes.practice import Practice
 from dreamgym.runlog import RunDir
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn
 
@@ -87,14 +88,15 @@ def test_a_practice_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_wa
         "model": {"size": "test", "vocab_size": 320},
         "s2r": {
             "iterations": 3, "tasks_per_iter": 4, "group_size": 2, "train_tasks": 12, "probe_every": 0,
-            "algorithm": {"name": "ppo", "critic": {"kind": "separate"}}, "learner": {"min_trajectories": 1, "minibatches": 2},
+            "algorithm": {"name": "ppo", "bootstrap": True, "critic": {"kind": "separate"}},
+            "learner": {"min_trajectories": 1, "minibatches": 2},
         },
         "eval": {"tasks": 3, "dev_tasks": 3},
     }  # fmt: skip
     config = build(RunConfig, settings)
 
     def practise(parts: Parts, run: RunDir, name: str, iterations: int) -> Practice:
-        session = Practice(run, parts, name, start="tokenizer", block=config.s2r, dreaming=False)
+        session = Practice(run, parts, name, start="tokenizer", block=config.s2r, world="real")
         session.block = config.s2r.model_copy(update={"iterations": iterations})
         session.run_loop()
         session.replay.close()

@@ -356,6 +356,10 @@ def test_saved_adapters_come_back_on_their_base_and_go_on_learning(
     for _ in range(2):  # the second replaces the first
         save(model, tokenizer, tmp_path / "adapter")
     assert [p.name for p in tmp_path.iterdir()] == ["adapter"]
+    wider = str(tmp_path / "wider")
+    settings = getattr(transformers, f"{name}Config")(**(SHAPE | MORE[name] | {"hidden_size": 64}))
+    getattr(transformers, f"{name}ForCausalLM")(settings).save_pretrained(wider)
+    tokenizer.save_pretrained(wider)
     again, words = load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu"))
     assert len(words) == len(tokenizer)
     ids = torch.tensor(prompts(30))
@@ -371,6 +375,9 @@ def test_saved_adapters_come_back_on_their_base_and_go_on_learning(
     assert trainable == [n for n, p in model.named_parameters() if p.requires_grad]
     with pytest.raises(ConfigError, match="holds adapters already"):
         load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu", lora=LORA))
+    path.write_text(json.dumps(settings | {"base_model_name_or_path": wider}))
+    with pytest.raises(UsageError, match="do not fit .*wider.*base_model_name_or_path"):
+        load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu"))
     path.write_text(json.dumps(settings | {"base_model_name_or_path": None}))
     with pytest.raises(UsageError, match="does not say which model"):
         load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu"))

@@ -14,7 +14,7 @@ from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.evals.bound import improvement, measure, penalty
 from dreamgym.evals.replayed import replay, summarise
-from dreamgym.recipes.phases import fidelity_json
+from dreamgym.recipes.evaluation import fidelity_json
 from dreamgym.runlog import RunDir
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,24 @@ def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor, "examine", raising(KeyboardInterrupt()))
     code, text = said(monkeypatch, capsys, "doctor")
     assert code == 130 and "the same command goes on from here" in text
+
+
+def test_sigterm_unwinds_like_an_interruption_and_leaves_no_handler_behind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tidied: list[str] = []
+
+    def busy() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            tidied.append("files")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(doctor, "examine", busy)
+    code, text = said(monkeypatch, capsys, "doctor")
+    assert code == 143 and "the same command goes on from here" in text and tidied == ["files"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_an_error_made_on_purpose_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

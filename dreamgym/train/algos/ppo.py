@@ -4,7 +4,7 @@
 
 A step t is a turn: one value, read just before the action's first token, one reward, and one advantage for all tokens of the action. With
 `level = "token"` every sampled token is a step, and a turn's reward comes with its last token. After the last step V is 0 when the
-task ended, and the value of the state that would have come next when the horizon cut the episode: then the task had not ended.
+task ended or the horizon cut the episode; with `bootstrap`, a cut episode goes on in the value of the state that would have come next.
 Advantages are whitened over the trained tokens of the whole batch. Groups are not compared, so they may be of one.
 """
 
@@ -34,10 +34,10 @@ class PPOConfig(ClippedConfig):
     """Discount per step: per turn, or per token where `level` says so."""
     lam: float = Field(default=0.95, ge=0.0, le=1.0)
     level: Literal["turn", "token"] = "turn"
-    bootstrap: bool = True
-    """Whether an episode cut at the horizon goes on in its value. False counts it as ended, and is the safer choice where a success after
-    the horizon is none: a policy that reads its whole episode is valued there at a turn it never acts in, so nothing corrects a value that
-    is too high. In the corridor such policies could learn to wander to the horizon (docs/log.md)."""
+    bootstrap: bool = False
+    """Whether an episode cut at the horizon goes on in its value. Off, it counts as ended: a success after the horizon is none, and a
+    policy that reads its whole episode is valued there at a turn it never acts in, so nothing corrects a value that is too high
+    (docs/decisions/0010). On is for tasks that would go on, and whose states do not tell how much time is left."""
     whiten: bool = True
     critic: CriticConfig = CriticConfig()
 

@@ -1,0 +1,96 @@
+"""Measuring policies and dreams at the end of a run: held-out tasks in the real environment, and dreams replayed in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import RunDirError, UsageError, nearest
+from dreamgym.evals.bound import measure
+from dreamgym.evals.replayed import Fidelity, replay, summarise
+from dreamgym.evals.success import evaluate, success
+from dreamgym.experience.guard import GuardConfig
+from dreamgym.recipes import parts as build
+from dreamgym.recipes.parts import Parts
+from dreamgym.runlog import RunDir
+from dreamgym.types import Task, Trajectory
+
+
+def judge_policies(run: RunDir, parts: Parts, names: Sequence[str]) -> None:
+    """Greedy and sampled success of each policy in the real environment, on the same held-out tasks for all."""
+    block = parts.config.eval
+    tasks = parts.family.tasks("test", block.tasks, seed=build.TEST_SEED)
+    for name in names:
+        if run.done(f"eval-{name}"):
+            continue
+        start = time.monotonic()
+        found, episodes, steps = _judged(parts, name, tasks, block.seed)
+        for kind, those in episodes.items():
+            run.episodes(f"eval-{name}-{kind}", those[:40], completions=False)
+        run.mark(f"eval-{name}", found | {"real_steps": steps, "seconds": time.monotonic() - start})
+
+
+def audit(run: RunDir, parts: Parts, name: str) -> None:
+    """Paired replay of fresh dreams under the trained policy, with the guard and without it."""
+    if run.done("audit"):
+        return
+    block = parts.config.eval
+    tasks = parts.family.tasks("train", block.paired, seed=build.TRAIN_SEED)
+    agent = parts.agent(parts.load(name))
+    guards = {"with_guard": parts.config.guard, "without_guard": GuardConfig(admissibility=False, grounding=False)}
+    found: dict[str, Any] = {}
+    for kind, guard in guards.items():
+        dream, experience = parts.dream(build.open_replay(None, parts.logs), guard)
+        episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
+        replays = replay(episodes, parts.family.env, parts.family.domain)
+        counts = {"unreadable": experience.counts["unreadable"], "masked": experience.guard.counts["failure_disputed"]}
+        found[kind] = (
+            fidelity_json(summarise(replays))
+            | counts
+            | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in replays)}
+        )
+        run.episodes(f"audit-{kind}", episodes[:40], completions=False)
+    run.mark("audit", found)
+
+
+def fidelity_json(measured: Fidelity) -> dict[str, Any]:
+    """A Fidelity as nested plain values."""
+    return {name: value for name, value in json.loads(json.dumps(asdict(measured))).items()} | {"gap": measured.gap}
+
+
+def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int, seed: int) -> dict[str, Any]:
+    """Greedy and sampled success of one of a run's policies on a split of its environment's tasks, and the real steps that took.
+
+    By default the policy that came last; UsageError for one that the run does not have.
+    """
+    parts = build.open_parts(path)
+    known = policies(path)
+    if not known:
+        raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
+    name = policy or known[-1]
+    if name not in known:
+        raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+    chosen = parts.family.tasks(split, tasks, seed=build.TEST_SEED)
+    found, _, steps = _judged(parts, name, chosen, seed)
+    return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
+
+
+def policies(path: Path) -> list[str]:
+    """The policies whose training is finished, in the order in which that happened."""
+    run = RunDir.view(path)
+    return [name for name in run.finished() if not name.startswith(("experience", "tokenizer")) and (path / "checkpoints" / name).is_dir()]
+
+
+def _judged(parts: Parts, name: str, tasks: Sequence[Task], seed: int) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
+    """(the rates of greedy and sampled episodes, the episodes, the real steps that they took)."""
+    agent, real, found, episodes = parts.agent(parts.load(name)), parts.real(), {}, {}
+    for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        episodes[kind] = evaluate(
+            agent, real, tasks, max_steps=parts.family.max_steps, temperature=temperature, seed=seed, name=f"{name}/{kind}"
+        )
+        found[kind] = asdict(success(episodes[kind]))
+    return found, episodes, real.steps

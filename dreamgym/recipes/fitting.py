@@ -1,0 +1,204 @@
+"""What is fitted to logs: the tokenizer, the experience model, the policy that RL starts from, and the offline baselines.
+
+Each function is a phase: finished, it is marked in the run directory and never run again; interrupted, it goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.agent import demonstration
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.evals.success import evaluate, success
+from dreamgym.experience.dataset import with_other_goals
+from dreamgym.llm import tiny
+from dreamgym.logs.scripted import collect
+from dreamgym.progress import progress
+from dreamgym.protocols import Family
+from dreamgym.recipes import parts as build
+from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.parts import Parts
+from dreamgym.runlog import RunDir, read_trajectories
+from dreamgym.train import dpo, sft
+from dreamgym.types import Trajectory, Transition, Turn
+
+Watch = Callable[[int, float, dict[str, float]], bool]
+"""(step, share done, losses) -> whether to stop."""
+
+
+def gather(run: RunDir, config: SharedConfig) -> Parts:
+    """Offline trajectories, and the tokenizer of their texts."""
+    family = build.make_family(config)
+    if not run.done("logs"):
+        logs = read_logs(config.logs.files, family) if config.logs.files else collect(family, config.logs.trajectories, seed=config.seed)
+        run.episodes("logs", logs)
+        steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
+        if not wins:
+            raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
+        run.mark("logs", {"trajectories": len(logs), "transitions": steps, "successes": wins})
+    logs = run.read_episodes("logs")
+    path = run.path / "checkpoints" / "tokenizer"
+    if not run.done("tokenizer"):
+        tokenizer = build.learn_tokenizer(logs, family.domain, config.model.vocab_size)
+        tiny.save(tiny.build(tokenizer, config.model.size, seed=config.seed), tokenizer, path)
+        run.mark("tokenizer", {"vocabulary": len(tokenizer)})
+    tokenizer = tiny.load(path)[1]
+    return Parts(config, run.path, family, logs, tokenizer, build.vocabulary(tokenizer))
+
+
+def read_logs(files: Sequence[Path], family: Family) -> list[Trajectory]:
+    """The episodes of files as logs: whoever acted, they are demonstrations now, without tokens of their own.
+
+    A step without reasoning is explained by the family's scripted teacher. UsageError for a dream, another environment, a name given twice.
+    """
+    found: dict[str, Trajectory] = {}
+    for file in files:
+        for episode in read_trajectories(file):
+            if episode.task.env != family.name:
+                raise UsageError(f"'{file}' holds an episode of '{episode.task.env}', and the run is of '{family.name}'. Set env.name.")
+            if episode.source == "dream":
+                raise UsageError(f"'{file}' holds a dream, '{episode.id}'. Logs are real: leave out what an experience model made up.")
+            if episode.id in found:
+                raise UsageError(f"Two logged episodes are called '{episode.id}' (the second in '{file}'). Give every one its own id.")
+            found[episode.id] = _logged(episode, family)
+    return list(found.values())
+
+
+def _logged(episode: Trajectory, family: Family) -> Trajectory:
+    past: list[Transition] = []
+    for step in episode.transitions:
+        reasoning = step.reasoning or family.domain.explain(episode.task, past, step)
+        past.append(replace(step, reasoning=reasoning))
+    return replace(episode, source="demo", turns=tuple(Turn(step) for step in past))
+
+
+def train_experience(run: RunDir, parts: Parts) -> None:
+    """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference."""
+    name = parts.experience
+    if run.done(name):
+        return
+    rows = build.experience_rows(parts, build.open_replay(None, parts.logs))
+    model = parts.load("tokenizer")
+    ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
+    losses = _fit(run, name, model, ids, weights, parts.config.experience_training, segments)
+    parts.save(model, name)
+    _finish(run, name, losses | {"rows": len(rows), "tokens": sum(len(row) for row in ids)})
+
+
+def warm_start(run: RunDir, parts: Parts, *, start: str = "experience") -> None:
+    """The policy that RL starts from: the experience model's weights (or those of another checkpoint), briefly fitted to the successful
+    logs."""
+    if run.done("warm"):
+        return
+    model = parts.load(start)
+    ids, weights = build.demonstrations(parts)
+    losses = _fit(run, "warm", model, ids, weights, parts.config.warm)
+    parts.save(model, "warm")
+    _finish(run, "warm", losses | {"demonstrations": len(ids), "tokens": sum(len(row) for row in ids)})
+
+
+def converge_sft(run: RunDir, parts: Parts, config: sft.SFTConfig, *, patience: int) -> None:
+    """The offline baseline: the same start and the same logs, trained until success on development tasks stops rising."""
+    if run.done("sft"):
+        return
+    model = parts.load("experience")
+    agent, real = parts.agent(model), parts.real()
+    dev = parts.family.tasks("dev", parts.config.eval.dev_tasks, seed=build.DEV_SEED)
+    ids, weights = build.demonstrations(parts)
+    steps_per_epoch = max(1, sum(len(row) for row in ids) // config.batch_tokens)
+    curve: list[dict[str, float]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
+
+    def judge(step: int) -> bool:
+        """Measure, keep the best, and say whether it has stopped rising; what an interrupted training measured from here on goes."""
+        epoch, before = step / steps_per_epoch, real.steps
+        curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
+        rates = [success(evaluate(agent, real, dev, max_steps=parts.family.max_steps, temperature=t, seed=7)).value for t in (0.0, 1.0)]
+        if all(rates[0] > seen["greedy"] for seen in curve):
+            parts.save(model, "sft")
+        spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before
+        curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent})
+        run.mark("sft-curve", {"curve": curve})
+        best = max(range(len(curve)), key=lambda k: curve[k]["greedy"])
+        return len(curve) - 1 - best >= patience
+
+    losses = _fit(run, "sft", model, ids, weights, config, on_step=lambda step: step % (2 * steps_per_epoch) == 0 and judge(step))
+    if not curve:
+        judge(int(losses["steps"]))
+    found = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
+    _finish(run, "sft", losses | found)
+
+
+def prefer(run: RunDir, parts: Parts, config: dpo.DPOConfig) -> None:
+    """The other offline baseline: from converged SFT, DPO on logged successes and failures of the same task."""
+    if run.done("dpo"):
+        return
+    pairs = dpo.dpo_pairs(preferences(parts), parts.config.seed)
+    if not pairs:
+        raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
+    chosen, rejected = ([demonstration(pair[side], parts.words, parts.family.domain) for pair in pairs] for side in (0, 1))
+    model = parts.load("sft")
+    with _watched(run, "dpo") as watch:
+        found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
+    parts.save(model, "dpo")
+    _finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
+
+
+def preferences(parts: Parts) -> list[Trajectory]:
+    """The logs, and for each success an episode of another task under this one's instruction: scripted logs seldom try a task twice.
+
+    The copy is a failure by the family's text check, as in the experience model's own training.
+    """
+    seed, domain = parts.config.seed, parts.family.domain
+    ended = [t for t in parts.logs if t.error is None and t.turns and t.transitions[-1].terminated]
+    wins = [t for t in parts.logs if t.success]
+    rng = random.Random(f"preferences/{seed}")
+    copies = []
+    for win in wins:
+        other = rng.choice(ended)
+        if other.task.id != win.task.id:
+            copies += with_other_goals([other], domain, [win.task], 1.0, seed)
+    return [*parts.logs, *copies]
+
+
+def _finish(run: RunDir, name: str, found: dict[str, Any]) -> None:
+    """Mark a fitted model as done, and only then drop what an interrupted training would have gone on from."""
+    run.mark(name, found)
+    (run.path / "checkpoints" / f"{name}.pt").unlink(missing_ok=True)
+
+
+def _fit(
+    run: RunDir,
+    name: str,
+    model: Any,
+    ids: Sequence[Sequence[int]],
+    weights: Sequence[Sequence[float]],
+    config: sft.SFTConfig,
+    segments: Sequence[Sequence[str]] | None = None,
+    on_step: Callable[[int], bool] | None = None,
+) -> dict[str, float]:
+    """Supervised training that is watched, with a checkpoint to resume from."""
+    with _watched(run, name, on_step) as watch:
+        return sft.train(model, ids, weights, config, segments=segments, on_step=watch, checkpoint=run.path / "checkpoints" / f"{name}.pt")
+
+
+@contextmanager
+def _watched(run: RunDir, name: str, on_step: Callable[[int], bool] | None = None) -> Iterator[Watch]:
+    """A function for a trainer to call after every step: it shows a progress bar and writes a metrics line every 25 steps."""
+    with progress(1000, name) as advance:
+        shown = 0
+
+        def watch(step: int, done: float, losses: dict[str, float]) -> bool:
+            nonlocal shown
+            if step % 25 == 0:
+                run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": step, "done": done, **losses})
+            if int(done * 1000) > shown:
+                advance(int(done * 1000) - shown, f"loss {losses['loss']:.3f}")
+                shown = int(done * 1000)
+            return bool(on_step and on_step(step))
+
+        yield watch

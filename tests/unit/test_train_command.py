@@ -1,0 +1,208 @@
+"""`dreamgym train`: a policy from the command line, in any world, from scripted logs or from files; and `eval`, `init` and the presets."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _toy import LOOP, SHARED, SIZE, command, object_in, shrink, weights
+
+from dreamgym.config import assignments, dump, filled, read
+from dreamgym.envs import corridor
+from dreamgym.errors import ConfigError, InvariantError, RunDirError, UsageError
+from dreamgym.recipes import parts
+from dreamgym.recipes import train as recipe
+from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
+from dreamgym.recipes.fitting import read_logs
+from dreamgym.runlog import RunDir, read_jsonl, write_trajectories
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+REAL = f'mode = "real"\nstart = "scratch"\n{SHARED}\n[rl]\n{LOOP}'
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    (tmp_path / "real.toml").write_text(REAL)
+    return tmp_path / "real.toml"
+
+
+def test_one_command_trains_resumes_by_itself_and_refuses_another_configuration(
+    tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / "run"
+    code, out, _ = command(monkeypatch, capsys, "train", run, "rl.iterations=3", "--config", real, "--json")
+    found = object_in(out)
+    assert code == 0 and found["budget"] == "real" and found["dream"] is None
+    lines = RunDir.view(run).read_jsonl("metrics.jsonl")
+    assert [line["iteration"] for line in lines if line["phase"] == "real_only"] == [0, 1, 2]
+    assert found["real_only"]["real_transitions_online"] == RunDir.view(run).data("real_only")["steps"] > 0
+    assert not (run / "checkpoints" / "experience").exists(), "from scratch, in the real world, no experience model is needed"
+    assert (run / "report.html").is_file()
+
+    before = weights(run, "real_only")
+    code, out, _ = command(monkeypatch, capsys, "train", run, "--json")  # without a file, the run's own configuration
+    assert code == 0 and object_in(out)["real_only"] == found["real_only"] and weights(run, "real_only") == before
+    code, _, err = command(monkeypatch, capsys, "train", run, "rl.iterations=4")
+    assert code == 2 and "- rl.iterations = 3" in err and "+ rl.iterations = 4" in err and "seed" not in err
+
+    code, out, _ = command(monkeypatch, capsys, "eval", run, "--policy", "warm", "--split", "dev", "--tasks", "2", "--json")
+    judged = object_in(out)
+    assert code == 0 and judged["policy"] == "warm" and judged["greedy"]["n"] == judged["sampled"]["n"] == 2 and judged["real_steps"] > 0
+    assert object_in(command(monkeypatch, capsys, "eval", run, "--tasks", "1", "--json")[1])["policy"] == "real_only"
+    code, _, err = command(monkeypatch, capsys, "eval", run, "--policy", "drem")
+    assert code == 2 and "no policy 'drem'" in err and "Known: warm, real_only" in err
+    assert command(monkeypatch, capsys, "eval", run, "--split", "tset")[0] == 2
+
+    again = tmp_path / "from-files"  # the logs of one run are as good as the scripted behaviours that made them
+    files = f'logs.files=["{run / "episodes" / "logs.jsonl"}"]'
+    assert command(monkeypatch, capsys, "train", again, files, "rl.iterations=3", "--config", real)[0] == 0
+    assert weights(again, "warm") == weights(run, "warm") and weights(again, "real_only") == before
+
+
+def test_a_training_that_never_moved_the_policy_is_no_success(tmp_path: Path, real: Path):
+    config = read(TrainConfig, real, {"env.options": {"length": 4, "keys": False, "max_steps": 1}, "rl.train_tasks": 1, "rl.iterations": 1})
+    with pytest.raises((InvariantError, UsageError), match="gradient|No logged trajectory succeeds"):
+        recipe.run(config, tmp_path / "run", say=lambda text: None)
+
+
+def test_every_mode_is_a_list_of_loops(real: Path):
+    def loops(mode: str) -> list[tuple[str, str, str]]:
+        return [(name, start, world) for name, start, _, world in recipe.loops(read(TrainConfig, real, {"mode": mode}))]
+
+    assert loops("dream") == [("dream", "warm", "dream")]
+    assert loops("real") == [("real_only", "warm", "real")]
+    assert loops("mixed") == [("mixed", "warm", "mixed")]
+    assert loops("s2r") == [("dream", "warm", "dream"), ("s2r", "dream", "real")]
+    config = read(TrainConfig, real, {"mode": "s2r", "rl.algorithm": {"name": "ppo"}, "s2r.lr": 3e-5})
+    first, second = (block for _, _, block, _ in recipe.loops(config))
+    assert second.algorithm == first.algorithm and (second.learner.lr, second.tasks_per_iter, second.max_real_steps) == (3e-5, 8, 2000)
+
+
+# Logs from files
+
+FAMILY = corridor.make(length=4, keys=False, max_steps=4)
+
+
+def test_whoever_acted_in_a_file_its_episodes_are_logs_now_and_bare_steps_are_explained(tmp_path: Path):
+    task = FAMILY.tasks("train", 1, seed=0)[0]
+    logged = FAMILY.behave(task, "expert", seed=0)
+    bare = replace(
+        logged, id="mine", source="real", turns=tuple(replace(t, transition=replace(t.transition, reasoning="")) for t in logged.turns)
+    )
+    write_trajectories(tmp_path / "a.jsonl", [logged])
+    write_trajectories(tmp_path / "b.jsonl", [bare])
+    first, second = read_logs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], FAMILY)
+    assert first == logged and second == replace(logged, id="mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": "dream"}, "holds a dream, 'x'"),
+        ({"id": "y"}, "Two logged episodes are called 'y'"),
+        ({"env": "webshop"}, "episode of 'webshop', and the run is of 'corridor'"),
+    ],
+)
+def test_dreams_other_environments_and_names_given_twice_are_no_logs(tmp_path: Path, change: dict[str, Any], words: str):
+    task = FAMILY.tasks("train", 1, seed=0)[0]
+    logged = FAMILY.behave(task, "expert", seed=0)
+    env = change.pop("env", "corridor")
+    odd = replace(logged, id="x", task=replace(task, env=env))
+    write_trajectories(tmp_path / "logs.jsonl", [replace(logged, id="y"), replace(odd, **change)])
+    with pytest.raises(UsageError, match=words):
+        read_logs([tmp_path / "logs.jsonl"], FAMILY)
+
+
+# Configuration
+
+
+def test_overrides_are_read_as_toml_and_as_text_where_they_are_none():
+    found = assignments(["rl.iterations=3", "env.name=corridor", 'mode="real"', "rl.learner.bf16=false", "logs.files=['a b']"])
+    assert found == {"rl.iterations": 3, "env.name": "corridor", "mode": "real", "rl.learner.bf16": False, "logs.files": ["a b"]}
+    with pytest.raises(ConfigError, match="'iterations' sets nothing"):
+        assignments(["iterations"])
+
+
+def test_a_run_made_before_a_setting_existed_goes_on_at_its_default_and_at_no_other_value(tmp_path: Path):
+    config = RunConfig()
+    older = "\n".join(line for line in dump(config).splitlines() if not line.startswith(("max_refills", "epochs = 4.0", "name = ")))
+    assert older != dump(config) and filled(RunConfig, older) == config
+    RunDir.open(tmp_path / "run", older).close()
+    parts.open_run(tmp_path / "run", config).close()
+    for change in ({"max_refills": 2}, {"iterations": 7}):
+        other = config.model_copy(update={"dream": config.dream.model_copy(update=change)})
+        with pytest.raises(RunDirError) as caught:
+            parts.open_run(tmp_path / "run", other)
+        (name, value), lines = next(iter(change.items())), str(caught.value).splitlines()
+        assert [line for line in lines if line.startswith("+")] == [f"+ dream.{name} = {value}"]
+    RunDir.open(tmp_path / "odd", older + "\n[gone]\nkey = 1\n").close()
+    with pytest.raises(RunDirError, match=r"- gone\.key = 1"):
+        parts.open_run(tmp_path / "odd", config)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_shipped_configuration_is_complete_and_lists_only_what_differs(path: Path):
+    kind: Any = {"quickstart": RunConfig, "compare": CompareConfig}.get(path.stem.split("-")[0], TrainConfig)
+    config = read(kind, path)
+    assert config != kind()
+    assert path.stem == "train-grpo" or "verl-agent" not in path.stem or config.rl.learner.lr == 1e-6
+
+
+def test_init_writes_every_setting_of_train_as_a_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "train.toml"
+    assert command(monkeypatch, capsys, "init", file)[0] == 0
+    assert read(TrainConfig, file) == TrainConfig()
+    file.write_text("\n".join(line.removeprefix("# ") for line in file.read_text().splitlines()[1:]))
+    assert read(TrainConfig, file) == TrainConfig()
+    assert command(monkeypatch, capsys, "init", file)[0] == 2, "an existing file is left alone"
+
+
+# Stops
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_a_training_stopped_at_a_random_moment_ends_where_an_unbroken_one_does(tmp_path: Path, real: Path, number: int, code: int):
+    script = textwrap.dedent(f"""
+        import sys, torch
+        from dreamgym import cli
+        from dreamgym.llm import tiny
+        torch.set_num_threads(1)
+        tiny.SIZES["test"] = {SIZE!r}
+        sys.argv = ["dreamgym", "train", sys.argv[1], "--config", {str(real)!r}, "rl.iterations=40"]
+        cli.main()
+    """)
+
+    def start(run: Path) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.Popen([sys.executable, "-c", script, str(run)], text=True, stderr=subprocess.PIPE, env=environment)
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert start(whole).wait() == 0
+    moment = random.Random(number).randrange(1, 30)
+    first = start(broken)
+    while first.poll() is None and len(read_jsonl(broken / "metrics.jsonl")) < moment:
+        time.sleep(0.02)
+    first.send_signal(number)
+    assert first.wait() == code
+    if number == signal.SIGTERM:
+        assert "the same command goes on from here" in first.stderr.read()
+    assert start(broken).wait() == 0
+    assert weights(broken, "real_only") == weights(whole, "real_only")
+    assert RunDir.view(broken).data("real_only")["steps"] == RunDir.view(whole).data("real_only")["steps"]
