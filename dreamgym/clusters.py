@@ -57,7 +57,7 @@ class Clustered:
     def sample(self, n: int) -> list[Task]:
         return self.curriculum.sample(n)
 
-    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> None:
+    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         """Each task's group, joined by the other rollouts of its cluster; a cluster of fewer than two sound ones shows nothing."""
         together: dict[int, list[Trajectory]] = defaultdict(list)
         clusters = self.clusters.of([group[0].task for group in groups])
@@ -67,7 +67,7 @@ class Clustered:
             [*group, *(t for t in together[cluster] if t.task.id != group[0].task.id)]
             for cluster, group in zip(clusters, groups, strict=True)
         ]
-        self.curriculum.observe([group for group in joined if len(statistics(group).returns) > 1])
+        return self.curriculum.observe([group for group in joined if len(statistics(group).returns) > 1])
 
     def expand(self) -> dict[str, int]:
         return self.curriculum.expand()

@@ -61,8 +61,9 @@ def test_a_lonely_or_broken_rollout_says_nothing_of_its_task():
         def sample(self, n: int) -> list[Task]:
             return []
 
-        def observe(self, groups: Sequence[Sequence[Trajectory]]) -> None:
+        def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
             seen.append(groups)
+            return {}
 
         def expand(self) -> dict[str, int]:
             return {"proposed": 1}
