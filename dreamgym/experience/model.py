@@ -98,10 +98,14 @@ class ExperienceModel:
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
         asked = Step(_open(query), self._briefs(found))
-        past = self._steps.get(query.key[:2], [])
-        if len(past) != len(query.history):
-            past = [Step(transition) for transition in query.history]
-        return prompt(self.words, query.task.instruction, past, query.state.text, asked, self.config.pieces)
+        return prompt(self.words, query.task.instruction, self._past(query), query.state.text, asked, self.config.pieces)
+
+    def _past(self, query: Query) -> list[Step]:
+        """The history with the memories that were shown. What was dreamed stands as it was written; what is real stands as it was."""
+        kept = self._steps.get(query.key[:2], [])[: len(query.history)]
+        if len(kept) < len(query.history):
+            return [Step(transition) for transition in query.history]
+        return [own if given.verdict else Step(given, own.memories) for own, given in zip(kept, query.history, strict=True)]
 
     def _briefs(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
         return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
@@ -122,8 +126,8 @@ class ExperienceModel:
             if len(query.key) < 3:
                 continue
             past = self._steps.setdefault(query.key[:2], [])
-            if len(past) == len(query.history):
-                past.append(Step(_closed(query, prediction), self._briefs(found.get(i, []))))
+            if len(past) >= len(query.history):  # a step that is asked about again takes the place of what was dreamed there
+                past[len(query.history) :] = [Step(_closed(query, prediction), self._briefs(found.get(i, [])))]
 
 
 def _open(query: Query) -> Transition:
