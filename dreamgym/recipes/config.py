@@ -16,8 +16,10 @@ from dreamgym.experience.model import ExperienceConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
 
-Ablation = Literal["curriculum", "replay", "reasoning"]
-"""What is taken away: task generation and variance sampling, retrieved memories, or the reasoning trace (the paper's Table 2)."""
+Ablation = Literal["curriculum", "task_generation", "replay", "shuffled", "reasoning", "history", "guard"]
+"""What is taken away. As in the paper's Table 2 and Figure 4: variance sampling and task generation, task generation alone, retrieved
+memories, the reasoning trace, history. And two controls: memories that were drawn at random, and no guard."""
+UNGUARDED = GuardConfig(admissibility=False, grounding=False, mask_disputed=False)
 
 
 class EnvBlock(Config):
@@ -31,6 +33,14 @@ class LogsBlock(Config):
     """The offline trajectories everything starts from."""
 
     trajectories: int = 5000
+    transitions: int | None = Field(default=None, ge=1)
+    """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
+    mix: dict[str, float] = Field(default_factory=dict)
+    """Shares of the scripted behaviours; empty: those of the environment family."""
+    invalid_actions: float = Field(default=0.0, ge=0, le=1)
+    """Share of logged steps before which the experience model also sees an action that the state does not admit."""
+    near_goals: float = Field(default=0.0, ge=0, le=1)
+    """Share of finished episodes copied under an instruction that differs in one word, so that the outcome flips."""
     other_goals: float = 0.3
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
     task_pairs: int = 1000
@@ -134,8 +144,16 @@ class RunConfig(Config):
 
     def without(self, ablation: Ablation) -> RunConfig:
         """The same settings without one part of the method."""
-        if ablation == "curriculum":
-            uniform = self.dream.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
-            return self.model_copy(update={"dream": self.dream.model_copy(update={"curriculum": uniform})})
-        changes: dict[str, dict[str, Any]] = {"replay": {"k": 0}, "reasoning": {"reasoning": False}}
+        if ablation == "guard":
+            return self.model_copy(update={"guard": UNGUARDED})
+        if ablation in ("curriculum", "task_generation"):
+            changed: dict[str, Any] = {"synthetic_share": 0.0} | ({"strategy": "uniform"} if ablation == "curriculum" else {})
+            sampled = self.dream.curriculum.model_copy(update=changed)
+            return self.model_copy(update={"dream": self.dream.model_copy(update={"curriculum": sampled})})
+        changes: dict[str, dict[str, Any]] = {
+            "replay": {"k": 0},
+            "shuffled": {"retrieval": "shuffled"},
+            "reasoning": {"reasoning": False},
+            "history": {"history": 0},
+        }
         return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})

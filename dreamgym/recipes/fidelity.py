@@ -11,17 +11,17 @@ from typing import Any
 from dreamgym.errors import RunDirError
 from dreamgym.evals.fidelity import ask_about, forecast, known_parts, measure, watched
 from dreamgym.evals.lookup import Lookup
-from dreamgym.experience.guard import Guard, GuardConfig
+from dreamgym.experience.guard import Guard
 from dreamgym.logs.scripted import collect
 from dreamgym.progress import progress
 from dreamgym.protocols import Family, Stocked
 from dreamgym.recipes import parts as build
+from dreamgym.recipes.config import UNGUARDED
 from dreamgym.recipes.parts import Parts
 from dreamgym.recipes.play import open_parts
 from dreamgym.runlog import RunDir, read_jsonl, write_atomic
 from dreamgym.types import Trajectory
 
-UNGUARDED = GuardConfig(admissibility=False, grounding=False, mask_disputed=False)
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
 SPLIT = "dev"  # the test split stays unseen until a policy is judged
 MISSES = 0.5  # near misses per real step

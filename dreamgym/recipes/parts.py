@@ -11,15 +11,18 @@ from typing import Any
 from dreamgym import layout, plugins
 from dreamgym.agent import Agent, demonstration
 from dreamgym.envs._pool import EnvPool
-from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, with_other_goals
+from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
+from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
 from dreamgym.protocols import Domain, Family
+from dreamgym.protocols import ReplayBuffer as Memories
 from dreamgym.recipes.config import Ablation, RunConfig
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.shuffled import Shuffled
 from dreamgym.types import Trajectory
 
 TRAIN_SEED, DEV_SEED, TEST_SEED = 0, 0, 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
@@ -39,7 +42,7 @@ class Parts:
 
     def without(self, ablation: Ablation) -> Parts:
         """The parts of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
-        own = "experience" if ablation == "curriculum" else f"experience-no-{ablation}"
+        own = "experience" if ablation in ("curriculum", "task_generation", "guard") else f"experience-no-{ablation}"
         return replace(self, config=self.config.without(ablation), experience=own)
 
     def checkpoint(self, name: str) -> Path:
@@ -71,7 +74,8 @@ class Parts:
         engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
         engine.version = 1
         watch = Guard(self.family.domain, guard or self.config.guard)
-        model = ExperienceModel(engine, self.words, replay, watch, self.config.experience, seed=self.config.seed)
+        memory = consulted(replay, self.config)
+        model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
         return DreamBatch(model, self.family.domain, horizon=self.family.max_steps), model
 
 
@@ -88,6 +92,11 @@ def open_replay(path: Path | None, logs: Sequence[Trajectory]) -> ReplayBuffer:
     if len(buffer) == 0:
         buffer.add(logs)
     return buffer
+
+
+def consulted(replay: ReplayBuffer, config: RunConfig) -> Memories:
+    """The buffer as the experience model searches it: as it is, or in disorder, which is the control of retrieval."""
+    return Shuffled(replay, seed=config.seed) if config.experience.retrieval == "shuffled" else replay
 
 
 def learn_tokenizer(logs: Sequence[Trajectory], domain: Domain, vocab_size: int) -> Any:
@@ -111,11 +120,22 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
     config, domain = parts.config, parts.family.domain
     tasks = list({t.task.instruction: t.task for t in parts.logs}.values())
     sound = [trajectory for trajectory in parts.logs if trajectory.turns and trajectory.error is None]
-    episodes = sound + with_other_goals(sound, domain, tasks, config.logs.other_goals, config.seed)
-    shown = shown_memories(episodes, replay, domain, k=config.experience.k)
+    other = with_other_goals(sound, domain, tasks, config.logs.other_goals, config.seed)
+    near = with_near_goals(sound, domain, config.logs.near_goals, config.seed)
+    if config.logs.invalid_actions:
+        sound = with_invalid_actions(sound, domain, config.logs.invalid_actions, config.seed)
     builder = RowBuilder(parts.words, config.experience.pieces, config.segments)
-    rows = [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
-    return rows + [builder.task([seed], new) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)]
+    return episode_rows(parts, [*sound, *other, *near], replay) + [
+        builder.task([seed], new) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)
+    ]
+
+
+def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuffer) -> list[ExperienceRow]:
+    """Whole episodes as training rows, with the memories that would be retrieved for each step."""
+    experience = parts.config.experience
+    shown = shown_memories(episodes, consulted(replay, parts.config), parts.family.domain, k=experience.k)
+    builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
+    return [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
 
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:

@@ -14,7 +14,8 @@ from dreamgym import layout
 from dreamgym.agent import Agent, demonstration
 from dreamgym.envs import corridor, webshop
 from dreamgym.errors import UsageError
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories, task_pairs, with_other_goals
+from dreamgym.experience.coverage import with_other_goals
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories, task_pairs
 from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
