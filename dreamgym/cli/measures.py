@@ -36,8 +36,9 @@ def fidelity(
     bound = audit["with_guard"]["bound"]
     forced = _held_out(run, held_out)
     if as_json:
-        errors = {name: bound[name] for name in ("reward_error", "transition_error")}
-        print(json.dumps({kind: _measures(audit[kind]) for kind in KINDS} | errors | {"bound": bound} | forced))
+        from dreamgym.recipes.fidelity import audited
+
+        print(json.dumps(audited(audit) | forced))
         return
     table(
         "Dreams replayed in the real environment",
@@ -72,14 +73,3 @@ def _held_out(run: Any, n: int | None) -> dict[str, Any]:
 
     found = recipe.latest(run) if n is None else recipe.held_out(run, n)
     return found or {"held_out": None, "lookup_baseline": None}
-
-
-def _measures(found: dict[str, Any]) -> dict[str, Any]:
-    """The audit of one kind under the names that programs read."""
-    return {
-        **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
-        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
-        "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
-        "consistency_ratio": found["consistency"],
-        "first_divergence_step": found["first_divergence"],
-    }

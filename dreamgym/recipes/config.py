@@ -72,6 +72,15 @@ class AlgorithmBlock(Config):
         return {"name": named["name"], **plugins.make("train.algos", **named).config.model_dump()}
 
 
+class RefreshBlock(Config):
+    """How an experience model learns from real episodes that were probed (co-evolution)."""
+
+    training: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
+    """Of the probed episodes and as many tokens of the logs, so that nothing is forgotten."""
+    other_goals: float = Field(default=0.5, ge=0, le=1)
+    """Share of probed episodes that are copied under another instruction."""
+
+
 class RLBlock(Config):
     """One call of the loop."""
 
@@ -92,7 +101,10 @@ class RLBlock(Config):
     probe_tasks: int = Field(default=48, ge=1)
     max_gap: float = 0.15
     """Dream success minus real success beyond which the gap counts as open."""
-    on_gap: Literal["warn", "stop", "rollback"] = "rollback"
+    on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
+    """What an open gap does. Two in a row stop the loop, or stop it and bring back the last good policy. Refresh, at once: the experience
+    model is fitted to the real episodes that were probed, they join the replay buffer, and the same policy goes on in the new dream."""
+    refresh: RefreshBlock = RefreshBlock()
 
     @field_validator("group_size")
     @classmethod

@@ -79,6 +79,23 @@ def held_out_episodes(family: Family, n: int, *, seed: int) -> list[Trajectory]:
     return collect(family, n - half, seed=seed, split=SPLIT) + collect(family, half, seed=seed + 1, mix=best, split=SPLIT)
 
 
+def audited(audit: dict[str, Any]) -> dict[str, Any]:
+    """The audit of a run, paired replay with the guard and without, under the names that programs read."""
+    bound = audit["with_guard"]["bound"]
+    errors = {name: bound[name] for name in ("reward_error", "transition_error")}
+    return {kind: _replayed(audit[kind]) for kind in ("with_guard", "without_guard")} | errors | {"bound": bound}
+
+
+def _replayed(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
+        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
+        "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
+        "consistency_ratio": found["consistency"],
+        "first_divergence_step": found["first_divergence"],
+    }
+
+
 def _existing(family: Family, logs: Sequence[Trajectory]) -> set[str]:
     """The parts of every page in the logs and, where the family can list its world, of everything there."""
     pages = {t.next_state.text for trajectory in logs for t in trajectory.transitions}

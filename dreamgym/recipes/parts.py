@@ -69,10 +69,10 @@ class Parts:
         """The replay buffer of a loop, seeded with the logs when it is new."""
         return open_replay(self.path / "replay" / f"{name}.sqlite", self.logs)
 
-    def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None) -> tuple[DreamBatch, ExperienceModel]:
-        """The trained experience model as an environment."""
+    def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
+        """The trained experience model as an environment. Dreams carry its version."""
         engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
-        engine.version = 1
+        engine.version = version
         watch = Guard(self.family.domain, guard or self.config.guard)
         memory = consulted(replay, self.config)
         model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
