@@ -12,13 +12,14 @@ from typing import Literal
 from pydantic import Field
 
 from dreamgym.config import Config
+from dreamgym.errors import UsageError
 from dreamgym.experience.dreaming import guarded, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
-from dreamgym.types import Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
+from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
 
 
 class ExperienceConfig(Config):
@@ -31,6 +32,9 @@ class ExperienceConfig(Config):
     reasoning: bool = True
     history: int = Field(default=16, ge=0)
     """Steps that stay in context; past them the window slides, in training as at inference."""
+    max_context: int | None = Field(default=None, ge=64)
+    """Tokens of prompt and answer together; None: as many as the engine takes. What does not fit is left out, oldest steps first, then
+    memories, and counted; a state is never cut."""
     max_answer_tokens: int = 160
     temperature: float = 0.0
     """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""
@@ -61,7 +65,7 @@ class ExperienceModel:
         """The first observation of each task, dreamed. An empty text means that none could be read."""
         prompts = {task.instruction: [self.words[TASK], *self.words.encode(task.instruction), self.words[STATE]] for task in tasks}
         completions = self.llm.generate([Request(prompt, self._sampling(0.0)) for prompt in prompts.values()])
-        texts = {name: c.text if c.finish == "stop" else "" for name, c in zip(prompts, completions, strict=True)}
+        texts = {name: self._first(completion) for name, completion in zip(prompts, completions, strict=True)}
         return [Observation(texts[task.instruction]) for task in tasks]
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
@@ -100,8 +104,27 @@ class ExperienceModel:
         ]
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
-        asked = Step(_open(query), self._briefs(found))
-        return prompt(self.words, query.task.instruction, self._past(query), query.state.text, asked, self.config.pieces)
+        """What the model reads, without what does not fit. UsageError when the state alone does not."""
+        past, shown = self._past(query), self._briefs(found)
+        limit = self.config.max_context or getattr(self.llm, "max_context", None)
+        while True:
+            asked = Step(_open(query), shown)
+            ids = prompt(self.words, query.task.instruction, past, query.state.text, asked, self.config.pieces)
+            if limit is None or len(ids) + self.config.max_answer_tokens <= limit:
+                return ids
+            past = past[max(0, len(past) - self.config.history) :]
+            if past and self.config.history:
+                past = past[1:]
+                self.counts["history_left_out"] += 1
+            elif shown:
+                shown = shown[:-1]  # the least similar
+                self.counts["memories_left_out"] += 1
+            else:
+                raise UsageError(
+                    f"The state and action of task '{query.task.id}' take {len(ids)} tokens: with max_answer_tokens="
+                    f"{self.config.max_answer_tokens} that is more than the context of {limit}. A state is never cut: use a model with "
+                    "a longer context, or a state mapping that says less."
+                )
 
     def _past(self, query: Query) -> list[Step]:
         """The history with the memories that were shown. What was dreamed stands as it was written; what is real stands as it was."""
@@ -109,6 +132,13 @@ class ExperienceModel:
         if len(kept) < len(query.history):
             return [Step(transition) for transition in query.history]
         return [own if given.verdict else Step(given, own.memories) for own, given in zip(kept, query.history, strict=True)]
+
+    def _first(self, completion: Completion) -> str:
+        """A dreamed first state: whole and of text alone, else "", counted."""
+        ids = completion.ids[:-1]
+        sound = completion.finish == "stop" and completion.text.strip() and not set(ids) & set(self.words.ids.values())
+        self.counts["start_clean" if sound else "start_unreadable"] += 1
+        return completion.text if sound else ""
 
     def _briefs(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
         return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
