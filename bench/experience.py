@@ -26,14 +26,14 @@ from dreamgym.runlog import RunDir
 MEASURES = ("state_exact_valid", "state_exact_invalid", "false_success", "false_failure", "invented_items")
 HIGHER_IS_BETTER = ("state_exact_valid", "state_exact_invalid")
 TOY: dict[str, Any] = {
-    "env": {"name": "corridor", "options": {"length": 6}},
-    "logs": {"trajectories": 240, "task_pairs": 0},
+    "env": {"name": "corridor", "options": {"length": 5}},
+    "logs": {"trajectories": 120, "task_pairs": 0},
     "model": {"size": "100k", "vocab_size": 360},
     "experience": {"max_answer_tokens": 96},
-    "experience_training": {"epochs": 5.0, "lr": 5e-3, "batch_tokens": 2048},
-    "warm": {"epochs": 3.0, "lr": 2e-3, "batch_tokens": 2048},
-    "dream": {"iterations": 6, "tasks_per_iter": 8, "group_size": 6, "train_tasks": 60, "probe_every": 0, "learner": {"lr": 1e-3}},
-    "eval": {"paired": 128},
+    "experience_training": {"epochs": 6.0, "lr": 5e-3, "batch_tokens": 2048},
+    "warm": {"epochs": 4.0, "lr": 2e-3, "batch_tokens": 2048},
+    "dream": {"iterations": 4, "tasks_per_iter": 8, "group_size": 4, "train_tasks": 60, "probe_every": 0, "learner": {"lr": 1e-3}},
+    "eval": {"paired": 96},
 }
 
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, help="where the models are kept, so that an interrupted run goes on (default: a temporary folder)"
     )
-    parser.add_argument("--held-out", type=int, help="held-out episodes (default: 120; with --full: 1600)")
+    parser.add_argument("--held-out", type=int, help="held-out episodes (default: 60; with --full: 1600)")
     parser.add_argument("--seeds", type=int, help="seeds of every row (default: 1; with --full: 3)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +125,7 @@ def main() -> None:
             quickstart.budget_config("default") if options.full else build(RunConfig, TOY),
             options.work or Path(folder),
             full=options.full,
-            held_out=options.held_out or (1600 if options.full else 120),
+            held_out=options.held_out or (1600 if options.full else 60),
             seeds=options.seeds or (3 if options.full else 1),
         )
     show(found)

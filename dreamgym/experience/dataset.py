@@ -49,7 +49,7 @@ class RowBuilder:
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
         """A whole trajectory; `memories[t]` are the briefs shown with step t. A step past the window is a row of its own, as asked."""
         steps = [Step(transition, shown) for transition, shown in zip(trajectory.transitions, memories, strict=True)]
-        instruction, size = trajectory.task.instruction, self.pieces.history + 1
+        instruction, size = self.pieces.about(trajectory.task), self.pieces.history + 1
         slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
         return [self._window(instruction, steps[:size]), *slid]
 
@@ -68,7 +68,7 @@ class RowBuilder:
         return row
 
     def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:
-        """A task variation: from seed instructions to another instruction like them (Eq. 6)."""
+        """A task variation: from seed tasks, as `Pieces.about` has them, to another instruction like them (Eq. 6)."""
         row = ExperienceRow([], [], [])
         self._add(row, variation(self.words, seeds), "")
         self._add(row, [*self.words.encode(new), self.words[END]], "task")
@@ -113,8 +113,8 @@ def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajecto
     )
 
 
-def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of alike but different instructions, for M_task: the second shares most of the first's words."""
+def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[Task, Task]]:
+    """Pairs of tasks with alike but different instructions, for M_task: the second shares most of the first's words."""
     rng = random.Random(f"task-pairs/{seed}")
     words = [frozenset(task.instruction.split()) for task in tasks]
     pairs = []
@@ -123,5 +123,5 @@ def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[str, str]
         others = [j for j in rng.sample(range(len(tasks)), min(60, len(tasks))) if tasks[j].instruction != tasks[i].instruction]
         if others:
             best = max(others, key=lambda j: len(words[i] & words[j]) / len(words[i] | words[j]))
-            pairs.append((tasks[i].instruction, tasks[best].instruction))
+            pairs.append((tasks[i], tasks[best]))
     return pairs

@@ -32,6 +32,8 @@ class ExperienceConfig(Config):
     reasoning: bool = True
     history: int = Field(default=16, ge=0)
     """Steps that stay in context; past them the window slides, in training as at inference."""
+    named: bool = False
+    """Tell the model the environment's name before the instruction: for one model of several environments (`recipes.universal`)."""
     max_context: int | None = Field(default=None, ge=64)
     """Tokens of prompt and answer together; None: as many as the engine takes. What does not fit is left out, oldest steps first, then
     memories, and counted; a state is never cut."""
@@ -44,7 +46,7 @@ class ExperienceConfig(Config):
 
     @property
     def pieces(self) -> Pieces:
-        return Pieces(reasoning=self.reasoning, history=self.history)
+        return Pieces(reasoning=self.reasoning, history=self.history, named=self.named)
 
 
 class ExperienceModel:
@@ -63,7 +65,8 @@ class ExperienceModel:
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """The first observation of each task, dreamed. An empty text means that none could be read."""
-        prompts = {task.instruction: [self.words[TASK], *self.words.encode(task.instruction), self.words[STATE]] for task in tasks}
+        about = {self.config.pieces.about(task): task.instruction for task in tasks}
+        prompts = {instruction: [self.words[TASK], *self.words.encode(text), self.words[STATE]] for text, instruction in about.items()}
         completions = self.llm.generate([Request(prompt, self._sampling(0.0)) for prompt in prompts.values()])
         texts = {name: self._first(completion) for name, completion in zip(prompts, completions, strict=True)}
         return [Observation(texts[task.instruction]) for task in tasks]
@@ -84,7 +87,10 @@ class ExperienceModel:
         """A new instruction per seed task, in the manner of the tasks the model was trained on (Eq. 6). May be malformed."""
         sampling = self._sampling(self.config.vary_temperature)
         completions = self.llm.generate(
-            [Request(variation(self.words, [task.instruction]), sampling, (self.seed, seed, i)) for i, task in enumerate(seeds)]
+            [
+                Request(variation(self.words, [self.config.pieces.about(task)]), sampling, (self.seed, seed, i))
+                for i, task in enumerate(seeds)
+            ]
         )
         return [completion.text if completion.finish == "stop" else "" for completion in completions]
 
@@ -109,7 +115,7 @@ class ExperienceModel:
         limit = self.config.max_context or getattr(self.llm, "max_context", None)
         while True:
             asked = Step(_open(query), shown)
-            ids = prompt(self.words, query.task.instruction, past, query.state.text, asked, self.config.pieces)
+            ids = prompt(self.words, self.config.pieces.about(query.task), past, query.state.text, asked, self.config.pieces)
             if limit is None or len(ids) + self.config.max_answer_tokens <= limit:
                 return ids
             past = past[max(0, len(past) - self.config.history) :]

@@ -101,12 +101,19 @@ def consulted(replay: ReplayBuffer, config: RunConfig) -> Memories:
 
 def learn_tokenizer(logs: Sequence[Trajectory], domain: Domain, vocab_size: int) -> Any:
     """A tokenizer of the texts in the logs, which keeps the domain's atoms whole."""
-    texts = [trajectory.task.instruction for trajectory in logs]
-    for trajectory in logs:
-        for t in trajectory.transitions:
+    return shared_tokenizer([(logs, domain)], vocab_size)
+
+
+def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], Domain]], vocab_size: int) -> Any:
+    """One tokenizer of the logs of several environments, which keeps the atoms of all of them whole."""
+    texts = []
+    for logs, domain in sources:
+        texts += [trajectory.task.instruction for trajectory in logs]
+        for t in (transition for trajectory in logs for transition in trajectory.transitions):
             view = domain.view(t.state)
             texts += [t.state.text, t.action, view.text, view.refer(t.action), t.reasoning, t.next_state.text]
-    return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=domain.atoms)
+    atoms = list(dict.fromkeys(atom for _, domain in sources for atom in domain.atoms))
+    return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=atoms)
 
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
@@ -126,7 +133,7 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
         sound = with_invalid_actions(sound, domain, config.logs.invalid_actions, config.seed)
     builder = RowBuilder(parts.words, config.experience.pieces, config.segments)
     return episode_rows(parts, [*sound, *other, *near], replay) + [
-        builder.task([seed], new) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)
+        builder.task([builder.pieces.about(seed)], new.instruction) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)
     ]
 
 

@@ -535,8 +535,8 @@ def test_the_same_episode_under_another_instruction_fails_and_says_why():
 def test_task_pairs_are_alike_and_different():
     tasks = FAMILIES["webshop"].tasks("train", 60)
     pairs = task_pairs(tasks, 50, seed=0)
-    assert len(pairs) == 50 and all(a != b for a, b in pairs)
-    assert all(set(a.split()) & set(b.split()) for a, b in pairs)
+    assert len(pairs) == 50 and all(a.instruction != b.instruction for a, b in pairs)
+    assert all(set(a.instruction.split()) & set(b.instruction.split()) for a, b in pairs)
     assert task_pairs(tasks[:1], 5, seed=0) == []
 
 
