@@ -46,7 +46,7 @@ def with_near_goals(trajectories: Sequence[Trajectory], domain: Domain, share: f
     """
     rng = random.Random(f"near-goals/{seed}")
     after = _followers([trajectory.task.instruction for trajectory in trajectories])
-    copies = []
+    copies: list[Trajectory] = []
     for trajectory in trajectories:
         if rng.random() >= share or not trajectory.transitions[-1].terminated:
             continue

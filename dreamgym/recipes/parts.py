@@ -12,12 +12,13 @@ from dreamgym import layout, plugins
 from dreamgym.agent import Agent, demonstration
 from dreamgym.envs._pool import EnvPool
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
-from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs
+from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
+from dreamgym.logs.scripted import collect
 from dreamgym.protocols import Domain, Family
 from dreamgym.protocols import ReplayBuffer as Memories
 from dreamgym.recipes.config import Ablation, RunConfig
@@ -82,6 +83,12 @@ class Parts:
 def make_family(config: RunConfig) -> Family:
     """The environment family of a run."""
     return plugins.make("envs", config.env.name, **config.env.options)
+
+
+def offline(family: Family, config: RunConfig) -> list[Trajectory]:
+    """The offline trajectories of a run: as many as are asked for, or as hold so many transitions."""
+    logs = collect(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix)
+    return up_to(logs, config.logs.transitions) if config.logs.transitions else logs
 
 
 def open_replay(path: Path | None, logs: Sequence[Trajectory]) -> ReplayBuffer:

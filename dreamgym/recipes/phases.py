@@ -18,12 +18,10 @@ from dreamgym.evals.bound import measure
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.replayed import Fidelity, replay, summarise
 from dreamgym.evals.success import evaluate, success
-from dreamgym.experience.dataset import up_to
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.llm import tiny
-from dreamgym.logs.scripted import collect as collect_logs
 from dreamgym.loop import train
 from dreamgym.plugins import make
 from dreamgym.progress import progress
@@ -43,8 +41,7 @@ def gather(run: RunDir, config: RunConfig) -> Parts:
     """Offline trajectories, and the tokenizer of their texts."""
     family = build.make_family(config)
     if not run.done("logs"):
-        logs = collect_logs(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix)
-        logs = up_to(logs, config.logs.transitions) if config.logs.transitions else logs
+        logs = build.offline(family, config)
         run.episodes("logs", logs)
         steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
         if not wins:

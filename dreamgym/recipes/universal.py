@@ -52,9 +52,9 @@ def train(config: RunConfig, envs: Sequence[EnvBlock], path: Path) -> dict[str, 
         families = [build.make_family(one) for one in configs]
         for env, family, one in zip(envs, families, configs, strict=True):
             if not run.done(f"logs-{env.name}"):
-                logs = phases.collect_logs(family, one.logs.trajectories, seed=one.seed, mix=one.logs.mix)
-                run.episodes(f"logs-{env.name}", logs)
-                run.mark(f"logs-{env.name}", {"transitions": sum(len(episode.turns) for episode in logs)})
+                fresh = build.offline(family, one)
+                run.episodes(f"logs-{env.name}", fresh)
+                run.mark(f"logs-{env.name}", {"transitions": sum(len(episode.turns) for episode in fresh)})
         logs = [run.read_episodes(f"logs-{env.name}") for env in envs]
         place = path / "checkpoints" / "tokenizer"
         if not run.done("tokenizer"):
