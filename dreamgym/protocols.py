@@ -163,6 +163,20 @@ class Domain(Protocol):
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None: ...
 
 
+@runtime_checkable
+class SortsActions(Protocol):
+    """A Domain that says of what kind an action is, for measures by kind."""
+
+    def kind(self, observation: Observation, action: Action) -> str: ...
+
+
+@runtime_checkable
+class Stocked(Protocol):
+    """A Family that can list what its world holds, for measures that ask whether a dreamed thing exists. For them alone."""
+
+    def inventory(self) -> Iterable[Observation]: ...
+
+
 class Family(Protocol):
     """What `make(**config)` of an environment plug-in returns: everything a run needs of one kind of environment."""
 

@@ -6,12 +6,12 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dreamgym.cli import envs, hosts, replay, training
-from dreamgym.cli._show import AUDIT, Json, Run, rate, show, table
+from dreamgym.cli import envs, hosts, measures, replay, training
+from dreamgym.cli._show import Json, Run, show, table
 from dreamgym.errors import DreamGymError
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -64,49 +64,6 @@ def summary(run: Run, as_json: Json = False) -> None:
 
 
 @app.command()
-def fidelity(run: Run, as_json: Json = False) -> None:
-    """How far the run's dreams may be trusted: paired replay under the trained policy, with the guard and without."""
-    from dreamgym.errors import RunDirError
-    from dreamgym.runlog import RunDir
-
-    folder = RunDir.view(run)
-    if not folder.done("audit") and folder.summary():
-        raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired is 0. Give a run that practised in a dream.")
-    if not folder.done("audit"):
-        raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
-    audit = folder.data("audit")
-    if "bound" not in audit["with_guard"]:
-        raise RunDirError(f"The audit of '{run}' was made by an older version, without bounds. Make the run anew in another directory.")
-    kinds = ("with_guard", "without_guard")
-    bound = audit["with_guard"]["bound"]
-    if as_json:
-        errors = {name: bound[name] for name in ("reward_error", "transition_error")}
-        print(json.dumps({kind: _measures(audit[kind]) for kind in kinds} | errors | {"bound": bound}))
-        return
-    table(
-        "Dreams replayed in the real environment",
-        ["", "with guard", "without guard"],
-        [[name.replace("_", " "), *(rate(audit[kind][name]) for kind in kinds)] for name in AUDIT],
-    )
-    print(
-        f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper end of the share of episodes that part).\n"
-        f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
-        + (", which says nothing about success in [0, 1]." if "theorem" in bound["vacuous"] else ".")
-    )
-
-
-def _measures(found: dict[str, Any]) -> dict[str, Any]:
-    """The audit of one kind under the names that programs read."""
-    return {
-        **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
-        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
-        "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
-        "consistency_ratio": found["consistency"],
-        "first_divergence_step": found["first_divergence"],
-    }
-
-
-@app.command()
 def play(
     run: Run,
     instruction: Annotated[str | None, typer.Option(help="What to ask for; without it, a training task.")] = None,
@@ -129,6 +86,7 @@ def doctor(as_json: Json = False) -> None:
         table("dreamgym doctor", ["what", "found"], [[name, str(value)] for name, value in found.items()])
 
 
+app.command()(measures.fidelity)
 app.command()(training.train)
 app.command()(training.compare)
 app.command(name="eval")(training.evaluate)

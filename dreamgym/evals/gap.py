@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamgym.evals.replayed import Fidelity, replay, summarise
+from dreamgym.evals.replayed import Fidelity, compare, summarise, twins
 from dreamgym.evals.success import Rate, success
 from dreamgym.protocols import BatchEnv, Env, Family, Policy
 from dreamgym.rollout import rollout
@@ -24,6 +24,7 @@ class Gap:
     real: Rate
     paired: Fidelity
     real_steps: int
+    episodes: tuple[Trajectory, ...] = ()  # every real episode it took: fresh ones, and dreamed ones relived
 
     @property
     def gap(self) -> float | None:
@@ -57,10 +58,12 @@ class GapMeter:
         known = [t for t in dreamed if t.task.source == "real" and t.error is None]
         chosen = known[:: max(1, len(known) // n)][:n]
         fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.family.max_steps, name=f"probe/{seed}")
-        replays = replay(chosen, self._env, self.family.domain)
-        steps = sum(len(t.turns) for t in fresh) + sum(r.steps for r in replays)
+        pairs = twins(chosen, self._env, self.family.domain)
+        episodes = (*fresh, *(real for _, real in pairs))
+        steps = sum(len(t.turns) for t in episodes)
         self.real_steps += steps
-        return Gap(success(chosen), success(fresh), summarise(replays), steps)
+        paired = summarise([compare(dream, real) for dream, real in pairs])
+        return Gap(success(chosen), success(fresh), paired, steps, episodes)
 
     def _env(self) -> Env:
         return self.family.env()

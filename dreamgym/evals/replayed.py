@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dreamgym.evals.success import Rate, wilson
 from dreamgym.protocols import Domain, Env
-from dreamgym.types import Trajectory
+from dreamgym.types import Trajectory, Transition, Turn
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,13 @@ class Fidelity:
 
 def replay(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[Replay]:
     """Execute each dreamed episode's actions in the real environment. Episodes of invented tasks cannot be, and are left out."""
+    return [compare(episode, real) for episode, real in twins(episodes, make_env, domain)]
+
+
+def twins(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[tuple[Trajectory, Trajectory]]:
+    """Each episode that can be relived, with its real twin."""
     env = make_env()
-    return [_replay(episode, env, domain) for episode in episodes if env.accepts(episode.task) and episode.error is None]
+    return [(episode, relive(episode, env, domain)) for episode in episodes if env.accepts(episode.task) and episode.error is None]
 
 
 def summarise(replays: Sequence[Replay]) -> Fidelity:
@@ -82,34 +87,46 @@ def summarise(replays: Sequence[Replay]) -> Fidelity:
     )
 
 
-def _replay(episode: Trajectory, env: Env, domain: Domain) -> Replay:
-    before = domain.abstract(env.reset(episode.task))
-    steps, agreeing, diverged, parted = 0, 0, False, False
-    reward, terminated, reward_error = 0.0, False, 0.0
-    counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
+def relive(episode: Trajectory, env: Env, domain: Domain) -> Trajectory:
+    """What really follows the actions of an episode, until they or the real episode end: a real episode of the same task."""
+    state = domain.abstract(env.reset(episode.task))
+    turns: list[Turn] = []
     for transition in episode.transitions:
         raw, reward, terminated = env.step(transition.action)
         after = domain.abstract(raw)
-        steps += 1
-        if not diverged:
-            exact = after == transition.next_state
-            moved = after != before or terminated
-            counts[moved][0] += exact
-            counts[moved][1] += 1
-            agreeing, diverged = agreeing + exact, not exact
-            reward_error += abs(transition.reward - reward)
-            parted = parted or diverged or transition.reward != reward or transition.terminated != terminated
-        before = after
+        turns.append(Turn(Transition(state, transition.action, after, reward, terminated)))
+        state = after
         if terminated:
+            break
+    last = turns[-1].transition
+    success = last.terminated and last.reward >= 1.0
+    return Trajectory(
+        f"{episode.id}/relived", episode.task, "real", tuple(turns), success, truncated=not last.terminated, behaviour=episode.behaviour
+    )
+
+
+def compare(episode: Trajectory, real: Trajectory) -> Replay:
+    """A dreamed episode beside its real twin, as `relive` makes it."""
+    agreeing, diverged, parted, reward_error = 0, False, False, 0.0
+    counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
+    for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
+        exact = true.next_state == dreamed.next_state
+        moved = true.next_state != true.state or true.terminated
+        counts[moved][0] += exact
+        counts[moved][1] += 1
+        agreeing, diverged = agreeing + exact, not exact
+        reward_error += abs(dreamed.reward - true.reward)
+        parted = parted or diverged or dreamed.reward != true.reward or dreamed.terminated != true.terminated
+        if diverged:
             break
     last = episode.transitions[-1]
     claim = float(last.info.get("raw_reward", last.reward))
     return Replay(
         dreamed_success=episode.success,
-        real_success=terminated and reward >= 1.0,
+        real_success=real.success,
         ended=last.terminated,
         agreeing_steps=agreeing,
-        steps=steps,
+        steps=len(real.turns),
         diverged=diverged,
         unguarded_success=last.terminated and claim >= 1.0,
         parted=parted,

@@ -36,6 +36,14 @@ def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Rate:
     return Rate(p, max(0.0, centre - half), min(1.0, centre + half), n)
 
 
+def difference(one: Rate, other: Rate) -> tuple[float, float, float]:
+    """one - other, with its 95 % interval (Newcombe 1998, method 10: from the two Wilson intervals)."""
+    value = one.value - other.value
+    low = value - math.hypot(one.value - one.low, other.high - other.value)
+    high = value + math.hypot(one.high - one.value, other.value - other.low)
+    return value, low, high
+
+
 def success(trajectories: Sequence[Trajectory]) -> Rate:
     """Share of successful episodes among those that did not fail technically."""
     counted = [t for t in trajectories if t.error is None]

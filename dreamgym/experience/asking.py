@@ -71,13 +71,17 @@ def ask(
     name: str = "answer",
     seeds: Sequence[tuple[int, ...]] | None = None,
     note: Note[T] | None = None,
+    again: bool = True,
 ) -> list[Reply[T]]:
-    """One reply per conversation, in order. `read(i, text)` gives the value or raises BadReply; `properties` are the JSON object's."""
+    """One reply per conversation, in order. `read(i, text)` gives the value or raises BadReply; `properties` are the JSON object's.
+
+    Without `again`, what cannot be read is not asked for once more.
+    """
     asking = _Asking(chat, read, how, response_format(how.format, name, properties), seeds, note)
     talks = {i: list(talk) for i, talk in enumerate(conversations)}
     found = asking.round(1, talks)
-    again = {i: [*talks[i], *_correction(reply)] for i, reply in found.items() if reply.kind == "unreadable"}
-    found |= {i: reply for i, reply in asking.round(2, again).items() if reply.kind != "unaffordable"}
+    unread = {i: [*talks[i], *_correction(reply)] for i, reply in found.items() if again and reply.kind == "unreadable"}
+    found |= {i: reply for i, reply in asking.round(2, unread).items() if reply.kind != "unaffordable"}
     if asking.last_error is not None and all(reply.kind == "failed" for reply in found.values()):
         raise asking.last_error
     return [found[i] for i in range(len(talks))]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dreamgym.config import Config
+from dreamgym.errors import UsageError
+from dreamgym.experience.coverage import RELABELLED
 from dreamgym.experience.prompts import Pieces, Step, answer, opening, question, variation
 from dreamgym.layout import END, Vocabulary
 from dreamgym.protocols import Domain, ReplayBuffer
-from dreamgym.types import Task, Trajectory, Transition
-
-RELABELLED = "/as/"  # in the id of a copy, between the trajectory it was made from and its other task
+from dreamgym.types import Task, Trajectory
 
 
 class SegmentWeights(Config):
@@ -49,7 +49,7 @@ class RowBuilder:
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
         """A whole trajectory; `memories[t]` are the briefs shown with step t. A step past the window is a row of its own, as asked."""
         steps = [Step(transition, shown) for transition, shown in zip(trajectory.transitions, memories, strict=True)]
-        instruction, size = trajectory.task.instruction, self.pieces.history + 1
+        instruction, size = self.pieces.about(trajectory.task), self.pieces.history + 1
         slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
         return [self._window(instruction, steps[:size]), *slid]
 
@@ -68,7 +68,7 @@ class RowBuilder:
         return row
 
     def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:
-        """A task variation: from seed instructions to another instruction like them (Eq. 6)."""
+        """A task variation: from seed tasks, as `Pieces.about` has them, to another instruction like them (Eq. 6)."""
         row = ExperienceRow([], [], [])
         self._add(row, variation(self.words, seeds), "")
         self._add(row, [*self.words.encode(new), self.words[END]], "task")
@@ -98,39 +98,23 @@ def shown_memories(trajectories: Sequence[Trajectory], replay: ReplayBuffer, dom
     return shown
 
 
-def with_other_goals(
-    trajectories: Sequence[Trajectory], domain: Domain, tasks: Sequence[Task], share: float, seed: int
-) -> list[Trajectory]:
-    """Coverage: the same episodes under another instruction, where the purchase that was right is now wrong.
+def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajectory]:
+    """The first whole trajectories that hold at least so many transitions: the sizes of the paper's Figure 5, each within the next.
 
-    Reward 0 unless the Domain's text check says that the other instruction happens to be met too (then the copy is dropped).
+    UsageError when all of them together hold fewer.
     """
-    rng = random.Random(f"other-goals/{seed}")
-    copies = []
-    for trajectory in trajectories:
-        last = trajectory.transitions[-1]
-        if rng.random() >= share or not last.terminated:
-            continue
-        task = rng.choice(tasks)
-        claim = replace(last, reward=1.0)
-        if domain.check(task.instruction, trajectory.transitions[:-1], claim).passed:
-            continue
-        copies.append(_relabelled(trajectory, task, domain))
-    return copies
+    total = 0
+    for i, trajectory in enumerate(trajectories):
+        total += len(trajectory.turns)
+        if total >= transitions:
+            return list(trajectories[: i + 1])
+    raise UsageError(
+        f"The logs hold {total} transitions, and logs.transitions = {transitions} of them are wanted. Raise logs.trajectories."
+    )
 
 
-def _relabelled(trajectory: Trajectory, task: Task, domain: Domain) -> Trajectory:
-    turns = []
-    past: list[Transition] = []
-    for turn in trajectory.turns:
-        bare = replace(turn.transition, reward=0.0, reasoning="")
-        turns.append(replace(turn, transition=replace(bare, reasoning=domain.explain(task, past, bare))))
-        past.append(turns[-1].transition)
-    return replace(trajectory, id=f"{trajectory.id}{RELABELLED}{task.id}", task=task, turns=tuple(turns), success=False)
-
-
-def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of alike but different instructions, for M_task: the second shares most of the first's words."""
+def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[Task, Task]]:
+    """Pairs of tasks with alike but different instructions, for M_task: the second shares most of the first's words."""
     rng = random.Random(f"task-pairs/{seed}")
     words = [frozenset(task.instruction.split()) for task in tasks]
     pairs = []
@@ -139,5 +123,5 @@ def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[str, str]
         others = [j for j in rng.sample(range(len(tasks)), min(60, len(tasks))) if tasks[j].instruction != tasks[i].instruction]
         if others:
             best = max(others, key=lambda j: len(words[i] & words[j]) / len(words[i] | words[j]))
-            pairs.append((tasks[i].instruction, tasks[best].instruction))
+            pairs.append((tasks[i], tasks[best]))
     return pairs

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
 from dreamgym.config import Config
+from dreamgym.errors import UsageError
 from dreamgym.experience.dreaming import guarded, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
-from dreamgym.types import Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
+from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
 
 
 class ExperienceConfig(Config):
@@ -25,9 +27,16 @@ class ExperienceConfig(Config):
 
     k: int = Field(default=1, ge=0)
     """Retrieved memories per step; 0 is the ablation without replay."""
+    retrieval: Literal["similar", "shuffled"] = "similar"
+    """Shuffled is the control: as many memories, of the same buffer, that have nothing to do with the step."""
     reasoning: bool = True
     history: int = Field(default=16, ge=0)
     """Steps that stay in context; past them the window slides, in training as at inference."""
+    named: bool = False
+    """Tell the model the environment's name before the instruction: for one model of several environments (`recipes.universal`)."""
+    max_context: int | None = Field(default=None, ge=64)
+    """Tokens of prompt and answer together; None: as many as the engine takes. What does not fit is left out, oldest steps first, then
+    memories, and counted; a state is never cut."""
     max_answer_tokens: int = 160
     temperature: float = 0.0
     """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""
@@ -37,7 +46,7 @@ class ExperienceConfig(Config):
 
     @property
     def pieces(self) -> Pieces:
-        return Pieces(reasoning=self.reasoning, history=self.history)
+        return Pieces(reasoning=self.reasoning, history=self.history, named=self.named)
 
 
 class ExperienceModel:
@@ -56,9 +65,10 @@ class ExperienceModel:
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """The first observation of each task, dreamed. An empty text means that none could be read."""
-        prompts = {task.instruction: [self.words[TASK], *self.words.encode(task.instruction), self.words[STATE]] for task in tasks}
+        about = {self.config.pieces.about(task): task.instruction for task in tasks}
+        prompts = {instruction: [self.words[TASK], *self.words.encode(text), self.words[STATE]] for text, instruction in about.items()}
         completions = self.llm.generate([Request(prompt, self._sampling(0.0)) for prompt in prompts.values()])
-        texts = {name: c.text if c.finish == "stop" else "" for name, c in zip(prompts, completions, strict=True)}
+        texts = {name: self._first(completion) for name, completion in zip(prompts, completions, strict=True)}
         return [Observation(texts[task.instruction]) for task in tasks]
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
@@ -77,7 +87,10 @@ class ExperienceModel:
         """A new instruction per seed task, in the manner of the tasks the model was trained on (Eq. 6). May be malformed."""
         sampling = self._sampling(self.config.vary_temperature)
         completions = self.llm.generate(
-            [Request(variation(self.words, [task.instruction]), sampling, (self.seed, seed, i)) for i, task in enumerate(seeds)]
+            [
+                Request(variation(self.words, [self.config.pieces.about(task)]), sampling, (self.seed, seed, i))
+                for i, task in enumerate(seeds)
+            ]
         )
         return [completion.text if completion.finish == "stop" else "" for completion in completions]
 
@@ -97,11 +110,41 @@ class ExperienceModel:
         ]
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
-        asked = Step(_open(query), self._briefs(found))
-        past = self._steps.get(query.key[:2], [])
-        if len(past) != len(query.history):
-            past = [Step(transition) for transition in query.history]
-        return prompt(self.words, query.task.instruction, past, query.state.text, asked, self.config.pieces)
+        """What the model reads, without what does not fit. UsageError when the state alone does not."""
+        past, shown = self._past(query), self._briefs(found)
+        limit = self.config.max_context or getattr(self.llm, "max_context", None)
+        while True:
+            asked = Step(_open(query), shown)
+            ids = prompt(self.words, self.config.pieces.about(query.task), past, query.state.text, asked, self.config.pieces)
+            if limit is None or len(ids) + self.config.max_answer_tokens <= limit:
+                return ids
+            past = past[max(0, len(past) - self.config.history) :]
+            if past and self.config.history:
+                past = past[1:]
+                self.counts["history_left_out"] += 1
+            elif shown:
+                shown = shown[:-1]  # the least similar
+                self.counts["memories_left_out"] += 1
+            else:
+                raise UsageError(
+                    f"The state and action of task '{query.task.id}' take {len(ids)} tokens: with max_answer_tokens="
+                    f"{self.config.max_answer_tokens} that is more than the context of {limit}. A state is never cut: use a model with "
+                    "a longer context, or a state mapping that says less."
+                )
+
+    def _past(self, query: Query) -> list[Step]:
+        """The history with the memories that were shown. What was dreamed stands as it was written; what is real stands as it was."""
+        kept = self._steps.get(query.key[:2], [])[: len(query.history)]
+        if len(kept) < len(query.history):
+            return [Step(transition) for transition in query.history]
+        return [own if given.verdict else Step(given, own.memories) for own, given in zip(kept, query.history, strict=True)]
+
+    def _first(self, completion: Completion) -> str:
+        """A dreamed first state: whole and of text alone, else "", counted."""
+        ids = completion.ids[:-1]
+        sound = completion.finish == "stop" and completion.text.strip() and not set(ids) & set(self.words.ids.values())
+        self.counts["start_clean" if sound else "start_unreadable"] += 1
+        return completion.text if sound else ""
 
     def _briefs(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
         return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
@@ -122,8 +165,8 @@ class ExperienceModel:
             if len(query.key) < 3:
                 continue
             past = self._steps.setdefault(query.key[:2], [])
-            if len(past) == len(query.history):
-                past.append(Step(_closed(query, prediction), self._briefs(found.get(i, []))))
+            if len(past) >= len(query.history):  # a step that is asked about again takes the place of what was dreamed there
+                past[len(query.history) :] = [Step(_closed(query, prediction), self._briefs(found.get(i, [])))]
 
 
 def _open(query: Query) -> Transition:

@@ -1,6 +1,6 @@
 """The one layout of the experience model, in training and at inference (Eq. 4 and 5, arXiv:2511.03773).
 
-    <|task|> instruction <|state|> s0 <|end|>
+    <|task|> instruction <|state|> s0 <|end|>              (or: <|task|> environment: instruction)
     <|act|> a0 <|memory|> d1 <|memory|> d2 <|think|> reasoning <|next|> s1 <|reward|> 0 go <|end|>
     <|act|> a1 ...
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.layout import ACT, END, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
-from dreamgym.types import Transition
+from dreamgym.types import Task, Transition
 
 GO, STOP = "go", "stop"
 
@@ -34,6 +34,11 @@ class Pieces:
 
     reasoning: bool = True
     history: int = 16  # steps of history that stay in context; 0 is the ablation without history
+    named: bool = False  # the environment's name before the instruction, for a model of several environments
+
+    def about(self, task: Task) -> str:
+        """What stands behind `<|task|>`."""
+        return f"{task.env}: {task.instruction}" if self.named else task.instruction
 
 
 def opening(words: Vocabulary, instruction: str, state: str) -> list[int]:

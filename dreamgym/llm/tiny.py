@@ -37,6 +37,7 @@ _PIECES = r" ?[\p{L}\p{M}]+\p{N}+| ?[\p{L}\p{M}]+|\p{N}{1,3}|\s(?![^\s\p{L}\p{M}
 _ADDED_SPACE = r"(?:\A|(?<=[\[(\n])|(?<=\p{L}[-/])) "
 
 SIZES: dict[str, dict[str, int]] = {
+    "100k": {"layers": 2, "width": 64, "heads": 2, "kv_heads": 1, "mlp": 128},  # for toys
     # One key-value head: decoding reads the cache of every token, and four query heads on one key halve what two would read.
     "1m": {"layers": 4, "width": 128, "heads": 4, "kv_heads": 1, "mlp": 384},
     "4m": {"layers": 6, "width": 224, "heads": 7, "kv_heads": 1, "mlp": 640},

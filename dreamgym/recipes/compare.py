@@ -115,7 +115,7 @@ def train_ablation(directory: RunDir, shared: Parts, config: CompareConfig, name
     if directory.done(f"eval-{policy}"):
         return
     say(f"  {config.ablated} without {name}")
-    reduced, block = shared.without(name), parts.block_without(config.block(config.ablated), name)
+    reduced, block = shared.without(name), config.block(config.ablated).without(name)
     fitting.train_experience(directory, reduced)
     practise(directory, reduced, policy, start="warm", block=block, world="dream")
     judge_policies(directory, shared, [policy])

@@ -18,8 +18,10 @@ from dreamgym.train.dpo import DPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
 
-Ablation = Literal["curriculum", "replay", "reasoning"]
-"""What is taken away: task generation and variance sampling, retrieved memories, or the reasoning trace (the paper's Table 2)."""
+Ablation = Literal["curriculum", "task_generation", "replay", "shuffled", "reasoning", "history", "guard"]
+"""What is taken away. As in the paper's Table 2 and Figure 4: variance sampling and task generation, task generation alone, retrieved
+memories, the reasoning trace, history. And two controls: memories that were drawn at random, and no guard."""
+UNGUARDED = GuardConfig(admissibility=False, grounding=False, mask_disputed=False)
 
 World = Literal["dream", "real", "mixed"]
 """Where a loop collects: in the experience model, in the real environment, or some groups in each."""
@@ -39,6 +41,14 @@ class LogsBlock(Config):
     """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted behaviours are played."""
     trajectories: int = 5000
     """Scripted episodes; files are read whole."""
+    transitions: int | None = Field(default=None, ge=1)
+    """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
+    mix: dict[str, float] = Field(default_factory=dict)
+    """Shares of the scripted behaviours; empty: those of the environment family."""
+    invalid_actions: float = Field(default=0.0, ge=0, le=1)
+    """Share of logged steps before which the experience model also sees an action that the state does not admit."""
+    near_goals: float = Field(default=0.0, ge=0, le=1)
+    """Share of finished episodes copied under an instruction that differs in one word, so that the outcome flips."""
     other_goals: float = 0.3
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
     task_pairs: int = 1000
@@ -70,6 +80,15 @@ class AlgorithmBlock(Config):
         return {"name": named["name"], **plugins.make("train.algos", **named).config.model_dump()}
 
 
+class RefreshBlock(Config):
+    """How an experience model learns from real episodes that were probed (co-evolution)."""
+
+    training: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
+    """Of the probed episodes and as many tokens of the logs, so that nothing is forgotten."""
+    other_goals: float = Field(default=0.5, ge=0, le=1)
+    """Share of probed episodes that are copied under another instruction."""
+
+
 class RLBlock(Config):
     """One call of the loop."""
 
@@ -98,7 +117,17 @@ class RLBlock(Config):
     probe_tasks: int = Field(default=48, ge=1)
     max_gap: float = 0.15
     """Dream success minus real success beyond which the gap counts as open."""
-    on_gap: Literal["warn", "stop", "rollback"] = "rollback"
+    on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
+    """What an open gap does. Two in a row stop the loop, or stop it and bring back the last good policy. Refresh, at once: the experience
+    model is fitted to the real episodes that were probed, they join the replay buffer, and the same policy goes on in the new dream."""
+    refresh: RefreshBlock = RefreshBlock()
+
+    def without(self, ablation: Ablation) -> RLBlock:
+        """The same loop without task generation, or without any choosing of tasks; other ablations leave it as it is."""
+        uniform = {"strategy": "uniform"} if ablation == "curriculum" else {}
+        if ablation not in ("curriculum", "task_generation"):
+            return self
+        return self.model_copy(update={"curriculum": self.curriculum.model_copy(update={"synthetic_share": 0.0, **uniform})})
 
     @field_validator("group_size")
     @classmethod
@@ -147,6 +176,20 @@ class SharedConfig(Config):
     guard: GuardConfig = GuardConfig()
     warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
     eval: EvalBlock = EvalBlock()
+
+    def without(self, ablation: Ablation) -> Self:
+        """The same settings without one part of the experience model or without its guard; `RLBlock.without` is for what a loop chooses."""
+        changes: dict[str, dict[str, Any]] = {
+            "replay": {"k": 0},
+            "shuffled": {"retrieval": "shuffled"},
+            "reasoning": {"reasoning": False},
+            "history": {"history": 0},
+        }
+        if ablation == "guard":
+            return self.model_copy(update={"guard": UNGUARDED})
+        if ablation not in changes:
+            return self
+        return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})
 
 
 class BaselineConfig(SharedConfig):

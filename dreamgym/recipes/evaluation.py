@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
     block = parts.config.eval
     tasks = parts.family.tasks("train", block.paired, seed=build.TRAIN_SEED)
     agent = parts.agent(parts.load(name))
+    parts = replace(parts, experience=run.data(name).get("dreams_with", parts.experience))
     guards = {"with_guard": parts.config.guard, "without_guard": GuardConfig(admissibility=False, grounding=False)}
     found: dict[str, Any] = {}
     for kind, guard in guards.items():

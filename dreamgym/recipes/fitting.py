@@ -15,9 +15,8 @@ from typing import Any
 from dreamgym.agent import demonstration
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
-from dreamgym.experience.dataset import with_other_goals
+from dreamgym.experience.coverage import with_other_goals
 from dreamgym.llm import tiny
-from dreamgym.logs.scripted import collect
 from dreamgym.progress import progress
 from dreamgym.protocols import Family
 from dreamgym.recipes import parts as build
@@ -35,7 +34,7 @@ def gather(run: RunDir, config: SharedConfig) -> Parts:
     """Offline trajectories, and the tokenizer of their texts."""
     family = build.make_family(config)
     if not run.done("logs"):
-        logs = read_logs(config.logs.files, family) if config.logs.files else collect(family, config.logs.trajectories, seed=config.seed)
+        logs = read_logs(config.logs.files, family) if config.logs.files else build.offline(family, config)
         run.episodes("logs", logs)
         steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
         if not wins:

@@ -14,15 +14,19 @@ from dreamgym.agent import Agent, demonstration
 from dreamgym.config import Config, dump, filled, resolve
 from dreamgym.envs._pool import EnvPool
 from dreamgym.errors import RunDirError
-from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, with_other_goals
+from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
+from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
+from dreamgym.logs.scripted import collect
 from dreamgym.protocols import Domain, Family
-from dreamgym.recipes.config import Ablation, RLBlock, SharedConfig
+from dreamgym.protocols import ReplayBuffer as Memories
+from dreamgym.recipes.config import Ablation, SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.shuffled import Shuffled
 from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
@@ -42,12 +46,9 @@ class Parts:
     experience: str = "experience"  # the checkpoint that dreams
 
     def without(self, ablation: Ablation) -> Parts:
-        """The parts of an ablation: its own experience model, where other settings change what that reads or writes."""
-        if ablation == "curriculum":
-            return self
-        changes: dict[str, Any] = {"k": 0} if ablation == "replay" else {"reasoning": False}
-        experience = self.config.experience.model_copy(update=changes)
-        return replace(self, config=self.config.model_copy(update={"experience": experience}), experience=f"experience-no-{ablation}")
+        """The parts of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
+        own = "experience" if ablation in ("curriculum", "task_generation", "guard") else f"experience-no-{ablation}"
+        return replace(self, config=self.config.without(ablation), experience=own)
 
     def checkpoint(self, name: str) -> Path:
         """Where the model of that name lies."""
@@ -73,21 +74,14 @@ class Parts:
         """The replay buffer of a loop, seeded with the logs when it is new."""
         return open_replay(self.path / "replay" / f"{name}.sqlite", self.logs)
 
-    def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None) -> tuple[DreamBatch, ExperienceModel]:
-        """The trained experience model as an environment."""
+    def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
+        """The trained experience model as an environment. Dreams carry its version."""
         engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
-        engine.version = 1
+        engine.version = version
         watch = Guard(self.family.domain, guard or self.config.guard)
-        model = ExperienceModel(engine, self.words, replay, watch, self.config.experience, seed=self.config.seed)
+        memory = consulted(replay, self.config)
+        model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
         return DreamBatch(model, self.family.domain, horizon=self.family.max_steps), model
-
-
-def block_without(block: RLBlock, ablation: Ablation) -> RLBlock:
-    """The loop of an ablation: without the curriculum, tasks are drawn alike and none is invented."""
-    if ablation != "curriculum":
-        return block
-    uniform = block.curriculum.model_copy(update={"strategy": "uniform", "synthetic_share": 0.0})
-    return block.model_copy(update={"curriculum": uniform})
 
 
 def open_run(path: Path, config: Config) -> RunDir:
@@ -126,6 +120,12 @@ def make_family(config: SharedConfig) -> Family:
     return plugins.make("envs", config.env.name, **config.env.options)
 
 
+def offline(family: Family, config: SharedConfig) -> list[Trajectory]:
+    """Scripted offline trajectories: as many as are asked for, or as hold so many transitions."""
+    logs = collect(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix)
+    return up_to(logs, config.logs.transitions) if config.logs.transitions else logs
+
+
 def open_replay(path: Path | None, logs: Sequence[Trajectory]) -> ReplayBuffer:
     """A replay buffer over the default encoder, seeded with real trajectories when it is empty."""
     if path is not None:
@@ -136,14 +136,26 @@ def open_replay(path: Path | None, logs: Sequence[Trajectory]) -> ReplayBuffer:
     return buffer
 
 
+def consulted(replay: ReplayBuffer, config: SharedConfig) -> Memories:
+    """The buffer as the experience model searches it: as it is, or in disorder, which is the control of retrieval."""
+    return Shuffled(replay, seed=config.seed) if config.experience.retrieval == "shuffled" else replay
+
+
 def learn_tokenizer(logs: Sequence[Trajectory], domain: Domain, vocab_size: int) -> Any:
     """A tokenizer of the texts in the logs, which keeps the domain's atoms whole."""
-    texts = [trajectory.task.instruction for trajectory in logs]
-    for trajectory in logs:
-        for t in trajectory.transitions:
+    return shared_tokenizer([(logs, domain)], vocab_size)
+
+
+def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], Domain]], vocab_size: int) -> Any:
+    """One tokenizer of the logs of several environments, which keeps the atoms of all of them whole."""
+    texts = []
+    for logs, domain in sources:
+        texts += [trajectory.task.instruction for trajectory in logs]
+        for t in (transition for trajectory in logs for transition in trajectory.transitions):
             view = domain.view(t.state)
             texts += [t.state.text, t.action, view.text, view.refer(t.action), t.reasoning, t.next_state.text]
-    return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=domain.atoms)
+    atoms = list(dict.fromkeys(atom for _, domain in sources for atom in domain.atoms))
+    return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=atoms)
 
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
@@ -157,11 +169,22 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
     config, domain = parts.config, parts.family.domain
     tasks = list({t.task.instruction: t.task for t in parts.logs}.values())
     sound = [trajectory for trajectory in parts.logs if trajectory.turns and trajectory.error is None]
-    episodes = sound + with_other_goals(sound, domain, tasks, config.logs.other_goals, config.seed)
-    shown = shown_memories(episodes, replay, domain, k=config.experience.k)
+    other = with_other_goals(sound, domain, tasks, config.logs.other_goals, config.seed)
+    near = with_near_goals(sound, domain, config.logs.near_goals, config.seed)
+    if config.logs.invalid_actions:
+        sound = with_invalid_actions(sound, domain, config.logs.invalid_actions, config.seed)
     builder = RowBuilder(parts.words, config.experience.pieces, config.segments)
-    rows = [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
-    return rows + [builder.task([seed], new) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)]
+    return episode_rows(parts, [*sound, *other, *near], replay) + [
+        builder.task([builder.pieces.about(seed)], new.instruction) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)
+    ]
+
+
+def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuffer) -> list[ExperienceRow]:
+    """Whole episodes as training rows, with the memories that would be retrieved for each step."""
+    experience = parts.config.experience
+    shown = shown_memories(episodes, consulted(replay, parts.config), parts.family.domain, k=experience.k)
+    builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
+    return [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
 
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from dreamgym.plugins import make
 from dreamgym.progress import progress
 from dreamgym.protocols import BatchEnv, Curriculum
 from dreamgym.recipes import parts as build
+from dreamgym.recipes import refresh
 from dreamgym.recipes.config import RLBlock, World
 from dreamgym.recipes.parts import Parts
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout
-from dreamgym.runlog import RunDir
+from dreamgym.runlog import RunDir, trajectory_from_json, trajectory_to_json
 from dreamgym.train import checkpoint
 from dreamgym.train.learner import Learner
 from dreamgym.types import Task, Trajectory
@@ -50,8 +53,10 @@ class Practice:
         self.replay = parts.replay(name)
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
+        self.probed: list[Trajectory] = []  # real episodes, kept for refreshes of the experience model
+        self.refreshes = 0
         if world != "real":
-            self.dream, self.experience = parts.dream(self.replay)
+            self._enter_dream()
         self.real = parts.real()
         self.meter = GapMeter(parts.family, parts.real())
         self.model = parts.load(start)
@@ -68,6 +73,15 @@ class Practice:
         self.longest = 0  # real steps of the iteration that took most
         self.refills = 0  # of the present iteration
         self._resume()
+
+    @property
+    def dreams_with(self) -> str:
+        """The checkpoint of the experience model as it is now."""
+        return refresh.version_name(self.parts.experience, self.name, self.refreshes)
+
+    def _enter_dream(self) -> None:
+        """Dream with the current version of the experience model."""
+        self.dream, self.experience = replace(self.parts, experience=self.dreams_with).dream(self.replay, version=1 + self.refreshes)
 
     def run_loop(self) -> None:
         """Iterate to the end of the block, or until a budget is spent or the gap opens."""
@@ -95,12 +109,14 @@ class Practice:
             "probe_steps": self.used["probe"],
             "seconds": self.seconds,
             "stopped": self.stopped,
+            "refreshes": self.refreshes,
+            "dreams_with": self.dreams_with,
             "curriculum": dict(self.curriculum.counts),
             "replay": self.replay.stats(),
         }
 
     def _curriculum(self) -> TaskCurriculum:
-        family, block, judged, experience = self.parts.family, self.block, self.parts.config.eval, self.experience
+        family, block, judged = self.parts.family, self.block, self.parts.config.eval
         config = block.curriculum if self.dream else block.curriculum.model_copy(update={"synthetic_share": 0.0})
         held_out = family.tasks("dev", judged.dev_tasks, seed=build.DEV_SEED) + family.tasks("test", judged.tasks, seed=build.TEST_SEED)
         pages = {m.next_state: m for m in self.replay.memories(env=family.name) if m.source != "dream"}
@@ -108,11 +124,15 @@ class Practice:
             family.tasks("train", block.train_tasks, seed=build.TRAIN_SEED),
             config,
             domain=family.domain,
-            vary=(lambda seeds, i: experience.vary(seeds, seed=i)) if experience else None,
+            vary=self._vary if self.dream else None,
             memories=lambda: pages.values(),
             forbidden=[task.instruction for task in held_out],
             seed=self.seed,
         )
+
+    def _vary(self, seeds: Sequence[Task], i: int) -> list[str]:
+        assert self.experience is not None
+        return self.experience.vary(seeds, seed=i)
 
     def _observer(self) -> Curriculum:
         """The curriculum as the loop knows it."""
@@ -205,6 +225,11 @@ class Practice:
         self.used["probe"] += gap.real_steps
         if gap.gap is None:  # every dreamed episode failed, or was of an invented task: nothing was learnt about the gap
             return gap.metrics()
+        if self.block.on_gap == "refresh":
+            self.probed += refresh.explained(gap.episodes, self.parts.family.domain)
+            if gap.gap > self.block.max_gap:
+                self._refresh()
+            return gap.metrics() | {"refreshes": float(self.refreshes)}
         self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
         good = f"{self.name}-good"
         if self.open_gaps == 0:
@@ -216,6 +241,16 @@ class Practice:
                 self.model.load_state_dict(self.parts.load(good if found else self.start).state_dict())
                 self.stopped += f", rolled back to the {'last good policy' if found else 'policy it started from'}"
         return gap.metrics()
+
+    def _refresh(self) -> None:
+        """The next version of the experience model, fitted to what was probed; the dream goes on with it, and remembers it."""
+        new = refresh.version_name(self.parts.experience, self.name, self.refreshes + 1)
+        refresh.refit(replace(self.parts, experience=self.dreams_with), self.probed, self.block.refresh, new)
+        known = {memory.trajectory for memory in self.replay.memories(source="real")}
+        self.replay.add([episode for episode in self.probed if episode.id not in known])
+        self.refreshes += 1
+        self.run.episodes(f"{self.name}-probed", self.probed, completions=False)
+        self._enter_dream()
 
     def _spent(self) -> str:
         if self._limited and self.used["real"] + self.longest > self._limited:
@@ -249,6 +284,8 @@ class Practice:
             "open_gaps": self.open_gaps,
             "stopped": self.stopped,
             "refused": self.replay.refused,
+            "refreshes": self.refreshes,
+            "probed": json.dumps([trajectory_to_json(episode, completions=False) for episode in self.probed]),
         }
         checkpoint.save(self._path, state)
 
@@ -265,6 +302,10 @@ class Practice:
         self.used |= {"real": 0 if self.dream else state["used"]["train"], **state["used"]}
         self.open_gaps, self.stopped, self.replay.refused = state["open_gaps"], state["stopped"], state["refused"]
         self.longest = state["longest"]
+        self.probed = [trajectory_from_json(record) for record in json.loads(state.get("probed", "[]"))]
+        if state.get("refreshes"):
+            self.refreshes = state["refreshes"]
+            self._enter_dream()
 
 
 def had_gradient(run: RunDir, name: str) -> bool:

@@ -74,7 +74,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         audit(run, shared, "dream")
         for ablation in config.ablations:
             say(f"   ablation: the dream without {ablation}, from the same warm start at the same budget")
-            reduced, block = shared.without(ablation), parts.block_without(config.dream, ablation)
+            reduced, block = shared.without(ablation), config.dream.without(ablation)
             fitting.train_experience(run, reduced)
             practise(run, reduced, f"dream-no-{ablation}", start="warm", block=block, world="dream")
             judge_policies(run, shared, [f"dream-no-{ablation}"])

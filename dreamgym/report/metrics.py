@@ -79,6 +79,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "probe_real_low": Metric("share", "lower bound of its 95 % interval", "-"),
         "probe_real_high": Metric("share", "upper bound of its 95 % interval", "-"),
         "probe_dream_success": Metric("share", "success in the dream on the same tasks", "far above probe_real_success"),
+        "refreshes": Metric("versions", "times the experience model was fitted to probed episodes so far", "grows at every probe"),
     },
     "Practice, per iteration": {
         "success": Metric(

@@ -14,7 +14,8 @@ from dreamgym import layout
 from dreamgym.agent import Agent, demonstration
 from dreamgym.envs import corridor, webshop
 from dreamgym.errors import UsageError
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories, task_pairs, with_other_goals
+from dreamgym.experience.coverage import with_other_goals
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories, task_pairs
 from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
@@ -167,6 +168,59 @@ def test_a_first_state_is_asked_for_as_it_was_trained():
     assert [*llm.asked[0], *WORDS.encode(first.text), WORDS[END]] == opening(WORDS, task.instruction, first.text)
     assert len(llm.asked) == 1  # one task, one dream of its beginning
     assert model(Writer(lambda _: WORDS.encode("room 1"))).start([task], seed=0) == [Observation("")]  # it never came to an end
+
+
+def test_a_first_state_that_is_cut_off_empty_or_full_of_markers_is_counted_and_never_used():
+    task = CORRIDOR.tasks("train", 1)[0]
+    for said_, count in (
+        ([*WORDS.encode("room 1 of 4"), WORDS[END]], "start_clean"),
+        (WORDS.encode("room 1 of 4"), "start_unreadable"),
+        ([WORDS[END]], "start_unreadable"),
+        ([*WORDS.encode("room"), WORDS[REWARD], *WORDS.encode("1 stop"), WORDS[END]], "start_unreadable"),
+    ):
+        dream = model(Writer(lambda _, said_=said_: said_))
+        (first,) = dream.start([task], seed=0)
+        assert dream.counts == {count: 1} and bool(first.text) == (count == "start_clean")
+
+
+def test_what_does_not_fit_is_left_out_oldest_first_then_memories_and_counted_and_a_state_is_never_cut():
+    trajectory = max((CORRIDOR.behave(task, "random", seed=3) for task in CORRIDOR.tasks("train", 20)), key=lambda t: len(t.turns))
+    logs = [CORRIDOR.behave(task, "noisy", seed=1) for task in CORRIDOR.tasks("train", 9)]
+    t = len(trajectory.turns) - 1
+    last = trajectory.transitions[t]
+    query = Query(trajectory.task, trajectory.transitions[:t], last.state, last.action, key=(0, 0, t))
+
+    def asked(limit: int | None) -> tuple[list[int], dict[str, int]]:
+        llm = Writer(lambda _: text_of(WORDS, last, Pieces()))
+        dream = model(llm, logs=logs, k=2, max_answer_tokens=80, max_context=limit)
+        assert dream.predict([query])[0].next_state == last.next_state
+        return llm.asked[0], {name: n for name, n in dream.counts.items() if name.endswith("left_out")}
+
+    whole, counts = asked(None)
+    assert counts == {}
+    shorter, counts = asked(len(whole) + 80 - 1)
+    assert counts == {"history_left_out": 1} and len(shorter) < len(whole)
+    # the window began a step later, in the one layout
+    expected = Query(trajectory.task, trajectory.transitions[1:t], last.state, last.action)
+    llm = Writer(lambda _: text_of(WORDS, last, Pieces()))
+    model(llm, logs=logs, k=2, max_answer_tokens=80).predict([expected])
+    assert shorter == llm.asked[0]
+    bare = [*opening(WORDS, trajectory.task.instruction, last.state.text), WORDS[ACT], *WORDS.encode(last.action), WORDS[THINK]]
+    least, counts = asked(len(bare) + 80)
+    assert least == bare and counts == {"history_left_out": t, "memories_left_out": 2}
+    with pytest.raises(UsageError, match="A state is never cut"):
+        asked(len(bare) + 79)
+
+
+def test_an_answer_that_runs_out_of_tokens_within_its_state_is_a_counted_failure_and_no_shorter_state():
+    state = "room 2 of 4\n[left] [right] [open]"
+    whole = said("go right, so room 2.", state, "0 go")
+    for n in range(1, len(whole) + 1):
+        dream = model(Writer(lambda _: whole), k=0, max_answer_tokens=n)
+        (prediction,) = dream.predict([Query(TO_3, (), Observation("room 1 of 4\n[right] [open]"), "right", key=(0, 0, 0))])
+        assert prediction.next_state.text in (state, "room 1 of 4\n[right] [open]")
+        assert (prediction.next_state.text == state) == prediction.verdict.passed
+        assert dream.counts.total() == 1 and (dream.counts["unreadable"] == 1) != prediction.verdict.passed
 
 
 def test_the_loss_weighs_what_the_model_writes_and_nothing_else():
@@ -481,8 +535,8 @@ def test_the_same_episode_under_another_instruction_fails_and_says_why():
 def test_task_pairs_are_alike_and_different():
     tasks = FAMILIES["webshop"].tasks("train", 60)
     pairs = task_pairs(tasks, 50, seed=0)
-    assert len(pairs) == 50 and all(a != b for a, b in pairs)
-    assert all(set(a.split()) & set(b.split()) for a, b in pairs)
+    assert len(pairs) == 50 and all(a.instruction != b.instruction for a, b in pairs)
+    assert all(set(a.instruction.split()) & set(b.instruction.split()) for a, b in pairs)
     assert task_pairs(tasks[:1], 5, seed=0) == []
 
 

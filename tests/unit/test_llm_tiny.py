@@ -56,7 +56,7 @@ def test_the_same_seed_builds_the_same_weights_without_touching_the_global_strea
     first, second, other = (tiny.build(tokenizer, seed=seed).model.layers[0].mlp.up_proj.weight for seed in (1, 1, 2))
     assert torch.equal(first, second) and not torch.equal(first, other)
     assert torch.equal(before, torch.get_rng_state())
-    with pytest.raises(ConfigError, match="Known: 1m, 4m, 15m, 60m"):
+    with pytest.raises(ConfigError, match="Known: 100k, 1m, 4m, 15m, 60m"):
         tiny.build(tokenizer, "16m")
 
 

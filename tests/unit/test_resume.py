@@ -194,6 +194,45 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
     assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
 
 
+def refreshing(parts: Parts) -> Parts:
+    """A gap that is always open, and a short training that answers it."""
+    training = {"epochs": 1.0, "lr": 1e-3, "batch_tokens": 512, "bf16": False}
+    block = {"on_gap": "refresh", "max_gap": -2.0, "refresh": {"training": training}}
+    parts.config = build(RunConfig, {**SETTINGS, "dream": {**BLOCK, **block}})
+    return parts
+
+
+def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_loop_goes_on(prepared: Prepared):
+    run, parts = prepared("refreshed")
+    session = practise(run, refreshing(parts), world="dream")
+    assert (session.refreshes, session.iteration, session.stopped) == (2, 4, "")
+    assert session.experience.version == session.dream.version == 3 and session.result()["dreams_with"] == "experience-policy-2"
+    old, new = (parts.load(name).state_dict() for name in ("experience", "experience-policy-2"))
+    assert any(not torch.equal(value, new[name]) for name, value in old.items())
+    probed = session.probed
+    assert (
+        sum(len(episode.turns) for episode in probed) == session.used["probe"] == session.meter.real_steps > 0
+    )  # each real step is charged
+    assert all(t.reasoning for episode in probed for t in episode.transitions) and {e.source for e in probed} == {"real"}
+    with make.open_replay(run.path / "replay" / "policy.sqlite", []) as replay:
+        remembered = [m.trajectory for m in replay.memories(source="real")]
+    assert len(remembered) == session.used["probe"] and set(remembered) == {episode.id for episode in probed}
+    versions = {e.model_version for name in run.episode_names() if name.startswith("policy-0") for e in run.read_episodes(name)}
+    assert versions == {1, 2} and run.read_episodes("policy-probed")  # of iterations 0 and 3: each dream says which version dreamed it
+
+
+def test_a_practice_that_was_killed_after_a_refresh_ends_where_an_unbroken_one_does(prepared: Prepared):
+    run, parts = prepared("unbroken")
+    expected = practise(run, refreshing(parts), world="dream")
+    run, parts = prepared("broken")
+    practise(run, refreshing(parts), world="dream", kill_in=3)
+    resumed = practise(run, parts, world="dream")
+    assert_same(facts(expected), facts(resumed))
+    assert resumed.refreshes == expected.refreshes == 2 and [e.id for e in resumed.probed] == [e.id for e in expected.probed]
+    one, other = (session.parts.load("experience-policy-2").state_dict() for session in (expected, resumed))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
 def test_a_probe_without_a_sound_episode_neither_opens_the_gap_nor_vouches_for_the_policy(prepared: Prepared):
     run, parts = prepared("nothing")
     session = Practice(run, parts, "policy", start="warm", block=parts.config.dream, world="dream")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
-from dreamgym.envs.webshop import catalogue, goals, originals, products, replay, search, store
+from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, store
 from dreamgym.envs.webshop.behaviours import MIX, SHOPPERS, Memo
 from dreamgym.envs.webshop.domain import ShopDomain
 from dreamgym.envs.webshop.lucene import LuceneIndex
@@ -112,6 +112,18 @@ class WebShopFamily:
         if seed:
             random.Random(f"tasks/{split}/{seed}").shuffle(places)
         return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
+
+    def inventory(self) -> Iterator[Observation]:
+        """Every product as a line of results and as a page: for measures that ask whether a dreamed product exists."""
+        for product in self.products:
+            shown = (
+                pages.results("", 1, 1, [product], ()),
+                pages.item("", product, "", attributes=False),
+                pages.sub_page("", product, pages.SUB_PAGES[0]),
+                pages.sub_page("", product, pages.SUB_PAGES[1]),
+            )
+            for nodes in shown:
+                yield self.domain.abstract({"mode": "text_rich", "text": pages.rich(nodes)})
 
     def env(self) -> WebShop:
         """A fresh shop that shares the catalogue."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from dreamgym.envs.webshop import wording
-from dreamgym.envs.webshop.shop import parse
+from dreamgym.envs.webshop.actions import parse
 from dreamgym.envs.webshop.wording import Requirements
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
@@ -135,6 +135,18 @@ class ShopDomain:
         if name == "search":
             return bool(argument)
         return name == "click" and argument in elements(observation.text) and argument != "search"
+
+    def kind(self, observation: Observation, action: Action) -> str:
+        """search, open item, option, purchase, or other (the page's own buttons)."""
+        name, argument = parse(action)
+        if name == "search" and argument:
+            return "search"
+        if argument == "buy now":
+            return "purchase"
+        if argument in {asin for asin, _, _ in RESULT.findall(observation.text)}:
+            return "open item"
+        item = read_item(observation.text)
+        return "option" if item and any(argument in values for values in item.offered.values()) else "other"
 
     def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str:
         """The scripted teacher's reasoning trace: what the action meant, what it rests on, and what follows."""

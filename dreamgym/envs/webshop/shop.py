@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dreamgym.envs.webshop import pages
+from dreamgym.envs.webshop.actions import parse
 from dreamgym.envs.webshop.pages import ATTRIBUTES, BACK, BUY, NEXT, PREV, SUB_PAGES, Mode, Node
 from dreamgym.envs.webshop.products import Product
 from dreamgym.envs.webshop.reward import EXACT, Purchase, Scoring, reward
@@ -22,7 +22,6 @@ from dreamgym.envs.webshop.search import LIMIT
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Task
 
-ACTION = re.compile(r"(.+)\[(.+)\]")
 ADDRESS = "http://127.0.0.1:3000"
 PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
 """The original finds out where it is by looking for these in the address, keywords and options included, in this order."""
@@ -48,12 +47,6 @@ class Session:
     options: dict[str, str] = field(default_factory=dict)
     visited: set[str] = field(default_factory=set)
     purchase: Purchase | None = None
-
-
-def parse(action: Action) -> tuple[str, str | None]:
-    """`click[Buy Now]` -> ("click", "buy now"); greedy, so the last '[' splits; no match -> (the whole string, None)."""
-    match = ACTION.match(action)
-    return (match.group(1), match.group(2).lower()) if match else (action, None)
 
 
 class WebShop:

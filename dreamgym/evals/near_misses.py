@@ -1,0 +1,123 @@
+"""Actions that almost exist, labelled by the real environment: what a curious policy tries, and logs seldom hold.
+
+Three ways to miss: a name of the page with one letter or digit changed, an action that another page offers, and a right name in the wrong
+grammar. The scripted behaviours that make logs miss in other ways (`envs/webshop/behaviours.invalid`), and so does the augmentation of
+the training rows (`experience.dataset.with_invalid_actions`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dreamgym.protocols import Domain, Env
+from dreamgym.types import Action, Observation, Trajectory, Transition
+
+Way = Literal["letter", "elsewhere", "grammar"]
+WAYS: tuple[Way, ...] = ("letter", "elsewhere", "grammar")
+ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """An action at step `step` of `episode` after which reality stood still."""
+
+    episode: int
+    step: int
+    way: Way
+    action: Action
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Near misses, and how many tries the environment took for something else: they are dropped."""
+
+    misses: list[NearMiss]
+    took_effect: int  # the action did something after all
+    lost: int  # the episode could not be repeated up to that step
+
+
+def draw(episodes: Sequence[Trajectory], env: Env, domain: Domain, *, share: float, seed: int) -> Drawn:
+    """One near miss at about `share` of the steps of real episodes, each tried in the real environment after the steps before it."""
+    rng = random.Random(f"near-misses/{seed}")
+    spell = spelling(episodes)
+    offered = sorted({spell(name) for episode in episodes for t in episode.transitions for name in ELEMENT.findall(t.state.text)})
+    misses, counts = [], Counter[str]()
+    for i, episode in enumerate(episodes):
+        for step in range(len(episode.turns)):
+            if rng.random() >= share:
+                continue
+            state = episode.transitions[step].state
+            way = WAYS[rng.randrange(len(WAYS))]
+            action = domain.canonical(miss(state, episode.transitions[step].action, way, spell, offered, rng))
+            verdict = _tried(episode, step, action, env, domain)
+            counts[verdict] += 1
+            if verdict == "stood still":
+                misses.append(NearMiss(i, step, way, action))
+    return Drawn(misses, counts["took effect"], counts["lost"])
+
+
+def spelling(episodes: Sequence[Trajectory]) -> Callable[[str], Action]:
+    """How an element's name becomes an action here, as the logs show: `click[red]` where they click, `open` where they name it bare."""
+    heads: Counter[str] = Counter()
+    for episode in episodes:
+        for t in episode.transitions:
+            names = ELEMENT.findall(t.state.text)
+            head, bracket, rest = t.action.partition("[")
+            if t.action in names:
+                heads[""] += 1
+            elif bracket and rest.removesuffix("]") in names:
+                heads[head] += 1
+    usual = heads.most_common(1)[0][0] if heads else ""
+    return lambda name: f"{usual}[{name}]" if usual else name
+
+
+def miss(
+    state: Observation, taken: Action, way: Way, spell: Callable[[str], Action], offered: Sequence[Action], rng: random.Random
+) -> Action:
+    """An action that `state` does not offer, missed in one of three ways. `taken` stands in where the state lists no element."""
+    names = ELEMENT.findall(state.text)
+    here = {spell(name) for name in names}
+    absent = [action for action in offered if action not in here]
+    if way == "elsewhere" and absent:
+        return rng.choice(absent)
+    name = rng.choice(names) if names else taken
+    if way == "grammar":
+        head = spell("").partition("[")[0]
+        forms = [f"press[{name}]", f"{head}({name})", f"{head}[{name}", f"{name} {name}", f"do {head or 'it'}: {name}", f"{name}]"]
+        return rng.choice([form for form in forms if form not in here])
+    near = changed(name, rng)
+    return spell(near) if names else near
+
+
+def changed(name: str, rng: random.Random) -> str:
+    """The same text with one letter or digit replaced by another of its kind; with a letter behind it where it has neither."""
+    places = [i for i, sign in enumerate(name) if sign.isalnum()]
+    if not places:
+        return name + rng.choice(string.ascii_lowercase)
+    i = rng.choice(places)
+    kind = string.digits if name[i].isdigit() else string.ascii_lowercase
+    return name[:i] + rng.choice([sign for sign in kind if sign != name[i].lower()]) + name[i + 1 :]
+
+
+def stood_still(transition: Transition) -> bool:
+    """Whether an action did nothing in reality: no other state, no reward, no end."""
+    return transition.next_state == transition.state and not transition.terminated and not transition.reward
+
+
+def _tried(episode: Trajectory, step: int, action: Action, env: Env, domain: Domain) -> str:
+    state = domain.abstract(env.reset(episode.task))
+    for past in episode.transitions[:step]:
+        raw, _, terminated = env.step(past.action)
+        if terminated:
+            return "lost"
+        state = domain.abstract(raw)
+    if state != episode.transitions[step].state:
+        return "lost"
+    raw, reward, terminated = env.step(action)
+    return "stood still" if stood_still(Transition(state, action, domain.abstract(raw), reward, terminated)) else "took effect"

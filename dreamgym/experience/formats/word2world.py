@@ -1,0 +1,50 @@
+"""Word2World (arXiv:2512.18832): the episode as a chat, actions by the user, observations by the model.
+
+The system message is what the environment says before the first action (in WebShop its first page, instruction included; in ALFWorld and
+SciWorld the whole initial state). An observation that ends with ` [SUCCESS]` ends the episode with reward 1; no other end is ever
+announced, and no reasoning is written. Temperature 0, at most 512 tokens.
+
+Source: https://github.com/X1AOX1A/Word2World at 891b4e5, scripts/interact_with_world_model/run.py and scripts/collect_init_context/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dreamgym.experience.json_chat import BadReply, Message, unmarked
+from dreamgym.experience.parse import Answer
+from dreamgym.types import Observation, Query, Task
+
+SUCCESS = " [SUCCESS]"
+
+
+def first_page(task: Task, first: Observation) -> str:
+    """The system message, where nothing better is known: the task, and the first state."""
+    return f"{task.instruction}\n{first.text}"
+
+
+class Word2World:
+    """`context(task, first state)` writes the system message. The original stops at the mark wherever it stands; here it must be the end,
+    because an action may hold the same letters and be quoted."""
+
+    max_tokens, temperature = 512, 0.0
+
+    def __init__(self, context: Callable[[Task, Observation], str] = first_page) -> None:
+        self.context = context
+
+    def messages(self, query: Query) -> list[Message]:
+        """The chat up to the action whose outcome is asked for."""
+        first = query.history[0].state if query.history else query.state
+        talk = [{"role": "system", "content": unmarked(self.context(query.task, first))}]
+        for past in query.history:
+            talk += [{"role": "user", "content": unmarked(past.action)}, {"role": "assistant", "content": unmarked(past.next_state.text)}]
+        return [*talk, {"role": "user", "content": unmarked(query.action)}]
+
+    def read(self, query: Query, text: str) -> Answer:
+        """The observation, and whether it is the end."""
+        said = text.strip()
+        won = said.endswith(SUCCESS)
+        state = said.removesuffix(SUCCESS).rstrip()
+        if not state or state == SUCCESS.strip():
+            raise BadReply("the observation is empty")
+        return Answer("", state, float(won), won)

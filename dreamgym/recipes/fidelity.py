@@ -1,0 +1,106 @@
+"""Held-out fidelity of a run's experience model: teacher-forced predictions of real transitions that it has never seen, and near misses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import RunDirError
+from dreamgym.evals.fidelity import ask_about, forecast, known_parts, measure, watched
+from dreamgym.evals.lookup import Lookup
+from dreamgym.experience.guard import Guard
+from dreamgym.logs.scripted import collect
+from dreamgym.progress import progress
+from dreamgym.protocols import Family, Stocked
+from dreamgym.recipes import parts as build
+from dreamgym.recipes.config import UNGUARDED
+from dreamgym.recipes.parts import Parts, open_parts
+from dreamgym.runlog import RunDir, read_jsonl, write_atomic
+from dreamgym.types import Trajectory
+
+SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
+SPLIT = "dev"  # the test split stays unseen until a policy is judged
+MISSES = 0.5  # near misses per real step
+LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed thing may exist though it counts as invented
+
+
+def held_out(path: Path, n: int) -> dict[str, Any]:
+    """`measure_parts` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run."""
+    if not RunDir.view(path).done("experience"):
+        raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
+    kept = _file(path, n)
+    if not kept.exists():
+        write_atomic(kept, json.dumps(measure_parts(open_parts(path), n), allow_nan=False) + "\n")
+    return read_jsonl(kept)[0]
+
+
+def latest(path: Path) -> dict[str, Any] | None:
+    """What `held_out` measured with the most episodes so far; None when it never did."""
+    kept = sorted((path / "fidelity").glob("held-out-*.json"), key=lambda file: int(file.stem.rpartition("-")[2]))
+    return read_jsonl(kept[-1])[0] if kept else None
+
+
+def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
+    """The experience model of `parts` and an exact-match memory of its logs, on the same `n` held-out episodes, as plain values.
+
+    The model is asked once, with its guard off; what the guard makes of its answers is computed from them.
+    """
+    episodes = held_out_episodes(parts.family, n, seed=seed)
+    domain = parts.family.domain
+    questions, counts = ask_about(episodes, parts.family.env(), domain, misses=MISSES, seed=seed)
+    known = _existing(parts.family, parts.logs)
+    _, model = parts.dream(build.open_replay(None, parts.logs), UNGUARDED)
+    lookup = Lookup(parts.logs, domain)
+    with progress(2, "held-out transitions") as advance:
+        said = {"held_out": forecast(model, questions, forget=model.forget)}
+        advance(1)
+        said["lookup_baseline"] = forecast(lookup, questions)
+        advance(1)
+    found: dict[str, Any] = {}
+    for name, raw in said.items():
+        both = {"with_guard": watched(Guard(domain, parts.config.guard), questions, raw), "without_guard": raw}
+        found[name] = {kind: measure(questions, answers, known=known).to_json() for kind, answers in both.items()}
+    found["held_out"] = counts | {"split": SPLIT, "episodes_seed": seed} | found["held_out"]
+    found["lookup_baseline"] |= {"found": dict(lookup.counts)}
+    return found
+
+
+def held_out_episodes(family: Family, n: int, *, seed: int) -> list[Trajectory]:
+    """Fresh real episodes by the scripted behaviours on development tasks, which share no target with training tasks.
+
+    One half is of the family's usual mix and one of its best behaviours, so that there are terminals of both kinds.
+    """
+    half = n // 2
+    best = {"expert": 1.0} if "expert" in family.behaviours else None
+    return collect(family, n - half, seed=seed, split=SPLIT) + collect(family, half, seed=seed + 1, mix=best, split=SPLIT)
+
+
+def audited(audit: dict[str, Any]) -> dict[str, Any]:
+    """The audit of a run, paired replay with the guard and without, under the names that programs read."""
+    bound = audit["with_guard"]["bound"]
+    errors = {name: bound[name] for name in ("reward_error", "transition_error")}
+    return {kind: _replayed(audit[kind]) for kind in ("with_guard", "without_guard")} | errors | {"bound": bound}
+
+
+def _replayed(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
+        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
+        "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
+        "consistency_ratio": found["consistency"],
+        "first_divergence_step": found["first_divergence"],
+    }
+
+
+def _existing(family: Family, logs: Sequence[Trajectory]) -> set[str]:
+    """The parts of every page in the logs and, where the family can list its world, of everything there."""
+    pages = {t.next_state.text for trajectory in logs for t in trajectory.transitions}
+    listed = islice(family.inventory(), LISTED) if isinstance(family, Stocked) else ()
+    return known_parts([*pages, *(page.text for page in listed)])
+
+
+def _file(path: Path, n: int) -> Path:
+    return path / "fidelity" / f"held-out-{n}.json"
