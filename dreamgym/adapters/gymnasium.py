@@ -35,7 +35,8 @@ class Words(gymnasium.spaces.Text):
 class TextEnv(gymnasium.Env[str, str]):
     """One episode at a time. `reset` draws a task of the split by its seed, or takes the one whose id is `options["task"]`.
 
-    `tasks` is how many tasks of the split there are to draw from. `truncated` is the family's horizon. An action that the environment does not know changes nothing, as everywhere here.
+    `tasks` is how many tasks of the split there are to draw from. `truncated` is the family's horizon. An action
+    that the environment does not know changes nothing, as everywhere here.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # gymnasium warns without a rate
@@ -78,7 +79,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._over = terminated or truncated
         return self._text(), float(reward), terminated, truncated, self._info()
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """What the agent sees, in render mode "ansi"."""
         return self._text() if self.render_mode == "ansi" else None
 

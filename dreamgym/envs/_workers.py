@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -181,10 +182,8 @@ class _Worker:
         return self.receive(timeout_s)
 
     def send(self, request: tuple[Any, ...]) -> None:
-        try:
+        with suppress(OSError):  # it is dead, as `receive` will find
             self.line.send(request)
-        except OSError:
-            pass  # it is dead, as `receive` will find
 
     def receive(self, timeout_s: float | None) -> Any:
         """The answer; an exception that the environment raised; or a `_Dead`. Making the family may take longer than an answer."""

@@ -168,7 +168,7 @@ def _stocked(errand: Errand, scene: Scene, furniture: list[Thing], known: Lore, 
     """Objects put where they fit. The task's own lie anywhere but where they must go; None when there is no such place."""
     wanted = 2 if errand.kind == "pick_two_obj_and_place" else 1
     kinds = [errand.target] * wanted + ([LAMP] if errand.kind == "look_at_obj_in_light" else [])
-    movables = [thing for thing in scene.objects if thing not in FIXED]
+    movables = [thing for thing in scene.objects if thing not in FIXED and any(_belongs(thing, one.kind, known) for one in furniture)]
     others = [thing for thing in movables for _ in range(preset.copies if thing != errand.target else max(0, preset.copies - wanted))]
     kinds += rng.sample(others, min(len(others), max(0, rng.randint(*preset.objects) - len(kinds))))
     inside: dict[Thing, Thing] = {}
