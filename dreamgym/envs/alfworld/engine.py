@@ -26,7 +26,7 @@ from dreamgym.errors import UsageError
 EngineName = Literal["fast", "stock"]
 KEPT = 256
 """Games that stay translated; the one played longest ago is forgotten first."""
-MENUS = 2048
+MENUS = 128
 """Lists of admissible commands that a game remembers."""
 NOTHING = "Nothing happens."
 PLAIN = re.compile(r"[\w ,'-]+")
