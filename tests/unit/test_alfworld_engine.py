@@ -47,11 +47,13 @@ def house(*several: Game, name: engine.EngineName = "fast") -> House:
 
 
 def script(game: Game, steps: int, seed: int) -> list[str]:
-    """A random walk with nonsense in it, and what the planner would do after it."""
+    """A random walk, a verb as likely as another, with nonsense in it; and what the planner would do after it."""
     rng, episode = random.Random(f"{game.id}/{seed}"), engine.fast().start(game)
     actions = []
     for _ in range(steps):
-        actions.append(rng.choice(episode.moment.admissible) if rng.random() < 0.9 else rng.choice(NONSENSE))
+        verb = rng.choice(sorted({command.split()[0] for command in episode.moment.admissible}))
+        command = rng.choice([command for command in episode.moment.admissible if command.startswith(verb)])
+        actions.append(command if rng.random() < 0.9 else rng.choice(NONSENSE))
         if episode.step(actions[-1]).won:
             return actions
     return [*actions, *game.walkthrough]

@@ -28,6 +28,8 @@ KEPT = 256
 """Games that stay translated; the one played longest ago is forgotten first."""
 MENUS = 128
 """Lists of admissible commands that a game remembers."""
+LOGICS = 64
+"""Grammars that stay read: games share one unless the words of their goals mean something in it."""
 NOTHING = "Nothing happens."
 PLAIN = re.compile(r"[\w ,'-]+")
 """Goals that mean themselves in a grammar, so that games that differ in nothing else share one."""
@@ -95,7 +97,7 @@ class Loaded:
     """A game, translated and ready: everything that its episodes share."""
 
     def __init__(self, logic: Logic, task: Any, sas: bytes, goal: str, copies: Copies) -> None:
-        self.logic, self.sas, self.goal, self.copies = logic, _downward.compressed(sas), goal, copies
+        self.logic, self.sas, self.copies = logic, _downward.compressed(sas), copies
         self.parameters = _parameters(task)
         self.moving = {effect.literal.predicate for action in task.actions for effect in action.effects}
         facts = [*_initial(task), *self._reached()]
@@ -222,6 +224,8 @@ class FastEngine:
 
     def _logic(self, domain: str, grammar: str, task: Any) -> Logic:
         if (domain, grammar) not in self._logics:
+            if len(self._logics) >= LOGICS:
+                self._logics.clear()
             self._logics[domain, grammar] = _read_logic(domain, grammar, task)
         return self._logics[domain, grammar]
 
