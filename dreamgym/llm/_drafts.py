@@ -12,7 +12,7 @@ import numpy as np
 
 CONTEXTS = (8, 4, 2)  # how many last tokens must agree; the longest that is known decides
 KEPT = 1 << 18  # tokens remembered before the older half is forgotten
-PRICE = 0.3  # of the time of a pass without guesses: what a column of guesses adds, measured on CPUs with models of 1 to 4 M parameters
+PRICE = 0.45  # of the time of a pass without guesses: what a column of them adds, for models of 1 to 4 M parameters on a CPU
 TRIAL = 16  # passes after which guesses that did not seem worth their price are tried again
 INERTIA = 0.9
 

@@ -80,6 +80,7 @@ class FastRunner:
         slab = self.slab
         longest = max(p + m for p, m in zip(past, lengths, strict=True))
         in_blocks = self.dtype is not None and _llama.blocks(self.dtype, slab.device)
+        exact = torch.float32 if _llama.blocks(slab.dtype, slab.device) else slab.dtype  # torch's own attention is faster so on CPUs
         seen = torch.arange(longest if any(past) else 0, device=slab.device)
         visible = seen[None] <= seen[:, None]
 
@@ -97,7 +98,7 @@ class FastRunner:
                     start += m
                     continue
                 mask = visible[p : p + m, : p + m] if p and m > 1 else None
-                query = q[part].transpose(0, 1)[None].to(keys.dtype)
+                query, seen_keys, seen_values = (x.to(exact) for x in (q[part].transpose(0, 1)[None], seen_keys, seen_values))
                 mixed = F.scaled_dot_product_attention(
                     query, seen_keys, seen_values, attn_mask=mask, is_causal=p == 0 and m > 1, enable_gqa=True
                 )
@@ -111,23 +112,26 @@ class FastRunner:
         """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each."""
         slab, (n, t) = self.slab, ids.shape
         length = _rounded(int(positions.max()) + 1, slab.capacity)
+        # Products of bfloat16 with the transpose of a slice took six times as long as with all of it, which lies in one piece.
+        whole = _llama.blocks(slab.dtype, slab.device) and slab.capacity <= 4 * length
+        width = slab.capacity if whole else length
         k_heads, d = slab.kv_heads, slab.head_dim
         rows = torch.arange(n, device=slab.device)[:, None]
-        hidden_from = torch.arange(length, device=slab.device) > positions[..., None]
-        bias = torch.zeros((n, t, length), dtype=slab.dtype, device=slab.device).masked_fill_(hidden_from, float("-inf"))
+        hidden_from = torch.arange(width, device=slab.device) > positions[..., None]
+        bias = torch.zeros((n, t, width), dtype=slab.dtype, device=slab.device).masked_fill_(hidden_from, float("-inf"))
         if t > 1:
             bias = bias.repeat_interleave(self.weights.heads // k_heads, 1)
-        bias = bias.repeat_interleave(k_heads, 0)  # [n*K, T*G, L]; with one token [n*K, 1, L]
+        bias = bias.repeat_interleave(k_heads, 0)  # [n*K, T*G, width]; with one token [n*K, 1, width]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = slab.keys[layer], slab.values[layer]
             keys[rows, :, positions] = k.view(n, t, k_heads, d).to(slab.dtype)
             values[rows, :, positions] = v.view(n, t, k_heads, d).to(slab.dtype)
-            keys = keys[:n].view(n * k_heads, -1, d)[:, :length]
+            keys = keys[:n].view(n * k_heads, -1, d)[:, :width]
             values = values[:n].view(n * k_heads, -1, d)[:, :length]
             query = q.view(n, t, k_heads, -1, d).transpose(1, 2)  # query heads of one key head side by side: nothing is repeated
             scores = torch.baddbmm(bias, query.reshape(n * k_heads, -1, d).to(slab.dtype), keys.transpose(1, 2), alpha=d**-0.5)
-            mixed = torch.bmm(torch.softmax(scores, -1), values)
+            mixed = torch.bmm(torch.softmax(scores[..., :length], -1), values)
             return mixed.view(n, k_heads, t, -1, d).transpose(1, 2).reshape(n * t, -1, d)
 
         at = positions.flatten()

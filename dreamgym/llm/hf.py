@@ -55,8 +55,8 @@ class HFEngine(Tokenized, Queue):
         seed: int = 0,
     ) -> None:
         """`dtype` of the linear layers ("auto": bfloat16 where the processor computes in it, else the model's) and `cache_dtype` of keys
-        and values (None: the model's; a bfloat16 cache was slower than float32 on the CPUs we measured). At most `max_batch` requests
-        decode together; the others wait. `cache_bytes` bounds the cache. `seed` names the stream of requests that bring none of their own.
+        and values (None: that too; a learner that computes in bfloat16 attends in it). At most `max_batch` requests decode together; the
+        others wait. `cache_bytes` bounds the cache. `seed` names the stream of requests that bring none of their own.
 
         `speculate`: how many tokens a pass may guess ahead, from text that the engine has seen; 0 guesses none. Every token is still
         drawn from the model's own distribution at its own random number: answers stay the same but for the rounding of other shapes.
@@ -87,7 +87,10 @@ class HFEngine(Tokenized, Queue):
         fast = _llama.supports(model)
         if dtype == "auto":
             dtype = torch.bfloat16 if fast and _llama.computes_in_bfloat16(self.device) else None
-        cache = _dtype(cache_dtype) or (parameter.dtype if not fast or self.device.type != "cpu" else torch.float32)
+        kind = (_dtype(dtype) if fast else None) or parameter.dtype
+        if fast and self.device.type == "cpu" and kind == torch.float16:
+            kind = torch.float32  # in which CPUs multiply
+        cache = _dtype(cache_dtype) or kind
         self.slab = Slab(
             layers=config.num_hidden_layers,
             kv_heads=getattr(config, "num_key_value_heads", None) or heads,

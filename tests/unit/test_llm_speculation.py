@@ -187,7 +187,7 @@ def test_guesses_that_keep_failing_are_left_out_and_now_and_then_tried_again():
             drafts.score(guesses, np.zeros(10))
             tried += 1
     assert tried < 20
-    for _ in range(60):
+    for _ in range(160):
         if drafts.worth(guesses[:5]):
             drafts.score(guesses[:5], np.full(5, 4))
     assert drafts.worth(guesses[:5]) and not drafts.worth([([], 0)] * 3)
