@@ -42,10 +42,12 @@ class Script:
         """Let every `HFEngine` of this process say it."""
         sample = hf.sample
 
-        def forced(slots: Slots, logits: torch.Tensor, rows: np.ndarray, bias: Any = None) -> tuple[np.ndarray, np.ndarray]:
-            _, scores = sample(slots, logits, rows, bias)
+        def forced(
+            slots: Slots, logits: torch.Tensor, rows: np.ndarray, bias: Any, ahead: np.ndarray | int
+        ) -> tuple[np.ndarray, np.ndarray]:
+            _, scores = sample(slots, logits, rows, bias, ahead)
             wanted = [self.of(slots.work[row].request) for row in rows]
-            at = slots.made[rows].tolist()
+            at = (slots.made[rows] + ahead).tolist()
             return np.array([said[min(k, len(said) - 1)] for said, k in zip(wanted, at, strict=True)]), scores
 
         hf.sample = forced
