@@ -165,7 +165,7 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
             engine = HFEngine(model, words, dtype=dtype, max_batch=batch)
             engine.submit([Request([10] * mean_length, Sampling(64, temperature=0.0)) for _ in range(batch)])
             engine._advance()
-            ids, at = torch.full((batch,), 10), torch.full((batch,), mean_length)
+            ids, at = torch.full((batch, 1), 10), torch.full((batch, 1), mean_length)
             per_position[batch] = best(lambda e=engine, i=ids, a=at: e.runner.decode(i, a)) / batch
     seconds = prefilled * prefill / 4096 + work.tokens * min(per_position.values())
     fastest = min(per_position, key=lambda batch: per_position[batch])

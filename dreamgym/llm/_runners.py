@@ -1,7 +1,7 @@
 """How the engine runs a model over the slab: `FastRunner` for plain Llamas, `GenericRunner` for any dense transformers model.
 
-Both offer `prefill` (ragged suffixes of given rows) and `decode` (one token for each of the first n rows), and give logits in the
-last position only. Letters in shapes as in `_llama`; n rows, L the cache length in use, rounded up to 64.
+Both offer `prefill` (ragged suffixes of given rows), which gives logits in the last position only, and `decode` (as many tokens for each
+of the first n rows), which gives them everywhere. Letters in shapes as in `_llama`; n rows, L the cache length in use, rounded up to 64.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class FastRunner:
         slab = self.slab
         longest = max(p + m for p, m in zip(past, lengths, strict=True))
         in_blocks = self.dtype is not None and _llama.blocks(self.dtype, slab.device)
+        exact = torch.float32 if _llama.blocks(slab.dtype, slab.device) else slab.dtype  # torch's own attention is faster so on CPUs
         seen = torch.arange(longest if any(past) else 0, device=slab.device)
         visible = seen[None] <= seen[:, None]
 
@@ -97,7 +98,7 @@ class FastRunner:
                     start += m
                     continue
                 mask = visible[p : p + m, : p + m] if p and m > 1 else None
-                query = q[part].transpose(0, 1)[None].to(keys.dtype)
+                query, seen_keys, seen_values = (x.to(exact) for x in (q[part].transpose(0, 1)[None], seen_keys, seen_values))
                 mixed = F.scaled_dot_product_attention(
                     query, seen_keys, seen_values, attn_mask=mask, is_causal=p == 0 and m > 1, enable_gqa=True
                 )
@@ -108,27 +109,34 @@ class FastRunner:
         return attend
 
     def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Feed `ids` [n] at `positions` [n] of the first n rows; logits [n, V] of what follows."""
-        slab, n = self.slab, len(ids)
+        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each."""
+        slab, (n, t) = self.slab, ids.shape
         length = _rounded(int(positions.max()) + 1, slab.capacity)
+        # Products of bfloat16 with the transpose of a slice took six times as long as with all of it, which lies in one piece.
+        whole = _llama.blocks(slab.dtype, slab.device) and slab.capacity <= 4 * length
+        width = slab.capacity if whole else length
         k_heads, d = slab.kv_heads, slab.head_dim
-        rows = torch.arange(n, device=slab.device)
-        hidden_from = torch.arange(length, device=slab.device)[None] > positions[:, None]
-        bias = torch.zeros((n, length), dtype=slab.dtype, device=slab.device).masked_fill_(hidden_from, float("-inf"))
-        bias = bias.repeat_interleave(k_heads, 0)[:, None]  # [n*K, 1, L]
+        rows = torch.arange(n, device=slab.device)[:, None]
+        hidden_from = torch.arange(width, device=slab.device) > positions[..., None]
+        bias = torch.zeros((n, t, width), dtype=slab.dtype, device=slab.device).masked_fill_(hidden_from, float("-inf"))
+        if t > 1:
+            bias = bias.repeat_interleave(self.weights.heads // k_heads, 1)
+        bias = bias.repeat_interleave(k_heads, 0)  # [n*K, T*G, width]; with one token [n*K, 1, width]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = slab.keys[layer], slab.values[layer]
-            keys[rows, :, positions] = k.to(slab.dtype)
-            values[rows, :, positions] = v.to(slab.dtype)
-            keys = keys[:n].view(n * k_heads, -1, d)[:, :length]
+            keys[rows, :, positions] = k.view(n, t, k_heads, d).to(slab.dtype)
+            values[rows, :, positions] = v.view(n, t, k_heads, d).to(slab.dtype)
+            keys = keys[:n].view(n * k_heads, -1, d)[:, :width]
             values = values[:n].view(n * k_heads, -1, d)[:, :length]
-            query = q.reshape(n * k_heads, -1, d).to(slab.dtype)  # query heads of one key head side by side: nothing is repeated
-            scores = torch.baddbmm(bias, query, keys.transpose(1, 2), alpha=d**-0.5)
-            return torch.bmm(torch.softmax(scores, -1), values).view(n, -1, d)
+            query = q.view(n, t, k_heads, -1, d).transpose(1, 2)  # query heads of one key head side by side: nothing is repeated
+            scores = torch.baddbmm(bias, query.reshape(n * k_heads, -1, d).to(slab.dtype), keys.transpose(1, 2), alpha=d**-0.5)
+            mixed = torch.bmm(torch.softmax(scores[..., :length], -1), values)
+            return mixed.view(n, k_heads, t, -1, d).transpose(1, 2).reshape(n * t, -1, d)
 
-        x = _llama.hidden(self.weights, ids, self.cos[positions], self.sin[positions], attend, stream=self.stream)
-        return F.linear(x, self.head)
+        at = positions.flatten()
+        x = _llama.hidden(self.weights, ids.flatten(), self.cos[at], self.sin[at], attend, stream=self.stream)
+        return F.linear(x, self.head).view(n, t, -1)
 
 
 class GenericRunner:
@@ -152,7 +160,7 @@ class GenericRunner:
         ids = np.arange(n)
         self.slab.enter(0, ["verify"], n)
         found = [logits for _, logits in self.prefill([0], [ids[:-1]], [0])]
-        found += [self.decode(torch.from_numpy(ids[-1:]), torch.tensor([n - 1]))[0]]
+        found += [self.decode(torch.from_numpy(ids[None, -1:]), torch.tensor([[n - 1]]))[0, 0]]
         self.slab.clear()
         with _causal.evaluating(self.model):
             expected = self.model(input_ids=torch.from_numpy(ids)[None].to(self.slab.device), use_cache=False).logits[0, -2:]
@@ -172,11 +180,10 @@ class GenericRunner:
             yield from zip([rows[i] for i in group], self._forward(ids, positions, [rows[i] for i in group], logits_at), strict=True)
 
     def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        n = len(ids)
-        return self._forward(ids[:, None].cpu().numpy(), positions[:, None].cpu().numpy(), list(range(n)), [0] * n)
+        return self._forward(ids.cpu().numpy(), positions.cpu().numpy(), list(range(len(ids))), None)
 
-    def _forward(self, ids: np.ndarray, positions: np.ndarray, rows: list[int], logits_at: list[int]) -> Tensor:
-        """Logits [n, V] at column `logits_at` of each row of `ids` [n, T] at `positions` [n, T]."""
+    def _forward(self, ids: np.ndarray, positions: np.ndarray, rows: list[int], logits_at: list[int] | None) -> Tensor:
+        """Logits [n, V] at column `logits_at` of each row of `ids` [n, T] at `positions` [n, T]; without it, [n, T, V] everywhere."""
         device = self.slab.device
         length = _rounded(int(positions.max()) + 1, self.slab.capacity)
         where = torch.from_numpy(positions).to(device)
@@ -196,7 +203,8 @@ class GenericRunner:
                 ).last_hidden_state
         finally:
             config._attn_implementation = before
-        x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
+        if logits_at is not None:
+            x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
         return _causal.logits(self.model, x)
 
 

@@ -132,6 +132,12 @@ class Slots:
         self.n = running
         return holes, tails, gone
 
+    def tail(self, row: int, length: int) -> list[int]:
+        """The last `length` tokens of a row's prompt and answer."""
+        made = int(self.made[row])
+        said = self.ids[row, max(0, made - length) : made].tolist()
+        return self.work[row].prompt[-(length - len(said)) :].tolist() + said if len(said) < length else said
+
     def valid(self, row: int) -> np.ndarray:
         """The ids whose keys and values a row holds: the last sampled one was never fed."""
         return np.concatenate([self.work[row].prompt, self.ids[row, : max(0, self.made[row] - 1)]])
@@ -145,8 +151,12 @@ def _stack(old: np.ndarray, new: np.ndarray, *, fill: int) -> np.ndarray:
     return np.concatenate([old, new]) if len(old) else new
 
 
-def sample(slots: Slots, logits: Tensor, rows: np.ndarray, bias: Tensor | None = None) -> tuple[np.ndarray, np.ndarray]:
+def sample(
+    slots: Slots, logits: Tensor, rows: np.ndarray, bias: Tensor | None = None, ahead: np.ndarray | int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """(ids, log-probabilities) of one token for each of `rows`, from logits [len(rows), V]; `bias` is minus infinity where none may follow.
+
+    `ahead` tokens after the next one; a row may be named several times.
 
     Sampling inverts the cumulative distribution in the order of the vocabulary, at the row's next uniform number: what a row draws does
     not depend on its neighbours. Log-probabilities are of the whole vocabulary at the row's temperature (1 where greedy).
@@ -161,7 +171,7 @@ def sample(slots: Slots, logits: Tensor, rows: np.ndarray, bias: Tensor | None =
     if greedy.all():
         sampled = allowed.argmax(-1)
     else:
-        at = np.minimum(slots.made[rows], slots.limit[rows] - 1)
+        at = np.minimum(slots.made[rows] + ahead, slots.limit[rows] - 1)
         u = torch.from_numpy(slots.uniforms[rows, at]).to(logits.device)
         below = _kept(slots, allowed, rows).cumsum(-1)
         sampled = (below <= (u * below[:, -1])[:, None]).sum(-1).clamp_(max=logits.shape[-1] - 1)

@@ -20,6 +20,7 @@ from torch import Tensor
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.llm import _causal, _llama
 from dreamgym.llm._cache import Slab
+from dreamgym.llm._drafts import CONTEXTS, Drafts
 from dreamgym.llm._grammar import Grammars
 from dreamgym.llm._queue import Queue
 from dreamgym.llm._runners import FastRunner, GenericRunner
@@ -50,20 +51,27 @@ class HFEngine(Tokenized, Queue):
         cache_dtype: str | torch.dtype | None = None,
         cache_bytes: int = 2_000_000_000,
         max_context: int | None = None,
+        speculate: int = 0,
         seed: int = 0,
     ) -> None:
         """`dtype` of the linear layers ("auto": bfloat16 where the processor computes in it, else the model's) and `cache_dtype` of keys
-        and values (None: the model's; a bfloat16 cache was slower than float32 on the CPUs we measured). At most `max_batch` requests
-        decode together; the others wait. `cache_bytes` bounds the cache. `seed` names the stream of requests that bring none of their own.
+        and values (None: that too; a learner that computes in bfloat16 attends in it). At most `max_batch` requests decode together; the
+        others wait. `cache_bytes` bounds the cache. `seed` names the stream of requests that bring none of their own.
+
+        `speculate`: how many tokens a pass may guess ahead, from text that the engine has seen; 0 guesses none. Every token is still
+        drawn from the model's own distribution at its own random number: answers stay the same but for the rounding of other shapes.
         """
         if max_batch < 1:
             raise ConfigError(f"max_batch={max_batch} must be at least 1.")
+        if speculate < 0:
+            raise ConfigError(f"speculate={speculate} must be 0 (no guesses) or more.")
         super().__init__()
         self.model, self.tokenizer = model if device is None else model.to(device), tokenizer
         self.version, self.max_batch, self.seed = 0, max_batch, seed
         self.waiting: deque[Work] = deque()
         self.slots = Slots()
         self.grammars: Grammars | None = None  # loaded when a request has one
+        self.drafts = Drafts(speculate)
         config = _causal.plain(model).config.get_text_config()
         positions, window = int(getattr(config, "max_position_embeddings", 4096)), _causal.window(model)
         self.max_context = max_context or min(positions, window or positions)
@@ -79,7 +87,10 @@ class HFEngine(Tokenized, Queue):
         fast = _llama.supports(model)
         if dtype == "auto":
             dtype = torch.bfloat16 if fast and _llama.computes_in_bfloat16(self.device) else None
-        cache = _dtype(cache_dtype) or (parameter.dtype if not fast or self.device.type != "cpu" else torch.float32)
+        kind = (_dtype(dtype) if fast else None) or parameter.dtype
+        if fast and self.device.type == "cpu" and kind == torch.float16:
+            kind = torch.float32  # in which CPUs multiply
+        cache = _dtype(cache_dtype) or kind
         self.slab = Slab(
             layers=config.num_hidden_layers,
             kv_heads=getattr(config, "num_key_value_heads", None) or heads,
@@ -98,15 +109,21 @@ class HFEngine(Tokenized, Queue):
         """Read the module's weights again, and forget every cache computed with the old ones."""
         self.runner.refresh()
         self.slab.clear()
+        self.drafts = Drafts(self.drafts.longest)
         self._weights_seen = self._fingerprint()
 
     def release(self, sessions: Sequence[str]) -> None:
-        """Forget the caches of these sessions; one whose request still runs is forgotten when it finishes."""
+        """Forget the caches of these sessions; one whose request still runs is forgotten when it finishes.
+
+        With the last session goes the text that guesses are made from, so that a rollout computes the same whatever came before it.
+        """
         running = {work.owner: work for work in self.slots.work}
         for name in sessions:
             if name in running:
                 running[name].keep = False
         self.slab.release([name for name in sessions if name not in running])
+        if not self.slab.row_of:
+            self.drafts = Drafts(self.drafts.longest)
 
     def _check(self, request: Request) -> None:
         room = self.max_context - request.sampling.max_tokens
@@ -217,6 +234,9 @@ class HFEngine(Tokenized, Queue):
             elif past[row] < SHARED_PREFIX:
                 leaders.setdefault(head, row)
             waves[row in source].append(row)
+        if self.drafts.longest:
+            for row, prompt in prompts.items():
+                self.drafts.learn(prompt[max(0, past[row] - CONTEXTS[0]) :].tolist())
         out: dict[int, Tensor] = {}
         for wave in waves:
             for row in wave:
@@ -237,23 +257,62 @@ class HFEngine(Tokenized, Queue):
         return shared
 
     def _step(self) -> None:
-        """One token for every row at work."""
+        """The next token of every row at work, and those after it that were guessed."""
         slots, n = self.slots, self.slots.n
-        ids, positions = (torch.from_numpy(x[:n]).to(self.device) for x in (slots.last, slots.position))
-        self._take(self.runner.decode(ids, positions), np.arange(n))
+        guesses = self._guesses() if self.drafts.longest else []
+        width = max((len(ids) for ids, _ in guesses), default=0)
+        guessed = np.full((n, width), -1)
+        for row, (ids, _) in enumerate(guesses):
+            guessed[row, : len(ids)] = ids
+        fed = np.concatenate([slots.last[:n, None], np.maximum(guessed, 0)], 1)
+        positions = np.minimum(slots.position[:n, None] + np.arange(1 + width), self.max_context - 1)  # what is no guess stays inside
+        logits = self.runner.decode(*(torch.from_numpy(x).to(self.device) for x in (fed, positions)))
+        if not width:
+            self._take(logits[:, 0], np.arange(n))
+            return
+        rows, ahead = np.nonzero(np.concatenate([np.ones((n, 1), dtype=bool), guessed >= 0], 1))
+        sampled, scores = np.full((n, 1 + width), -2), np.zeros((n, 1 + width))
+        sampled[rows, ahead], scores[rows, ahead] = self._sample(logits[rows, ahead], rows, ahead)
+        accepted = np.cumprod(sampled[:, :-1] == guessed, 1).sum(1)  # up to the first guess that was not sampled
+        self.drafts.score(guesses, accepted)
+        for k in range(int(accepted.max()) + 1):
+            rows = np.flatnonzero(accepted >= k)
+            self._commit(rows, sampled[rows, k], scores[rows, k])
+        self._settle()
+
+    def _guesses(self) -> list[tuple[list[int], int]]:
+        """What `Drafts.guess` says of each row at work; nothing when it is not worth a wider pass. Grammars are followed token by token."""
+        slots = self.slots
+        left = np.where(slots.done, 0, slots.limit - slots.made - 1)
+        found = [
+            self.drafts.guess(slots.tail(row, CONTEXTS[0]), int(left[row])) if slots.work[row].matcher is None else ([], 0)
+            for row in range(slots.n)
+        ]
+        return found if self.drafts.worth(found) else []
 
     def _take(self, logits: Tensor, rows: np.ndarray) -> None:
         """Sample a token for each of `rows`, and finish those it ends."""
-        slots = self.slots
-        matchers = [slots.work[row].matcher for row in rows]
+        self._commit(rows, *self._sample(logits, rows, 0))
+        self._settle()
+
+    def _sample(self, logits: Tensor, rows: np.ndarray, ahead: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, log-probabilities) of the tokens that are `ahead` of the next one of each of `rows`."""
+        matchers = [self.slots.work[row].matcher for row in rows]
         bias = self._grammars().bias(matchers, logits) if any(matchers) else None
-        sampled, scores = sample(slots, logits, rows, bias)
-        for matcher, token in zip(matchers, sampled.tolist(), strict=True):
+        return sample(self.slots, logits, rows, bias, ahead)
+
+    def _commit(self, rows: np.ndarray, sampled: np.ndarray, scores: np.ndarray) -> None:
+        """Add a sampled token to each of `rows` that still runs, and finish those it ends."""
+        for row, token in zip(rows, sampled.tolist(), strict=True):
+            matcher = self.slots.work[row].matcher
             if matcher is not None and not matcher.is_stopped():
                 matcher.consume_token(token)
-        for row in slots.take(rows, sampled, scores):
+        for row in self.slots.take(rows, sampled, scores):
             self._finish(int(row))
-        if slots.n - slots.running >= COMPACT * slots.n:
+
+    def _settle(self) -> None:
+        """Compact, when enough rows have finished."""
+        if self.slots.n - self.slots.running >= COMPACT * self.slots.n:
             self._compact()
 
     def _finish(self, row: int) -> None:
@@ -262,6 +321,8 @@ class HFEngine(Tokenized, Queue):
         ids = slots.ids[row, :made].tolist()
         scores = tuple(slots.logprobs[row, :made].tolist())
         text = self.decode(ids[: made - stop])
+        if self.drafts.longest:
+            self.drafts.learn(work.prompt[-CONTEXTS[0] :].tolist() + ids)
         self.slab.tokens[row] = slots.valid(row)
         self._finished[work.ticket] = Completion(
             tuple(work.prompt.tolist()), tuple(ids), scores, text, "stop" if stop else "length", self.version

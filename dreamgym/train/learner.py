@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import nn
 
 from dreamgym.config import Config
-from dreamgym.errors import InvariantError, UsageError
+from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.protocols import ActorCritic, Algorithm, Stateful
 from dreamgym.returns import statistics
 from dreamgym.train import parallel
@@ -66,8 +66,11 @@ class Learner:
         `closing`: the prompt that would have followed an episode's last turn (`Agent.closing`). Algorithms that bootstrap episodes cut at
         the horizon read a value there.
         """
-        if parallel.sharded(model):
-            raise UsageError("RL samples from the model that it trains, so all weights must be in one process. Do not shard this one.")
+        self.sharded = parallel.sharded(model)
+        if self.sharded and (isinstance(algorithm, ActorCritic) or algorithm.config.kl_coef):
+            raise ConfigError(
+                "A sharded policy trains without a critic and without a reference. Use GRPO, GiGPO or REINFORCE, kl_coef = 0."
+            )
         self.model, self.algorithm, self.config, self.total_updates = model, algorithm, config, total_updates
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.critic = Critic(model, algorithm.critic) if isinstance(algorithm, ActorCritic) else None
@@ -102,6 +105,8 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to go on as if never stopped; of a model with adapters, the adapters alone."""
+        if self.sharded:
+            raise UsageError("No process holds all of a sharded learner. Save its policy: `parallel.whole(model)` has the weights.")
         return {
             "model": state_of(self.model),
             "optimiser": self.optimiser.state_dict(),
@@ -223,7 +228,7 @@ class Learner:
         ids, masks = [row.ids for row in rows], [row.mask for row in rows]
         for batch in self._batches(ids, masks, range(len(rows))):
             chosen = batch.weights[:, 1:] != 0
-            fresh, _ = token_logprobs(self.model, batch, temperature=self.config.temperature, bf16=self.config.bf16)
+            fresh = self._logprobs(batch)
             sampled = padded([row.logprobs for row in rows], batch)[:, 1:]
             difference += float((fresh - sampled[chosen]).abs().sum())
             tokens += len(fresh)
@@ -232,6 +237,12 @@ class Learner:
                 rows[i].sampled, rows[i].logprobs = rows[i].logprobs, [0.0, *values[: length - 1]]
         return difference / max(1, tokens)
 
+    def _logprobs(self, batch: Batch) -> torch.Tensor:
+        """Log-probs of the batch's tokens under the policy; of a sharded one every process computes a part and has all."""
+        own = parallel.part(batch) if self.sharded else batch
+        found, _ = token_logprobs(self.model, own, temperature=self.config.temperature, bf16=self.config.bf16)
+        return parallel.joined(found, own, batch) if self.sharded else found
+
     def _step(self, rows: list[Row], chosen: Sequence[int], sums: dict[str, float], scale: float) -> float:
         """One optimiser step on the chosen rows; returns the norm of the policy's gradient before clipping."""
         weights, normaliser = token_weights(rows, chosen, self.algorithm.config)
@@ -239,7 +250,10 @@ class Learner:
         self.optimiser.zero_grad(set_to_none=True)
         if self.critic:
             self.critic.zero_grad()
+        if self.sharded:
+            normaliser /= parallel.processes()  # whose gradients are averaged
         for batch in self._batches([row.ids for row in rows], weights, chosen):
+            batch = parallel.part(batch) if self.sharded else batch
             picked = batch.weights[:, 1:] != 0
             reference = self._reference(batch)
             states = token_states(self.model, batch, bf16=self.config.bf16) if self.critic else None
@@ -268,9 +282,10 @@ class Learner:
                 loss = loss + self.critic.config.coef * value_loss / max(1.0, decisions)
                 sums["value_loss"] += float(value_loss.detach())
             loss.backward()
-            for name, value in (found | {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}).items():
+            found |= {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}
+            for name, value in (parallel.total(found) if self.sharded else found).items():
                 sums[name] += value
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
+        norm = parallel.number(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
         if self.critic:
             sums["valued"] += decisions
             self._require_finite(self.critic.clip(self.config.grad_clip), "critic", self.critic.config.lr)

@@ -1,4 +1,4 @@
-"""Supervised training over several processes: weights, gradients and optimiser in shards, rows divided (torch's FSDP2).
+"""Training over several processes: weights, gradients and optimiser in shards, rows divided (torch's FSDP2).
 
     torchrun --nproc-per-node 2 script.py
 
@@ -7,24 +7,33 @@
     sft.train(model, ids, weights, SFTConfig(...))      # the same rows everywhere: each process takes its part of every batch
     weights = whole(model)                              # collected again, for `model.save_pretrained(path, state_dict=weights)`
 
-For models trained whole by `sft.train`, without a bound in seconds and without a checkpoint. Sampling and RL want all weights in one
-process, and refuse a sharded model.
+Supervised training is without a bound in seconds and without a checkpoint. A `Learner` of GRPO, GiGPO or REINFORCE takes a sharded policy
+too; what samples is a model of its own, whole, behind a server or in the first process:
+
+    learner = Learner(model, grpo.make(), LearnerConfig())
+    groups = from_first(lambda: rollouts_of(sampler))   # the same rollouts everywhere
+    learner.update(groups)                              # each process takes its part of every micro-batch; one global normaliser
+    weights = whole(model)                              # for the sampler
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.train.batch import Batch
 from dreamgym.train.weights import partial
+
+T = TypeVar("T")
 
 
 def shard(model: Any) -> Any:
@@ -62,6 +71,38 @@ def part(batch: Batch) -> Batch:
 def processes() -> int:
     """How many processes train together."""
     return dist.get_world_size()
+
+
+def joined(values: torch.Tensor, own: Batch, batch: Batch) -> torch.Tensor:
+    """What every process found at the tokens of its `own` part, [N] of the whole `batch` in each. Without gradients."""
+    grid = torch.zeros_like(batch.weights[:, 1:])
+    rank, count = dist.get_rank(), dist.get_world_size()
+    if rank < len(batch.rows):
+        part_of = torch.zeros_like(own.weights[:, 1:])
+        part_of[own.weights[:, 1:] != 0] = values
+        grid[rank::count] = part_of
+    dist.all_reduce(grid)
+    return grid[batch.weights[:, 1:] != 0]
+
+
+def total(sums: dict[str, float]) -> dict[str, float]:
+    """The sums of all processes, which must have the same names."""
+    values = torch.tensor([sums[name] for name in sorted(sums)], dtype=torch.float64)
+    dist.all_reduce(values)
+    return dict(zip(sorted(sums), values.tolist(), strict=True))
+
+
+def number(value: torch.Tensor) -> float:
+    """A scalar that may lie in parts, such as the norm of sharded gradients."""
+    return float(value.full_tensor() if isinstance(value, DTensor) else value)
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What `make` gives in the first process, in every process; the others do not call it."""
+    held: list[Any] = [make() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(held)
+    found: T = held[0]
+    return found
 
 
 class _Mean(torch.autograd.Function):

@@ -214,5 +214,7 @@ def test_bfloat16_layers_stay_near_float32() -> None:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SHAPE))
     engine = HFEngine(model, tiny.train_tokenizer(["a"], vocab_size=300), dtype="bfloat16")
-    for c in generate(engine, prompts(40, 300), max_tokens=8, stop_id=-1, seeds=[(1,), (2,)]):
-        assert np.allclose(c.logprobs, plain_logprobs(model, c), atol=0.02)
+    for lengths in ((40, 300), (40, 60)):  # the second over a cache with room for longer rows
+        for c in generate(engine, prompts(*lengths), max_tokens=8, stop_id=-1, seeds=[(1,), (2,)]):
+            assert np.allclose(c.logprobs, plain_logprobs(model, c), atol=0.02)
+    assert engine.slab.dtype == torch.bfloat16
