@@ -114,6 +114,16 @@ def test_two_passes_find_what_one_finds_among_many_near_twins(seed: int, spread:
         assert np.abs(np.diff(cosines, axis=1, append=0, prepend=1))[:, 1:][swapped].min(initial=0.0) <= 1.1e-5
 
 
+def test_the_margin_of_the_coarse_pass_covers_what_rounding_to_bfloat16_does_to_a_cosine() -> None:
+    import torch
+
+    from dreamgym.replay.indexes._coarse import HALF_ULP
+
+    cosines = torch.linspace(0.01, 1.0, 200_001)
+    changed = ((cosines - cosines.bfloat16().float()).abs() / cosines).max()
+    assert 0.9 * HALF_ULP < changed <= HALF_ULP
+
+
 def test_two_passes_follow_truncation_retention_and_growth() -> None:
     random = np.random.default_rng(0)
     rows = np.eye(8, dtype=np.float32)[random.integers(0, 8, 300)]
