@@ -78,7 +78,7 @@ def _load_vllm(engine: OpenAIEngine, path: Path, version: int, lora: bool, timeo
         return engine.config.model
     name = _new_name(engine, version)
     _control(engine, "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, timeout_s)
-    cards = _control(engine, "GET", "/v1/models", None, timeout_s)["data"]
+    cards = engine.cards(timeout_s=timeout_s)
     if not any(card["id"] == name for card in cards):
         raise ServerError(f"The server took the adapter '{name}' but does not list it: {', '.join(card['id'] for card in cards)}.")
     return name

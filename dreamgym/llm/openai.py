@@ -25,7 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+import httpx
+from pydantic import Field, SecretStr, field_validator
 
 from dreamgym.config import Config as Base
 from dreamgym.config import build
@@ -57,7 +58,7 @@ class Config(Base):
     concurrency: int = Field(64, ge=1)  # requests under way at once, those between two attempts included
     retries: int = Field(4, ge=0)  # further attempts of a request
     timeout_s: float = Field(300.0, gt=0)  # of one attempt, from sending to the whole answer
-    deadline_s: float | None = Field(None, gt=0)  # of a request: no attempt begins after it
+    deadline_s: float | None = Field(None, gt=0)  # of a request, from its first attempt: none begins after it
     backoff_s: float = Field(0.5, ge=0)  # before the first retry; doubles, up to 30 seconds
     requests_per_minute: int | None = Field(None, ge=1)
     tokens_per_minute: int | None = Field(None, ge=1)  # prompts and max_tokens, corrected to what was used
@@ -67,9 +68,27 @@ class Config(Base):
     extra: dict[str, Any] = {}  # laid over the payload of every request
     seed: int = 0  # names the stream of requests that bring no seeds of their own
 
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"no address ({error}); expected one such as http://localhost:8000/v1") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError("must begin with http:// or https:// and name a host, such as http://localhost:8000/v1")
+        return url
+
     def key(self) -> str | None:
-        """The key to send: the option, else the variable, else none."""
-        return self.api_key.get_secret_value() if self.api_key is not None else os.environ.get(self.api_key_env) or None
+        """The key to send: the option, else the variable, else none. ConfigError, which does not show it, for one that no header takes."""
+        given = self.api_key.get_secret_value() if self.api_key is not None else os.environ.get(self.api_key_env, "")
+        key = given.strip()  # a file that holds a key ends in a newline
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                f"The key in {'api_key' if self.api_key is not None else self.api_key_env} holds a character that no HTTP header takes, "
+                "such as a line break or a letter with an accent. Copy it again."
+            )
+        return key or None
 
 
 class OpenAIEngine(Tokenized, Queue):
@@ -339,9 +358,17 @@ class OpenAIEngine(Tokenized, Queue):
             )
         return "the same ids for a probe text"
 
+    def cards(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """What the server says of each model it serves; ServerError for an answer that lists none."""
+        url = f"{self.client.api}/models"
+        body = self.client.wait(self.client.control("GET", url, timeout_s=timeout_s))
+        found = body.get("data") if isinstance(body, dict) else None
+        if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
+            raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
+        return found
+
     def _models(self) -> list[str]:
-        body = self.client.wait(self.client.control("GET", f"{self.client.api}/models"))
-        return [card["id"] for card in body["data"]]
+        return [card["id"] for card in self.cards()]
 
     def _learn_context(self) -> None:
         """Ask the server how long its context is, once, unless max_context says it."""
@@ -349,11 +376,11 @@ class OpenAIEngine(Tokenized, Queue):
             return
         if self.flavour.name == "llama_cpp":
             body = self.client.wait(self.client.control("GET", self.url("/props")))
-            told = (body.get("default_generation_settings") or {}).get("n_ctx")
+            settings = body.get("default_generation_settings") if isinstance(body, dict) else None
+            told = settings.get("n_ctx") if isinstance(settings, dict) else None
         else:
-            body = self.client.wait(self.client.control("GET", f"{self.client.api}/models"))
-            told = next((card.get("max_model_len") for card in body["data"] if card["id"] == self.config.model), None)
-        if not isinstance(told, int):
+            told = next((card.get("max_model_len") for card in self.cards() if card["id"] == self.config.model), None)
+        if not isinstance(told, int) or told < 2:
             raise ConfigError(f"{self.client.api} does not tell the context length of '{self.config.model}'. Set max_context.")
         self.max_context = told
 
