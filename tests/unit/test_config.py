@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
@@ -104,6 +104,7 @@ class Everything(Settings):
     shares: dict[str, float] = {"expert": 0.5}
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=letters,
     sizes=st.lists(st.integers(-(2**40), 2**40), max_size=4),
