@@ -38,6 +38,8 @@ AUDIT_ROWS = {
     "false_success": "false success",
     "unguarded_false_success": "false success, as the model claimed it",
     "false_failure": "false failure",
+    "masked_share": "left out by the guard, of all",
+    "false_failure_at_most": "false failure, if those count too",
     "consistency": "dreamed successes that are real",
     "state_exact": "next states exactly right",
 }
