@@ -255,8 +255,8 @@ def read_trajectories(path: Path) -> list[Trajectory]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
-            raise UsageError(f"Line {number} of '{path}' is not JSON: {error}. Restore the file, or remove that line.") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"Line {number} of '{path}' is not JSON: {error}. Was it cut off? Restore the file.") from error
         found.append(_episode(record, number, path))
     if not found:
         raise UsageError(f"'{path}' holds no episode. Give a JSON Lines file of episodes, such as RUN/{LOGS}.")

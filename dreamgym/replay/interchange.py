@@ -31,13 +31,18 @@ GAP = Turn(Transition(Observation(""), "", Observation(""), 0.0, False, verdict=
 def export(store: Store, path: Path) -> int:
     """Write the rows in use to `path`, .jsonl or .parquet; returns how many. The file is whole or not there at all."""
     write: Callable[[Store, Path], int] = _by_suffix(path, _write_jsonl, _write_parquet)
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        rows = write(store, unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            rows = write(store, unfinished)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write '{path}': {error.strerror or error}. Give a path in a folder that can be written, with space."
+        ) from error
     return rows
 
 

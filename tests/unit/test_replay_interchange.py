@@ -98,6 +98,15 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, log: Path) -> None:
             list(interchange.read(wrong))
 
 
+def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left_there(tmp_path: Path, log: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "rows.jsonl", Path("/proc/rows.jsonl"), tmp_path / "folder.jsonl"):
+        (tmp_path / "folder.jsonl").mkdir(exist_ok=True)
+        with pytest.raises(UsageError, match=f"Cannot write '{place}'"):
+            interchange.export(sqlite.make(path=log, read_only=True), place)
+    assert not [one for one in tmp_path.iterdir() if one.name.startswith(".")]
+
+
 def test_a_dream_without_a_verdict_is_read_and_refused_by_the_buffer(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     interchange.export(sqlite.make(path=log, read_only=True), file)

@@ -84,7 +84,7 @@ class Endpoint:
         )
 
     def _key(self) -> str:
-        """The key to send, or nothing. ConfigError for one that no header takes: the HTTP library would repeat it in an error of its own."""
+        """The key to send, or nothing. ConfigError for one that no header takes: the HTTP library would repeat it in its own error."""
         key = os.environ.get(self._config.key_env, "").strip()  # a file that holds a key ends in a newline
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(f"The key in {self._config.key_env} holds a character that no HTTP header takes. Copy it again.")
