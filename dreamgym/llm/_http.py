@@ -24,6 +24,7 @@ from dreamgym.llm._limits import Clock, Pace, backoff, retry_after
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 TRANSIENT = frozenset({408, 409, 429}) | frozenset(range(500, 600)) - {501, 505}
+PATIENCE = 5.0  # seconds for what is under way to take note that it was cancelled
 LONG_WAIT = 60.0  # seconds that nobody should wait without being told
 SHOWN = 300  # characters of a server's own words in an error
 
@@ -126,7 +127,7 @@ class Client:
         self._http = httpx.AsyncClient(limits=limits, timeout=None, headers=headers)  # `_once` limits the whole attempt
         self._slots = asyncio.Semaphore(self.manners.concurrency)
         self._pace = Pace(self.manners.requests_per_minute, self.manners.tokens_per_minute, self.clock)
-        thread = threading.Thread(target=loop.run_forever, name="dreamgym-http", daemon=True)
+        thread = threading.Thread(target=_serve, args=(loop,), name="dreamgym-http", daemon=True)
         thread.start()
         self._loop = loop
         self._close = weakref.finalize(self, _shut, loop, thread, self._http)
@@ -264,6 +265,14 @@ class Client:
         )
 
 
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, and let go of its sockets then, whoever stopped it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
 def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx.AsyncClient) -> None:
     """Cancel everything on the loop, close its connections, and end its thread."""
 
@@ -274,10 +283,13 @@ def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx
         await asyncio.gather(*others, return_exceptions=True)
         await http.aclose()
 
+    def stop(_: object) -> None:
+        loop.call_soon_threadsafe(loop.stop)
+
     if threading.current_thread() is thread:  # the garbage collector came by there: it cannot wait for itself
-        loop.create_task(wind_up()).add_done_callback(lambda _: loop.stop())
+        loop.create_task(wind_up()).add_done_callback(stop)
         return
-    asyncio.run_coroutine_threadsafe(wind_up(), loop).result(timeout=5)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(timeout=5)
-    loop.close()
+    asyncio.run_coroutine_threadsafe(wind_up(), loop).add_done_callback(stop)
+    thread.join(timeout=PATIENCE)
+    if thread.is_alive():
+        log.warning("A request under way did not end within %g seconds of being cancelled; its connection stays open.", PATIENCE)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import random
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -220,6 +222,25 @@ def test_closing_aborts_what_is_under_way_and_a_later_request_begins_anew(make: 
     engine.close()
     assert server.disconnected.wait(5) and engine.poll() == []
     assert engine.generate([ASK])[0].ids == EXPECTED
+
+
+def test_neither_closing_nor_forgetting_an_engine_leaves_a_thread_or_an_open_loop(make: Any, server: FaultServer) -> None:
+    def threads() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "dreamgym-http"]
+
+    engine = make()
+    engine.generate([ASK])
+    (thread,), loop = threads(), engine.client._loop
+    engine.close()
+    assert not thread.is_alive() and loop.is_closed()
+    forgotten = plugins.make("llm", "openai", base_url=server.url, model="policy", flavour="chat")
+    forgotten.complete([[{"role": "user", "content": "hello"}]], max_tokens=3)
+    (thread,), loop = threads(), forgotten.client._loop
+    loop.call_soon_threadsafe(gc.collect)
+    del forgotten
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive() and loop.is_closed()
 
 
 def test_an_aborted_request_is_asked_again(make: Any, server: FaultServer) -> None:

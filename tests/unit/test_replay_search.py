@@ -159,6 +159,13 @@ def test_rows_that_float16_cannot_hold_keep_their_cosines_whenever_they_come() -
     assert two.vectors(np.arange(3)).dtype == np.float32
 
 
+def test_a_gpu_is_used_when_there_is_one_and_nothing_else_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, found in ((True, ["cuda", "cpu", "cuda:1"]), (False, ["cpu", "cpu"])):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        assert [exact._device(name) for name in ("auto", "cpu", "cuda:1")[: len(found)]] == found
+    assert exact.make(dim=2)._config.device == "auto"
+
+
 def test_a_gpu_that_is_not_there_is_named() -> None:
     import torch
 

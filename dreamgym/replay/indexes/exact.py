@@ -34,7 +34,7 @@ class ExactConfig(Config):
     dim: int
     capacity: int = 1024  # rows allocated at first
     block: int = Field(default=8_000_000, ge=1)  # cosines in memory at a time
-    device: str = "cpu"  # of the coarse pass: "cpu", "cuda", "cuda:1"
+    device: str = "auto"  # of the coarse pass: "cpu", "cuda", "cuda:1"; auto: a GPU when there is one
     coarse: Literal["auto", "always", "never"] = "auto"  # the bfloat16 pass; auto: where it is fast and there are `coarse_from` rows
     coarse_from: int = Field(default=50_000, ge=0)
 
@@ -60,6 +60,7 @@ class ExactIndex:
         self._vectors = Growing(np.float32, width=(config.dim,), capacity=config.capacity)
         self._groups = Groups(config.capacity)
         self._coarse: CoarseMatrix | None = None
+        self._device = config.device
         self._fast: bool | None = None  # whether bfloat16 is fast here; None: nobody has asked yet
 
     def __len__(self) -> int:
@@ -150,12 +151,12 @@ class ExactIndex:
         from dreamgym.replay.indexes._coarse import CoarseMatrix, has_fast_bf16
 
         if self._fast is None:
-            _check_device(config.device)
-            self._fast = has_fast_bf16(config.device)
+            self._device = _device(config.device)
+            self._fast = has_fast_bf16(self._device)
         if config.coarse == "auto" and not self._fast:
             return False
         if self._coarse is None:
-            self._coarse = CoarseMatrix(self.dim, config.device)
+            self._coarse = CoarseMatrix(self.dim, self._device)
             if self._vectors.dtype == np.float32 and _fits_half(self._vectors.view):  # both copies then take what one took before
                 self._vectors = self._vectors.astype(np.float16)
         self._coarse.append(self._vectors.view[len(self._coarse) :])
@@ -168,11 +169,14 @@ def _fits_half(vectors: Vectors) -> bool:
     return all(bool((part.astype(np.float16) == part).all()) for part in parts)
 
 
-def _check_device(device: str) -> None:
+def _device(name: str) -> str:
+    """The device of that name, "auto" resolved; ConfigError for a GPU that is not there."""
     import torch
 
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"The exact index was asked for device '{device}', but this torch sees no GPU. Use device = 'cpu'.")
+    there = torch.cuda.is_available()
+    if name.startswith("cuda") and not there:
+        raise ConfigError(f"The exact index was asked for device '{name}', but this torch sees no GPU. Use device = 'cpu'.")
+    return ("cuda" if there else "cpu") if name == "auto" else name
 
 
 def _top(scores: Vectors, k: int) -> Positions:
