@@ -164,7 +164,7 @@ class OpenAIEngine(Tokenized, Queue):
         method can be trained on as tokens.
         """
         for conversation in conversations:
-            self._check_rate(max_tokens + sum(len(str(message.get("content", ""))) for message in conversation) // 4)
+            self._check_rate(max_tokens + _about_tokens(conversation))
         work = [
             self.client.start(
                 self._reply(conversation, max_tokens, temperature, seeds[i] if seeds else None, response_format, allow_truncated)
@@ -198,7 +198,7 @@ class OpenAIEngine(Tokenized, Queue):
         try:
             while True:
                 for i, chat in itertools.islice(waiting, self.config.concurrency - len(under_way)):
-                    self._check_rate(max_tokens + sum(len(str(message.get("content", ""))) for message in chat) // 4)
+                    self._check_rate(max_tokens + _about_tokens(chat))
                     seed = seeds[i] if seeds else None
                     future = self.client.start(self._reply(chat, max_tokens, temperature, seed, response_format, allow_truncated))
                     under_way[i] = future
@@ -234,7 +234,7 @@ class OpenAIEngine(Tokenized, Queue):
             payload["seed"] = seed_of(seed) >> 32  # hosts take 32 bits at best
         if response_format is not None:
             payload["response_format"] = dict(response_format)
-        guess = sum(len(str(message.get("content", ""))) for message in messages) // 4  # characters per token, for the rate limit only
+        guess = _about_tokens(messages)
 
         def read(body: Any) -> tuple[str, Tokens]:
             return _reply_in(body, max_tokens, allow_truncated)
@@ -282,10 +282,7 @@ class OpenAIEngine(Tokenized, Queue):
             request = replace(request, prompt=_ids(request.prompt))  # a conversation may grow while it is continued
             future = self.client.start(self._sample(ticket, request, self.model))
             self._under_way[ticket] = (request, self.version, future)
-            future.add_done_callback(functools.partial(self._note, ticket))
-
-    def _note(self, ticket: int, _: Future[Sampled]) -> None:
-        self._results.put(ticket)
+            future.add_done_callback(functools.partial(_put, self._results, ticket))
 
     def _advance(self) -> bool:
         """Wait until something under way is done, and take with it what else is."""
@@ -360,8 +357,7 @@ class OpenAIEngine(Tokenized, Queue):
 
     def cards(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
         """What the server says of each model it serves; ServerError for an answer that lists none."""
-        url = f"{self.client.api}/models"
-        body = self.client.wait(self.client.control("GET", url, timeout_s=timeout_s))
+        body = self.client.wait(self.client.control("GET", url := f"{self.client.api}/models", timeout_s=timeout_s))
         found = body.get("data") if isinstance(body, dict) else None
         if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
             raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
@@ -394,8 +390,13 @@ class OpenAIEngine(Tokenized, Queue):
             raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")
 
 
-def _put(done: queue.SimpleQueue[int], i: int, _: Future[str]) -> None:
+def _put(done: queue.SimpleQueue[int], i: int, _: Future[Any]) -> None:
     done.put(i)
+
+
+def _about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """A guess at the tokens of a chat, for the rate limit only: four characters are a token."""
+    return sum(len(str(message.get("content", ""))) for message in messages) // 4
 
 
 def _ids(prompt: Sequence[int]) -> tuple[int, ...]:

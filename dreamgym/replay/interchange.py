@@ -140,7 +140,7 @@ def _memory(row: dict[str, Any], number: int, path: Path) -> Memory:
             continue
         if not isinstance(value, (int, float) if kind is float else kind) or (kind is not bool and isinstance(value, bool)):
             raise UsageError(f"{where}: {name} is {value!r}. Expected {kind.__name__}.")
-        if kind in (int, float) and not abs(value) < LARGEST:
+        if isinstance(value, int | float) and not abs(value) < LARGEST:
             raise UsageError(f"{where}: {name} is {value!r}. Expected a finite number below 2^63.")
         values[name] = value
     if not 0 <= values["step"] < MOST_STEPS:

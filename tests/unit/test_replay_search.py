@@ -241,6 +241,12 @@ def test_a_log_whose_last_rows_are_evicted_goes_on_numbering_after_them(tmp_path
         assert [m.row for m in again.memories()] == [1, 3]  # real rows stay, also beyond the limit
 
 
+def test_a_dream_of_what_a_real_row_says_goes_before_an_older_one_that_says_something_new() -> None:
+    dream, content, reward = np.array([True, True, False]), np.array([1, 0, 0]), np.zeros(3)
+    assert surplus("balanced", 1, dream, content, reward).tolist() == [1]
+    assert surplus("oldest", 1, dream, content, reward).tolist() == [0]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.sampled_from([-1.0, 0.0, 1.0])), max_size=40), st.integers(0, 40))
 def test_eviction_takes_repeats_first_then_the_commonest_outcomes_and_never_a_real_row(rows: list[tuple[bool, int, float]], n: int) -> None:
