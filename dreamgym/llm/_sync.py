@@ -34,7 +34,8 @@ def publish_weights(
     tolerance: float = 0.05,
     timeout_s: float = 600.0,
 ) -> None:
-    """Make the server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was.
+    """Make the server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was. An adapter is
+    then taken back; of a whole checkpoint the server may hold the new weights by then, so publish again before anything is sampled.
 
     `lora`: an adapter is loaded under a name never used before, which requests then ask for, and the one before is unloaded. Under a new
     name no stale prefix cache can be hit. vLLM needs `--enable-lora` with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, SGLang `--enable-lora`.
