@@ -123,9 +123,9 @@ def first_message(instruction: str, state: str) -> str:
 def action_of(reply: str) -> Action:
     """The action in a reply: inside the last <action>...</action>, else the line behind the last "Action:", else the reply itself.
 
-    Thinking is no place for actions: what stands before the last </think> does not count.
+    Thinking is no place for actions: what stands before the last </think> does not count, nor what follows a <think> that was cut short.
     """
-    said = reply.rpartition("</think>")[2]
+    said = reply.rpartition("</think>")[2].partition("<think>")[0]
     tagged = _TAGGED.findall(said)
     if tagged:
         return str(tagged[-1]).strip()

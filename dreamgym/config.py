@@ -6,8 +6,10 @@ with the nearest known one, because an option that is silently ignored costs som
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -52,7 +54,7 @@ def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> 
 
 def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
     """`values` laid over the defaults of `kind`, as `read` does it."""
-    return build(kind, _laid_over(kind().model_dump(), values), where=where)
+    return build(kind, _laid_over(kind(), values), where=where)
 
 
 def filled(kind: type[C], toml: str, *, where: str = "configuration") -> C:
@@ -89,56 +91,86 @@ def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _laid_over(defaults: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    if values.get("name", defaults.get("name")) != defaults.get("name"):
+def _laid_over(default: Config, values: dict[str, Any]) -> dict[str, Any]:
+    """What a file leaves out, filled in from the default. Tables that are no blocks, such as a plug-in's options, are taken as they are."""
+    named = getattr(default, "name", None)
+    if values.get("name", named) != named:
         return values
-    both = {
-        key: _laid_over(defaults[key], values[key]) for key in defaults.keys() & values.keys() if _are_blocks(defaults[key], values[key])
-    }
-    return {**defaults, **values, **both}
-
-
-def _are_blocks(*values: Any) -> bool:
-    return all(isinstance(value, dict) for value in values)
+    blocks = {key: getattr(default, key, None) for key, value in values.items() if isinstance(value, dict)}
+    both = {key: _laid_over(block, values[key]) for key, block in blocks.items() if isinstance(block, Config)}
+    return {**default.model_dump(), **values, **both}
 
 
 def dump(config: Config) -> str:
-    """The resolved configuration as TOML, written into every run directory before the first step."""
-    return "\n".join(_lines(config.model_dump(mode="json"), [])).strip() + "\n"
+    """The resolved configuration as TOML, written into every run directory before the first step.
+
+    It reads back as what was dumped; ConfigError names a value that TOML has no word for (None where the default is another).
+    """
+    text = "\n".join(_lines(config.model_dump(mode="json"), [])).strip() + "\n"
+    back = build(type(config), tomllib.loads(text), where="the dumped configuration")
+    if back != config:
+        said, wanted = (dict(_flat("", one.model_dump(mode="json"))) for one in (back, config))
+        name = next(key for key in {**wanted, **said} if said.get(key) != wanted.get(key))
+        raise ConfigError(
+            f"'{name}' = {wanted.get(name)!r} cannot be written as TOML: it would read back as {said.get(name)!r}. Change it."
+        )
+    return text
 
 
 def _lines(block: dict[str, Any], path: list[str]) -> list[str]:
     plain = {k: v for k, v in block.items() if not isinstance(v, dict) and v is not None}
-    lines = [f"\n[{'.'.join(path)}]"] if path and plain else []
-    lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
+    lines = [f"\n[{'.'.join(map(_key, path))}]"] if path and (plain or not block) else []
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     for key, value in block.items():
         if isinstance(value, dict):
             lines += _lines(value, [*path, key])
     return lines
 
 
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _text(value: str) -> str:
+    """A TOML basic string: JSON's escapes are among its own, but for DEL."""
+    if value != value.encode("utf-8", "replace").decode():
+        raise ConfigError(f"{value!r} holds half a character, which no file can. Correct it.")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        return _text(value)
     if isinstance(value, list):
-        return f"[{', '.join(_value(v) for v in value)}]"
+        return f"[{', '.join(_value(v) for v in value if v is not None)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items() if v is not None)}}}"
     return repr(value)
 
 
-def _block(annotation: Any) -> Any:
-    """The block that a field holds, also where it may be None."""
-    return next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
+def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value by its dotted name."""
+    for key, value in values.items():
+        yield from _flat(f"{prefix}{key}.", value) if isinstance(value, dict) and value else [(f"{prefix}{key}", value)]
+
+
+def _keys(kind: Any, path: tuple[Any, ...]) -> list[str]:
+    """The keys of the block at a path; none where the path leads through a list or a free table."""
+    for part in path:
+        fields = getattr(kind, "model_fields", {})
+        if part not in fields:
+            return []
+        annotation = fields[part].annotation
+        kind = next((one for one in (annotation, *get_args(annotation)) if hasattr(one, "model_fields")), None)
+    return list(getattr(kind, "model_fields", {}))
 
 
 def _explain(kind: type[Config], item: Any, where: str) -> str:
     location = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        block: Any = kind
-        for part in item["loc"][:-1]:
-            block = _block(block.model_fields[part].annotation)
-        guess = nearest(str(item["loc"][-1]), block.model_fields)
-        return f"Unknown key '{location}' in {where}.{guess} Known: {', '.join(block.model_fields)}."
+        known = _keys(kind, item["loc"][:-1])
+        said = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
+        return f"Unknown key '{location}' in {where}.{said}"
     return f"'{location}' in {where}: {item['msg']} (got {item['input']!r})."

@@ -7,6 +7,7 @@ so that plug-ins live outside this package without registration. Nothing is impo
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from types import ModuleType
 from typing import Any
@@ -28,7 +29,7 @@ def known(kind: str) -> list[str]:
 def load(kind: str, name: str) -> ModuleType:
     """The plug-in module called `name`. Raises PluginError with the nearest known name, MissingExtra for a missing package."""
     target = name if "." in name else f"dreamgym.{kind}.{name}"
-    if "." not in name and name not in known(kind):
+    if ("." not in name and name not in known(kind)) or not all(name.split(".")):
         raise PluginError(f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}.")
     try:
         module = importlib.import_module(target)
@@ -36,7 +37,7 @@ def load(kind: str, name: str) -> ModuleType:
         top = (error.name or "").split(".")[0]
         if top in EXTRAS:
             raise MissingExtra(f"'{name}' needs {top}. Install it with: pip install 'dreamgym[{EXTRAS[top]}]'") from error
-        if error.name and target.startswith(error.name):
+        if error.name and f"{target}.".startswith(f"{error.name}."):
             raise PluginError(f"No module '{target}' for the {kind} plug-in '{name}'. Expected an importable dotted path.") from error
         raise
     if not hasattr(module, "make"):
@@ -45,5 +46,13 @@ def load(kind: str, name: str) -> ModuleType:
 
 
 def make(kind: str, name: str, **config: Any) -> Any:
-    """Build the plug-in: `make("envs", "corridor", length=6)`."""
-    return load(kind, name).make(**config)
+    """Build the plug-in: `make("envs", "corridor", length=6)`. PluginError where it wants what was not given, or the other way round."""
+    plugin = load(kind, name).make
+    try:
+        inspect.signature(plugin).bind(**config)
+    except TypeError as error:
+        given = ", ".join(config) or "nothing"
+        raise PluginError(
+            f"The {kind} plug-in '{name}' cannot be made from {given}: {error}. See make() of '{plugin.__module__}'."
+        ) from error
+    return plugin(**config)

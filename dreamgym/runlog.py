@@ -114,7 +114,8 @@ class RunDir:
 
     def read_episodes(self, name: str) -> list[Trajectory]:
         """The trajectories of `episodes/<name>.jsonl`, equal to those that were written; none when it does not exist."""
-        return [trajectory_from_json(record) for record in self.read_jsonl(f"episodes/{_file_name(name)}.jsonl")]
+        file = f"episodes/{_file_name(name)}.jsonl"
+        return [_episode(record, number, self.path / file) for number, record in enumerate(self.read_jsonl(file), start=1)]
 
     def episode_names(self) -> list[str]:
         """The names that `read_episodes` knows, in order."""
@@ -208,7 +209,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
     """Append one line, whole or not at all; a torn last line that a crash left behind is cut off first."""
-    line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+    line = _json(_plain(record), allow_nan=False).encode("utf-8") + b"\n"
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -259,16 +260,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         if not line.strip():
             continue
         try:
-            found.append(trajectory_from_json(json.loads(line)))
-        except ValueError as error:
-            raise UsageError(
-                f"Line {number} of '{path}' is not JSON: {error}. Was it cut off? Restore the file, or remove that line."
-            ) from error
-        except (KeyError, TypeError, AttributeError, UsageError) as error:
-            raise UsageError(
-                f"Line {number} of '{path}' is no episode ({type(error).__name__}: {error}). "
-                f"Expected what a run writes, such as a line of RUN/{LOGS}."
-            ) from error
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"Line {number} of '{path}' is not JSON: {error}. Was it cut off? Restore the file.") from error
+        found.append(_episode(record, number, path))
     if not found:
         raise UsageError(f"'{path}' holds no episode. Give a JSON Lines file of episodes, such as RUN/{LOGS}.")
     return found
@@ -276,13 +271,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 def trajectory_to_json(trajectory: Trajectory, *, completions: bool = True) -> dict[str, Any]:
     """A trajectory as plain JSON values. `trajectory_from_json` gives an equal one back, but for completions left out."""
+    task = trajectory.task
     return {
         **_flat(trajectory, "task", "turns"),
-        "task": {
-            **_flat(trajectory.task, "goal", "parents"),
-            "goal": _freeze(trajectory.task.goal),
-            "parents": list(trajectory.task.parents),
-        },
+        "task": {**_flat(task, "goal", "parents"), "goal": _freeze(task.goal), "parents": list(task.parents)},
         "turns": [_turn_to_json(turn, completions) for turn in trajectory.turns],
     }
 
@@ -297,6 +289,14 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
             "turns": tuple(_turn_from_json(turn) for turn in record["turns"]),
         }
     )
+
+
+def _episode(record: Any, number: int, path: Path) -> Trajectory:
+    try:
+        return trajectory_from_json(record)
+    except (KeyError, TypeError, AttributeError, ValueError, UsageError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"Line {number} of '{path}' is no episode ({reason}). Expected one such as a run writes to {LOGS}.") from error
 
 
 def _turn_to_json(turn: Turn, completions: bool) -> dict[str, Any]:
@@ -330,7 +330,13 @@ def _turn_from_json(record: Mapping[str, Any]) -> Turn:
 
 
 def _lines_of(trajectories: Iterable[Trajectory], completions: bool) -> str:
-    return "".join(json.dumps(trajectory_to_json(t, completions=completions), ensure_ascii=False) + "\n" for t in trajectories)
+    return "".join(_json(trajectory_to_json(t, completions=completions)) + "\n" for t in trajectories)
+
+
+def _json(value: Any, *, allow_nan: bool = True) -> str:
+    """JSON with letters as they are; with escapes where a text holds half characters, which UTF-8 has no bytes for."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
+    return text if text == text.encode("utf-8", "replace").decode("utf-8") else json.dumps(value, allow_nan=allow_nan)
 
 
 def _flat(record: Any, *without: str) -> dict[str, Any]:

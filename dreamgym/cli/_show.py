@@ -12,7 +12,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
 COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
 AUDIT = (
-    "dream_success", "real_success", "false_success", "false_failure", "consistency",
+    "dream_success", "real_success", "false_success", "false_failure", "false_failure_at_most", "masked_share", "consistency",
     "state_exact", "state_exact_valid", "state_exact_invalid", "first_divergence",
 )  # fmt: skip
 
@@ -41,7 +41,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     if isinstance(audit := summary.get("audit"), dict):
         print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
         for name in AUDIT:
-            print(f"  {name.replace('_', ' '):<20}{rate(audit['with_guard'].get(name)):<28}{rate(audit['without_guard'].get(name))}")
+            print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<28}{rate(audit['without_guard'].get(name))}")
 
 
 def score(value: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def fidelity(
     table(
         "Dreams replayed in the real environment",
         ["", "with guard", "without guard"],
-        [[name.replace("_", " "), *(rate(audit[kind][name]) for kind in KINDS)] for name in AUDIT],
+        [[name.replace("_", " "), *(rate(audit[kind].get(name)) for kind in KINDS)] for name in AUDIT],
     )
     print(
         f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper end of the share of episodes that part).\n"

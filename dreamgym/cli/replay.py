@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,8 @@ def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to w
     from dreamgym.replay import interchange
     from dreamgym.replay.stores import sqlite
 
-    print(f"{interchange.export(sqlite.make(path=log, read_only=True), to):,} rows: {to}")
+    with closing(sqlite.make(path=log, read_only=True)) as store:
+        print(f"{interchange.export(store, to):,} rows: {to}")
 
 
 @app.command(name="import")
@@ -66,4 +68,5 @@ def replay_reencode(
     if not log.is_file():
         raise DreamGymError(f"There is no replay log '{log}'. Expected a file such as runs/quickstart/replay/dream.sqlite.")
     made = plugins.make("replay.encoders", encoder)
-    print(f"{sqlite.make(path=log).reencode(made):,} rows encoded with {made.id}: {log}")
+    with closing(sqlite.make(path=log)) as store:
+        print(f"{store.reencode(made):,} rows encoded with {made.id}: {log}")

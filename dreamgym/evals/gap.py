@@ -56,7 +56,8 @@ class GapMeter:
     def measure(self, policy: Policy, dreamed: Sequence[Trajectory], *, n: int, seed: int) -> Gap:
         """Probe with up to `n` of the dreamed episodes whose tasks the real environment knows, spread over them evenly."""
         known = [t for t in dreamed if t.task.source == "real" and t.error is None]
-        chosen = known[:: max(1, len(known) // n)][:n]
+        count = min(n, len(known))
+        chosen = [known[i * len(known) // count] for i in range(count)]
         fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.family.max_steps, name=f"probe/{seed}")
         pairs = twins(chosen, self._env, self.family.domain)
         episodes = (*fresh, *(real for _, real in pairs))

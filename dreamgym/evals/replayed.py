@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dreamgym.evals.success import Rate, wilson
+from dreamgym.experience.guard import masked
 from dreamgym.protocols import Domain, Env
 from dreamgym.types import Trajectory, Transition, Turn
 
@@ -50,6 +51,8 @@ class Fidelity:
     state_exact_valid: Rate  # the same, of actions that changed something in reality
     state_exact_invalid: Rate  # and of actions after which reality stood still
     first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
+    masked_share: Rate | None = None  # of all episodes that reality can repeat, those the guard left out; None: nobody looked
+    false_failure_at_most: Rate | None = None  # false failure if every left-out episode that really succeeds were called a failure
 
     @property
     def gap(self) -> float:
@@ -67,23 +70,37 @@ def twins(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: D
     return [(episode, relive(episode, env, domain)) for episode in episodes if env.accepts(episode.task) and episode.error is None]
 
 
-def summarise(replays: Sequence[Replay]) -> Fidelity:
-    """Rates over terminals and steps."""
+def disputed(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[Replay]:
+    """What reality says of the episodes that the guard left out because it and the model disagree (`guard.masked`).
+
+    `replay` leaves them out as well, so no rate of it counts them: give these to `summarise`, and it says how much they could hide.
+    """
+    env = make_env()
+    ends = [(episode, episode.transitions[-1].verdict) for episode in episodes if episode.turns and env.accepts(episode.task)]
+    return [compare(episode, relive(episode, env, domain)) for episode, verdict in ends if verdict is not None and masked(verdict)]
+
+
+def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = None) -> Fidelity:
+    """Rates over terminals and steps. `left_out` are the `disputed` episodes of the same dreams; they are in two rates of their own."""
     failing = [r for r in replays if r.ended and not r.real_success]
     succeeding = [r for r in replays if r.real_success]
     claimed = [r for r in replays if r.dreamed_success]
+    lost = [r for r in succeeding if not r.dreamed_success]
+    hidden = sum(r.real_success for r in left_out or ())
     divergences = [r.agreeing_steps + 1 for r in replays if r.diverged]
     return Fidelity(
         dream_success=wilson(len(claimed), len(replays)),
         real_success=wilson(len(succeeding), len(replays)),
         false_success=wilson(sum(r.dreamed_success for r in failing), len(failing)),
-        false_failure=wilson(sum(not r.dreamed_success for r in succeeding), len(succeeding)),
+        false_failure=wilson(len(lost), len(succeeding)),
         unguarded_false_success=wilson(sum(r.unguarded_success for r in failing), len(failing)),
         consistency=wilson(sum(r.real_success for r in claimed), len(claimed)),
         state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.compared for r in replays)),
         state_exact_valid=wilson(sum(r.valid[0] for r in replays), sum(r.valid[1] for r in replays)),
         state_exact_invalid=wilson(sum(r.invalid[0] for r in replays), sum(r.invalid[1] for r in replays)),
         first_divergence=sum(divergences) / len(divergences) if divergences else None,
+        masked_share=None if left_out is None else wilson(len(left_out), len(left_out) + len(replays)),
+        false_failure_at_most=None if left_out is None else wilson(len(lost) + hidden, len(succeeding) + hidden),
     )
 
 

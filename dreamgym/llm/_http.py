@@ -8,6 +8,7 @@ what to do; it never holds the key.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -20,8 +21,11 @@ import httpx
 from dreamgym.errors import ServerError
 from dreamgym.llm._limits import Clock, Pace, backoff, retry_after
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 TRANSIENT = frozenset({408, 409, 429}) | frozenset(range(500, 600)) - {501, 505}
+PATIENCE = 5.0  # seconds for what is under way to take note that it was cancelled
+LONG_WAIT = 60.0  # seconds that nobody should wait without being told
 SHOWN = 300  # characters of a server's own words in an error
 
 
@@ -123,7 +127,7 @@ class Client:
         self._http = httpx.AsyncClient(limits=limits, timeout=None, headers=headers)  # `_once` limits the whole attempt
         self._slots = asyncio.Semaphore(self.manners.concurrency)
         self._pace = Pace(self.manners.requests_per_minute, self.manners.tokens_per_minute, self.clock)
-        thread = threading.Thread(target=loop.run_forever, name="dreamgym-http", daemon=True)
+        thread = threading.Thread(target=_serve, args=(loop,), name="dreamgym-http", daemon=True)
         thread.start()
         self._loop = loop
         self._close = weakref.finalize(self, _shut, loop, thread, self._http)
@@ -156,20 +160,26 @@ class Client:
         self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], tokens: int, prompt_tokens: int
     ) -> T:
         """Attempts until one succeeds, the retries are out, or the deadline would pass."""
-        began = self.clock.now()
-        attempts = 0
+        began: float | None = None  # when the first attempt was sent: waiting for its turn is no fault of the server
+        attempts, last = 0, TryAgain("nothing was sent")
         try:
             while True:
-                attempts += 1
                 sent = await self._pace.enter(tokens)
+                began = self.clock.now() if began is None else began
+                if attempts and self._late(began):
+                    raise self._given_up(method, url, last, attempts, late=True) from last
+                attempts += 1
                 try:
                     result, used = await self._once(method, url, payload, read, prompt_tokens)
                 except TryAgain as error:
+                    last = error
                     wait = backoff(attempts, self.manners.backoff_s) if error.wait is None else error.wait
-                    late = self.manners.deadline_s is not None and self.clock.now() + wait - began > self.manners.deadline_s
+                    late = self._late(began, wait)
                     if attempts > self.manners.retries or late:
                         raise self._given_up(method, url, error, attempts, late=late) from error
                     self.usage.retries += 1
+                    if wait > LONG_WAIT:
+                        log.warning("%s asks to be left alone for %.0f seconds (%s); deadline_s would end such a wait.", url, wait, error)
                     await self.clock.sleep(wait)
                 else:
                     sent.tokens = used.prompt + used.completion
@@ -181,6 +191,10 @@ class Client:
         except Exception:
             self.usage.failures += 1
             raise
+
+    def _late(self, began: float, wait: float = 0.0) -> bool:
+        """Whether an attempt after `wait` seconds would begin past the deadline of a request that began then."""
+        return self.manners.deadline_s is not None and self.clock.now() + wait - began > self.manners.deadline_s
 
     async def _once(
         self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], prompt_tokens: int
@@ -251,6 +265,14 @@ class Client:
         )
 
 
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, and let go of its sockets then, whoever stopped it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
 def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx.AsyncClient) -> None:
     """Cancel everything on the loop, close its connections, and end its thread."""
 
@@ -261,10 +283,13 @@ def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx
         await asyncio.gather(*others, return_exceptions=True)
         await http.aclose()
 
+    def stop(_: object) -> None:
+        loop.call_soon_threadsafe(loop.stop)
+
     if threading.current_thread() is thread:  # the garbage collector came by there: it cannot wait for itself
-        loop.create_task(wind_up()).add_done_callback(lambda _: loop.stop())
+        loop.create_task(wind_up()).add_done_callback(stop)
         return
-    asyncio.run_coroutine_threadsafe(wind_up(), loop).result(timeout=5)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(timeout=5)
-    loop.close()
+    asyncio.run_coroutine_threadsafe(wind_up(), loop).add_done_callback(stop)
+    thread.join(timeout=PATIENCE)
+    if thread.is_alive():
+        log.warning("A request under way did not end within %g seconds of being cancelled; its connection stays open.", PATIENCE)

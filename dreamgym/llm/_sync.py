@@ -34,7 +34,8 @@ def publish_weights(
     tolerance: float = 0.05,
     timeout_s: float = 600.0,
 ) -> None:
-    """Make the server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was.
+    """Make the server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was. An adapter is
+    then taken back; of a whole checkpoint the server may hold the new weights by then, so publish again before anything is sampled.
 
     `lora`: an adapter is loaded under a name never used before, which requests then ask for, and the one before is unloaded. Under a new
     name no stale prefix cache can be hit. vLLM needs `--enable-lora` with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, SGLang `--enable-lora`.
@@ -78,7 +79,7 @@ def _load_vllm(engine: OpenAIEngine, path: Path, version: int, lora: bool, timeo
         return engine.config.model
     name = _new_name(engine, version)
     _control(engine, "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, timeout_s)
-    cards = _control(engine, "GET", "/v1/models", None, timeout_s)["data"]
+    cards = engine.cards(timeout_s=timeout_s)
     if not any(card["id"] == name for card in cards):
         raise ServerError(f"The server took the adapter '{name}' but does not list it: {', '.join(card['id'] for card in cards)}.")
     return name

@@ -68,6 +68,7 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
 
     UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
     """
+    _directory.settle(config.model)
     adapter = _adapter_of(config)
     source = adapter["base_model_name_or_path"] if adapter else config.model
     revision = adapter.get("revision") if adapter else config.revision

@@ -25,7 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+import httpx
+from pydantic import Field, SecretStr, field_validator
 
 from dreamgym.config import Config as Base
 from dreamgym.config import build
@@ -57,7 +58,7 @@ class Config(Base):
     concurrency: int = Field(64, ge=1)  # requests under way at once, those between two attempts included
     retries: int = Field(4, ge=0)  # further attempts of a request
     timeout_s: float = Field(300.0, gt=0)  # of one attempt, from sending to the whole answer
-    deadline_s: float | None = Field(None, gt=0)  # of a request: no attempt begins after it
+    deadline_s: float | None = Field(None, gt=0)  # of a request, from its first attempt: none begins after it
     backoff_s: float = Field(0.5, ge=0)  # before the first retry; doubles, up to 30 seconds
     requests_per_minute: int | None = Field(None, ge=1)
     tokens_per_minute: int | None = Field(None, ge=1)  # prompts and max_tokens, corrected to what was used
@@ -67,9 +68,27 @@ class Config(Base):
     extra: dict[str, Any] = {}  # laid over the payload of every request
     seed: int = 0  # names the stream of requests that bring no seeds of their own
 
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"no address ({error}); expected one such as http://localhost:8000/v1") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError("must begin with http:// or https:// and name a host, such as http://localhost:8000/v1")
+        return url
+
     def key(self) -> str | None:
-        """The key to send: the option, else the variable, else none."""
-        return self.api_key.get_secret_value() if self.api_key is not None else os.environ.get(self.api_key_env) or None
+        """The key to send: the option, else the variable, else none. ConfigError, which does not show it, for one that no header takes."""
+        given = self.api_key.get_secret_value() if self.api_key is not None else os.environ.get(self.api_key_env, "")
+        key = given.strip()  # a file that holds a key ends in a newline
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                f"The key in {'api_key' if self.api_key is not None else self.api_key_env} holds a character that no HTTP header takes, "
+                "such as a line break or a letter with an accent. Copy it again."
+            )
+        return key or None
 
 
 class OpenAIEngine(Tokenized, Queue):
@@ -145,7 +164,7 @@ class OpenAIEngine(Tokenized, Queue):
         method can be trained on as tokens.
         """
         for conversation in conversations:
-            self._check_rate(max_tokens + sum(len(str(message.get("content", ""))) for message in conversation) // 4)
+            self._check_rate(max_tokens + _about_tokens(conversation))
         work = [
             self.client.start(
                 self._reply(conversation, max_tokens, temperature, seeds[i] if seeds else None, response_format, allow_truncated)
@@ -179,7 +198,7 @@ class OpenAIEngine(Tokenized, Queue):
         try:
             while True:
                 for i, chat in itertools.islice(waiting, self.config.concurrency - len(under_way)):
-                    self._check_rate(max_tokens + sum(len(str(message.get("content", ""))) for message in chat) // 4)
+                    self._check_rate(max_tokens + _about_tokens(chat))
                     seed = seeds[i] if seeds else None
                     future = self.client.start(self._reply(chat, max_tokens, temperature, seed, response_format, allow_truncated))
                     under_way[i] = future
@@ -215,7 +234,7 @@ class OpenAIEngine(Tokenized, Queue):
             payload["seed"] = seed_of(seed) >> 32  # hosts take 32 bits at best
         if response_format is not None:
             payload["response_format"] = dict(response_format)
-        guess = sum(len(str(message.get("content", ""))) for message in messages) // 4  # characters per token, for the rate limit only
+        guess = _about_tokens(messages)
 
         def read(body: Any) -> tuple[str, Tokens]:
             return _reply_in(body, max_tokens, allow_truncated)
@@ -263,10 +282,7 @@ class OpenAIEngine(Tokenized, Queue):
             request = replace(request, prompt=_ids(request.prompt))  # a conversation may grow while it is continued
             future = self.client.start(self._sample(ticket, request, self.model))
             self._under_way[ticket] = (request, self.version, future)
-            future.add_done_callback(functools.partial(self._note, ticket))
-
-    def _note(self, ticket: int, _: Future[Sampled]) -> None:
-        self._results.put(ticket)
+            future.add_done_callback(functools.partial(_put, self._results, ticket))
 
     def _advance(self) -> bool:
         """Wait until something under way is done, and take with it what else is."""
@@ -339,9 +355,16 @@ class OpenAIEngine(Tokenized, Queue):
             )
         return "the same ids for a probe text"
 
+    def cards(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """What the server says of each model it serves; ServerError for an answer that lists none."""
+        body = self.client.wait(self.client.control("GET", url := f"{self.client.api}/models", timeout_s=timeout_s))
+        found = body.get("data") if isinstance(body, dict) else None
+        if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
+            raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
+        return found
+
     def _models(self) -> list[str]:
-        body = self.client.wait(self.client.control("GET", f"{self.client.api}/models"))
-        return [card["id"] for card in body["data"]]
+        return [card["id"] for card in self.cards()]
 
     def _learn_context(self) -> None:
         """Ask the server how long its context is, once, unless max_context says it."""
@@ -349,11 +372,11 @@ class OpenAIEngine(Tokenized, Queue):
             return
         if self.flavour.name == "llama_cpp":
             body = self.client.wait(self.client.control("GET", self.url("/props")))
-            told = (body.get("default_generation_settings") or {}).get("n_ctx")
+            settings = body.get("default_generation_settings") if isinstance(body, dict) else None
+            told = settings.get("n_ctx") if isinstance(settings, dict) else None
         else:
-            body = self.client.wait(self.client.control("GET", f"{self.client.api}/models"))
-            told = next((card.get("max_model_len") for card in body["data"] if card["id"] == self.config.model), None)
-        if not isinstance(told, int):
+            told = next((card.get("max_model_len") for card in self.cards() if card["id"] == self.config.model), None)
+        if not isinstance(told, int) or told < 2:
             raise ConfigError(f"{self.client.api} does not tell the context length of '{self.config.model}'. Set max_context.")
         self.max_context = told
 
@@ -367,8 +390,13 @@ class OpenAIEngine(Tokenized, Queue):
             raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")
 
 
-def _put(done: queue.SimpleQueue[int], i: int, _: Future[str]) -> None:
+def _put(done: queue.SimpleQueue[int], i: int, _: Future[Any]) -> None:
     done.put(i)
+
+
+def _about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """A guess at the tokens of a chat, for the rate limit only: four characters are a token."""
+    return sum(len(str(message.get("content", ""))) for message in messages) // 4
 
 
 def _ids(prompt: Sequence[int]) -> tuple[int, ...]:

@@ -99,6 +99,6 @@ class ScriptedChat:
             yield i, reply
 
 
-def make(*, answer: Callable[[str], str], **_: Any) -> ScriptedLLM:
+def make(*, answer: Callable[[str], str]) -> ScriptedLLM:
     """`make(answer=lambda prompt: "click[buy now]")`."""
     return ScriptedLLM(answer)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.bound import measure
-from dreamgym.evals.replayed import Fidelity, replay, summarise
+from dreamgym.evals.replayed import Fidelity, disputed, replay, summarise
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.recipes import parts as build
@@ -48,11 +48,12 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         dream, experience = parts.dream(build.open_replay(None, parts.logs), guard)
         episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
         replays = replay(episodes, parts.family.env, parts.family.domain)
+        left_out = disputed(episodes, parts.family.env, parts.family.domain)
         counts = {"unreadable": experience.counts["unreadable"], "masked": experience.guard.counts["failure_disputed"]}
         found[kind] = (
-            fidelity_json(summarise(replays))
+            fidelity_json(summarise(replays, left_out))
             | counts
-            | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in replays)}
+            | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in [*replays, *left_out])}
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)

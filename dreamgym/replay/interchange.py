@@ -23,19 +23,26 @@ KINDS = {"row": int, "step": int, "reward": float, "terminated": bool, "success"
 COLUMNS = {field.name: KINDS.get(field.name, str) for field in fields(Memory)}
 REQUIRED = ("trajectory", "step", "env", "instruction", "source", "state", "action", "next_state", "reward", "terminated", "success")
 PAGE = 1024
+LARGEST = 2**63  # what a store's columns hold
+MOST_STEPS = 1_000_000  # of one episode: the steps that a file leaves out take memory too
 GAP = Turn(Transition(Observation(""), "", Observation(""), 0.0, False, verdict=Verdict(False, ("not in the file",))))
 
 
 def export(store: Store, path: Path) -> int:
     """Write the rows in use to `path`, .jsonl or .parquet; returns how many. The file is whole or not there at all."""
     write: Callable[[Store, Path], int] = _by_suffix(path, _write_jsonl, _write_parquet)
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        rows = write(store, unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            rows = write(store, unfinished)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write '{path}': {error.strerror or error}. Give a path in a folder that can be written, with space."
+        ) from error
     return rows
 
 
@@ -81,15 +88,17 @@ def _write_parquet(store: Store, path: Path) -> int:
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise UsageError(f"'{path}', line {number}: {error}. Expected one JSON object a line.") from error
+                except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
+                    raise UsageError(f"'{path}', line {number}: {error}. Expected one JSON object a line, in UTF-8.") from error
                 if not isinstance(row, dict):
-                    raise UsageError(f"'{path}', line {number}: expected a JSON object, got {line.strip()[:60]!r}.")
+                    raise UsageError(
+                        f"'{path}', line {number}: expected a JSON object, got {line.strip()[:60].decode(errors='replace')!r}."
+                    )
                 yield number, row
 
 
@@ -129,11 +138,13 @@ def _memory(row: dict[str, Any], number: int, path: Path) -> Memory:
         value = row.get(name)
         if name == "row" or value is None:
             continue
-        if not isinstance(value, (int, float) if kind is float else kind) or (kind is int and isinstance(value, bool)):
+        if not isinstance(value, (int, float) if kind is float else kind) or (kind is not bool and isinstance(value, bool)):
             raise UsageError(f"{where}: {name} is {value!r}. Expected {kind.__name__}.")
+        if isinstance(value, int | float) and not abs(value) < LARGEST:
+            raise UsageError(f"{where}: {name} is {value!r}. Expected a finite number below 2^63.")
         values[name] = value
-    if values["step"] < 0:
-        raise UsageError(f"{where}: step is {values['step']}. Expected 0 or more.")
+    if not 0 <= values["step"] < MOST_STEPS:
+        raise UsageError(f"{where}: step is {values['step']}. Expected 0 or more, and less than {MOST_STEPS:,}.")
     return Memory(**values)
 
 

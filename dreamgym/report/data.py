@@ -39,6 +39,8 @@ AUDIT_ROWS = {
     "false_success": "false success",
     "unguarded_false_success": "false success, as the model claimed it",
     "false_failure": "false failure",
+    "masked_share": "left out by the guard, of all",
+    "false_failure_at_most": "false failure, if those count too",
     "consistency": "dreamed successes that are real",
     "state_exact": "next states exactly right",
 }
@@ -152,13 +154,16 @@ def _config(toml: str) -> dict[str, Any]:
 
 
 def _by_phase(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Lines by phase and iteration. A resumed run repeats what came after its checkpoint: the later line is the one that counts."""
-    found: dict[str, dict[float, Mapping[str, Any]]] = {}
+    """Lines by phase and iteration. A resumed run goes on from its checkpoint: what the interrupted one wrote from there on is void."""
+    found: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
     for record in records:
         iteration = number(record.get("iteration"))
         if iteration is not None:
-            found.setdefault(str(record.get("phase")), {})[iteration] = record
-    return {phase: [lines[i] for i in sorted(lines)] for phase, lines in found.items()}
+            lines = found.setdefault(str(record.get("phase")), [])
+            while lines and lines[-1][0] >= iteration:
+                lines.pop()
+            lines.append((iteration, record))
+    return {phase: [record for _, record in lines] for phase, lines in found.items()}
 
 
 def _row(key: str, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:

@@ -54,6 +54,16 @@ METRICS: dict[str, dict[str, Metric]] = {
         "false_failure": Metric(
             "share", "of episodes that succeed in reality, those the dream calls a failure", "high: true successes earn nothing"
         ),
+        "masked_share": Metric(
+            "share",
+            "of the audit's dreams, those left out because the model called a failure what the state shows to be a success",
+            "above 0.03: no other rate counts them",
+        ),
+        "false_failure_at_most": Metric(
+            "share",
+            "the worst case: of episodes that succeed in reality, left-out ones included, those the dream does not call a success",
+            "far above false_failure: the guard's doubts hide true successes",
+        ),
         "consistency": Metric("share", "of dreamed successes, those that succeed in reality", "below 0.9"),
         "state_exact": Metric(
             "share", "next states equal to the real ones, up to and with the first that differs", "falls during training"
@@ -70,7 +80,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "masked": Metric(
             "episodes",
             "left out: the model called a failure what the state shows to be a success; per iteration, their share of the rollouts",
-            "above a few in a hundred: true successes earn nothing, and no rate here counts them",
+            "above a few in a hundred: true successes earn nothing; see masked_share and false_failure_at_most",
         ),
         "real_steps": Metric("steps", "real steps that replaying the dreams took, or an evaluation; no policy is charged for them", "-"),
         "probe_real_success": Metric(

@@ -117,6 +117,8 @@ def test_a_reply_that_was_cut_short_is_ended_for_the_next_turn_and_the_end_is_no
         ("<action>left</action> no, <action>right</action>", "right"),
         ("<think>Action: left</think>\n\n open ", "open"),
         ("<think>\nhm</think>Action: take", "take"),
+        ("<think>I could go\nAction: left", ""),
+        ("<think>hm</think>Action: take <think>Action: left", "take"),
         (" right\n", "right"),
         ("Action:", ""),
         ("", ""),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
@@ -91,16 +92,60 @@ def test_a_configuration_cannot_be_changed():
         Settings().name = "other"  # type: ignore[misc]
 
 
+letters = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
+plain = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | letters
+tables = st.recursive(
+    plain | st.lists(plain, max_size=3), lambda inner: st.dictionaries(letters, inner, max_size=3) | st.lists(inner, max_size=2)
+)
+
+
+class Everything(Settings):
+    options: dict[str, Any] = {"kept": 1}
+    shares: dict[str, float] = {"expert": 0.5}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    name=st.text(st.characters(exclude_categories=("Cs", "Cc"))) | st.just('quote " backslash \\ newline \n'),
+    name=letters,
     sizes=st.lists(st.integers(-(2**40), 2**40), max_size=4),
     guard=st.booleans(),
     limit=st.none() | st.integers(0, 9),
-    temperature=st.floats(allow_nan=False, allow_infinity=False),
+    temperature=st.floats(allow_nan=False),
+    options=st.dictionaries(letters, tables, max_size=3),
+    shares=st.dictionaries(letters, st.floats(allow_nan=False), max_size=2),
 )
-def test_what_is_dumped_reads_back_as_the_same(name: str, sizes: list[int], guard: bool, limit: int | None, temperature: float):
-    settings = Settings(name=name, sizes=tuple(sizes), guard=guard, limit=limit, dream=Dream(temperature=temperature))
-    assert build(Settings, tomllib.loads(dump(settings))) == settings
+def test_what_is_dumped_reads_back_as_the_same(tmp_path_factory: pytest.TempPathFactory, temperature: float, sizes: list[int], **more: Any):
+    settings = Everything(sizes=tuple(sizes), dream=Dream(temperature=temperature), **more)
+    assert build(Everything, tomllib.loads(dump(settings))) == settings
+    file = tmp_path_factory.getbasetemp() / "dumped.toml"
+    file.write_text(dump(settings), encoding="utf-8", newline="")
+    assert read(Everything, file) == settings
+
+
+def test_what_toml_has_no_word_for_is_refused_and_not_left_out():
+    class Limited(Config):
+        limit: int | None = 3
+        options: dict[str, Any] = {}
+
+    for wrong, name in (
+        (Limited(limit=None), "limit"),
+        (Limited(options={"a": None}), "options"),
+        (Limited(options={"a": [1, None]}), "options.a"),
+    ):
+        with pytest.raises(ConfigError, match=f"'{name}.*' = .* cannot be written as TOML: it would read back as"):
+            dump(wrong)
+    with pytest.raises(ConfigError, match="half a character"):
+        dump(Settings(name="\ud800"))
+
+
+def test_a_wrong_key_inside_a_list_of_blocks_is_named():
+    class Many(Config):
+        dreams: tuple[Dream, ...] = ()
+        by_name: dict[str, Dream] = {}
+
+    for values, name in (({"dreams": [{"iteration": 3}]}, "dreams.0.iteration"), ({"by_name": {"a": {"x": 1}}}, "by_name.a.x")):
+        with pytest.raises(ConfigError, match=f"Unknown key '{name}'"):
+            build(Many, values)
 
 
 def test_a_block_that_a_file_opens_keeps_its_other_values(tmp_path: Path):

@@ -9,9 +9,10 @@ import pytest
 from dreamgym.envs import corridor
 from dreamgym.envs._pool import EnvPool
 from dreamgym.evals.gap import GapMeter
-from dreamgym.evals.replayed import Replay, replay, summarise
+from dreamgym.evals.replayed import Replay, disputed, replay, summarise
 from dreamgym.evals.success import Rate, evaluate, success, wilson
-from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn
+from dreamgym.experience.guard import DISAGREED, DISPUTED
+from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 FAMILY = corridor.make(length=4)
 
@@ -102,6 +103,33 @@ def test_the_rates_of_a_set_of_dreams_as_worked_by_hand():
     assert found.first_divergence == 1.5 and found.gap == 0.0
 
 
+def masked(episode: Trajectory, reason: str = DISPUTED) -> Trajectory:
+    """The episode as the guard leaves it out: its last step has the verdict, and it carries the error."""
+    *before, last = episode.turns
+    turn = replace(last, transition=replace(last.transition, verdict=Verdict(False, (reason,))))
+    return replace(episode, turns=(*before, turn), error=f"masked by the guard: {reason}")
+
+
+def test_episodes_that_the_guard_left_out_are_counted_and_bound_the_false_failures():
+    dreams = [TRUE, LIE, TOO_SAD, masked(TOO_SAD), masked(REFUSED), masked(TOO_SAD, DISAGREED)]
+    unlike = [
+        replace(masked(TOO_SAD), task=replace(TOO_SAD.task, goal=None)),  # invented: nobody can repeat it
+        replace(TRUE, error="broken"),
+        replace(TRUE, error="no step was taken", turns=()),
+        masked(TOO_SAD, "price differs"),  # refused, not left out
+    ]
+    replays = replay(dreams + unlike, FAMILY.env, FAMILY.domain)
+    left_out = disputed(dreams + unlike, FAMILY.env, FAMILY.domain)
+    assert [one.real_success for one in left_out] == [True, False, True] and len(replays) == 3
+    found = summarise(replays, left_out)
+    assert (found.masked_share.value, found.masked_share.n) == (3 / 6, 6)
+    assert (found.false_failure.value, found.false_failure.n) == (1 / 2, 2)  # TRUE and TOO_SAD really succeed
+    assert (found.false_failure_at_most.value, found.false_failure_at_most.n) == (3 / 4, 4)  # and so do two of those left out
+    bare = summarise(replays)
+    assert bare.masked_share is None and bare.false_failure_at_most is None
+    assert replace(found, masked_share=None, false_failure_at_most=None) == bare
+
+
 def test_dreams_without_a_real_twin_are_left_out():
     invented = replace(TRUE, task=replace(TRUE.task, goal=None))
     assert replay([invented, replace(TRUE, error="broken")], FAMILY.env, FAMILY.domain) == []
@@ -113,8 +141,10 @@ class Opener:
 
     def __init__(self) -> None:
         self.batches: list[int] = []
+        self.begun: list[str] = []
 
     def begin(self, tasks: list[Task], *, name: str) -> list[str]:
+        self.begun += [t.id for t in tasks]
         return [t.id for t in tasks]
 
     def act(self, conversations: list[str], observations: list[Observation], *, temperature: float, seeds: object) -> list[Completion]:
@@ -148,6 +178,15 @@ def test_a_probe_of_fewer_episodes_is_spread_over_all_of_them():
     many = [replace(TRUE, id=str(i), task=replace(TRUE.task, id=str(i))) for i in range(20)]
     gap = meter.measure(Opener(), many, n=5, seed=0)
     assert gap.dream.n == gap.real.n == 5 and gap.real_steps == 5 + 15
+    for n, places in (
+        (5, [0, 4, 8, 12, 16]),
+        (12, [0, 1, 3, 5, 6, 8, 10, 11, 13, 15, 16, 18]),
+        (20, list(range(20))),
+        (99, list(range(20))),
+    ):
+        policy = Opener()
+        meter.measure(policy, many, n=n, seed=0)
+        assert policy.begun == [str(i) for i in places]
     assert meter.measure(Opener(), [], n=5, seed=0).real_steps == 0
 
 

@@ -15,7 +15,7 @@ from dreamgym import cli
 from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.evals._agreement import bootstrap, kappa, spearman
-from dreamgym.evals.judge import QUESTIONS, JudgeConfig, draw, exact_steps, judge, report
+from dreamgym.evals.judge import QUESTIONS, JudgeConfig, Judged, draw, exact_steps, judge, report
 from dreamgym.llm.scripted import ScriptedChat
 from dreamgym.logs.scripted import collect
 from dreamgym.runlog import RunDir, read_jsonl
@@ -79,6 +79,20 @@ def test_a_lazy_judge_that_always_says_two_fails_its_controls():
     assert not found["controls"]["passed"] and "does not tell corrupted transitions from real ones" in found["controls"]["reason"]
     assert found["dream"]["judge_consistency"]["value"] == 2.0 and found["judge_relative"] is None
     assert found["agreement"]["dream"]["judge_spearman"] is None and found["agreement"]["dream"]["judge_kappa"] == 0.0
+
+
+def test_a_judge_that_ranks_real_above_corrupted_by_luck_is_not_believed():
+    cases = draw(DREAMS, LOGS, JudgeConfig(n=2, controls=12), env=CORRIDOR.env(), domain=CORRIDOR.domain)
+
+    def scored(real: list[int], bad: list[int]) -> dict[str, Any]:
+        left = {"real": iter(real), "corrupted": iter(bad), "dream": iter([1, 1])}
+        return report([Judged(case, dict.fromkeys(QUESTIONS, next(left[case.kind]))) for case in cases])
+
+    lucky = scored([2, 0] * 5 + [2, 2], [2, 0] * 6)  # higher by a sixth, which half of all such judges are
+    assert lucky["controls"]["judge_difference"]["value"] == pytest.approx(1 / 6) and lucky["controls"]["judge_difference"]["low"] < 0
+    assert not lucky["controls"]["passed"] and "does not tell" in lucky["controls"]["reason"] and lucky["judge_relative"] is None
+    clear = scored([2] * 10 + [0, 0], [0] * 10 + [2, 2])
+    assert clear["controls"]["passed"] and clear["judge_relative"] == pytest.approx((1 - 1 / 3) / (5 / 3 - 1 / 3))
 
 
 def test_a_judge_of_too_few_controls_is_not_believed():

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import random
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from _fault_server import FaultServer, next_tokens
+from _fault_server import FaultServer, Handler, next_tokens
 
 from dreamgym import plugins
-from dreamgym.errors import ServerError, UsageError
+from dreamgym.errors import ConfigError, ServerError, UsageError
 from dreamgym.llm import tiny
 from dreamgym.llm._limits import Clock, Pace, backoff, retry_after
 from dreamgym.llm.openai import OpenAIEngine
@@ -126,6 +128,44 @@ def test_a_wrong_key_names_the_variable_and_hides_the_key(make: Any, server: Fau
     assert "sk-secret" not in str(caught.value)
 
 
+def test_a_key_that_no_header_takes_is_refused_without_being_shown_and_blanks_around_one_are_left_out(
+    make: Any, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(api_key=" sk-secret\n").generate([ASK])
+    assert set(server.keys) == {"Bearer sk-secret"}
+    for wrong in ("sk-sec\nret", "sk-secr\u00e9t"):
+        with pytest.raises(ConfigError, match="The key in api_key holds a character") as caught:
+            make(api_key=wrong)
+        assert "sk-" not in str(caught.value)
+    monkeypatch.setenv("POLICY_KEY", "sk-sec\tret")
+    with pytest.raises(ConfigError, match="The key in POLICY_KEY"):
+        make(api_key_env="POLICY_KEY")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "http://host:port/v1", "http:///v1", "ftp://host/v1", ""])
+def test_an_address_that_is_none_is_refused_before_anything_is_asked(make: Any, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"'base_url' in llm openai.*such as http://localhost:8000/v1"):
+        make(base_url=url)
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"data": null}', b'{"data": [{"name": "policy"}]}', b""])
+def test_a_server_that_lists_no_models_is_no_crash(make: Any, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.raw(body))
+    with pytest.raises(ServerError, match=r"/v1/models answered .*Expected an object with a list 'data'"):
+        make(max_context=None).generate([ASK])
+    with pytest.raises(ServerError, match="is it an OpenAI-compatible server"):
+        make().doctor()
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b'"text"', b'{"default_generation_settings": 3}', b'{"default_generation_settings": {"n_ctx": 0}}']
+)
+def test_a_server_that_does_not_tell_its_context_says_what_to_set(make: Any, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.raw(body))
+    with pytest.raises(ConfigError, match="Set max_context"):
+        make(flavour="llama_cpp", max_context=None).generate([ASK])
+
+
 def test_a_prompt_counted_otherwise_is_not_trained_on(make: Any, server: FaultServer) -> None:
     server.faults.append("count")
     engine = make()
@@ -182,6 +222,25 @@ def test_closing_aborts_what_is_under_way_and_a_later_request_begins_anew(make: 
     engine.close()
     assert server.disconnected.wait(5) and engine.poll() == []
     assert engine.generate([ASK])[0].ids == EXPECTED
+
+
+def test_neither_closing_nor_forgetting_an_engine_leaves_a_thread_or_an_open_loop(make: Any, server: FaultServer) -> None:
+    def threads() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "dreamgym-http"]
+
+    engine = make()
+    engine.generate([ASK])
+    (thread,), loop = threads(), engine.client._loop
+    engine.close()
+    assert not thread.is_alive() and loop.is_closed()
+    forgotten = plugins.make("llm", "openai", base_url=server.url, model="policy", flavour="chat")
+    forgotten.complete([[{"role": "user", "content": "hello"}]], max_tokens=3)
+    (thread,), loop = threads(), forgotten.client._loop
+    loop.call_soon_threadsafe(gc.collect)
+    del forgotten
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive() and loop.is_closed()
 
 
 def test_an_aborted_request_is_asked_again(make: Any, server: FaultServer) -> None:
@@ -249,6 +308,23 @@ def test_a_retry_counts_as_a_request_and_a_deadline_ends_it(make: Any, server: F
     assert clock.slept == [2.0]
 
 
+def test_no_attempt_begins_past_the_deadline_because_the_pace_held_it_back(make: Any, server: FaultServer, clock: FastClock) -> None:
+    server.faults.append(("busy", 1))
+    with pytest.raises(ServerError, match="failed after 1 attempt; waiting longer would pass deadline_s=30"):
+        make(deadline_s=30.0, requests_per_minute=1).generate([ASK])
+    assert len(server.payloads("/v1/completions")) == 1 and clock.time >= 60
+    patient = make(deadline_s=30.0, requests_per_minute=1)
+    assert len(patient.generate([ASK] * 3)) == 3  # waiting for one's turn is no part of a request
+
+
+def test_a_long_wait_that_a_server_asks_for_is_told(
+    make: Any, server: FaultServer, clock: FastClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults.append(("busy", 3600))
+    assert make().generate([ASK])[0].ids == EXPECTED
+    assert clock.slept == [3600.0] and "left alone for 3600 seconds" in caplog.text
+
+
 def test_the_pace_forgets_what_is_a_minute_old_and_takes_corrections() -> None:
     clock = FastClock()
 
@@ -268,5 +344,6 @@ def test_waits_double_up_to_a_limit_and_headers_are_read_both_ways() -> None:
     random.seed(0)
     assert [round(max(backoff(n, 0.5) for _ in range(500))) for n in (2, 3, 4, 20)] == [1, 2, 4, 30]
     assert retry_after("3") == 3 and retry_after(None) is None and retry_after("soon") is None
+    assert retry_after("inf") is None and retry_after("nan") is None and retry_after("-5") == 0
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
     assert 25 < (retry_after(date) or 0) < 31

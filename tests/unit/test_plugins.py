@@ -50,6 +50,30 @@ def test_a_dotted_name_that_leads_nowhere_is_a_plugin_error(outside):
         plugins.load("envs", "nobody.shop")
 
 
+def test_a_package_missing_inside_a_plugin_is_not_taken_for_the_plugin_because_its_name_begins_alike(outside):
+    with pytest.raises(ModuleNotFoundError, match="'some'"):
+        plugins.load("envs", outside("short", "import some\ndef make(**config): ..."))
+
+
+@pytest.mark.parametrize("name", ["", ".", ".shop", "shop.", "somebody..shop"])
+def test_a_name_that_is_no_module_is_a_plugin_error(name: str):
+    with pytest.raises(PluginError, match="No envs plug-in"):
+        plugins.load("envs", name)
+
+
+def test_what_a_plugin_wants_and_was_not_given_is_named(outside):
+    name = outside("picky", "def make(*, model, size=1): return model, size")
+    assert plugins.make("envs", name, model="m") == ("m", 1)
+    for config, said in (
+        ({}, "from nothing: missing a required.*'model'"),
+        ({"model": 1, "colour": 2}, "unexpected keyword argument 'colour'"),
+    ):
+        with pytest.raises(PluginError, match=rf"somebody\.picky' cannot be made .*{said}"):
+            plugins.make("envs", name, **config)
+    with pytest.raises(TypeError, match="inside"):  # a bug of the plug-in stays one
+        plugins.make("envs", outside("sick", "def make(**config): raise TypeError('inside')"))
+
+
 def test_a_module_without_make_is_not_a_plugin(outside):
     with pytest.raises(PluginError, match=r"has no make\(\*\*config\)"):
         plugins.load("envs", outside("bare", "x = 1"))

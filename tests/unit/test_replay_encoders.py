@@ -122,10 +122,24 @@ def test_an_endpoint_that_refuses_or_breaks_its_word_is_an_error_that_names_it(m
     ) as told:
         model.embed(["a"])
     assert not slept and told.value.status == 401 and "secret" not in str(told.value)
+    model, slept = served(lambda *_: httpx.Response(400, text="no such key: secret"))
+    with pytest.raises(ServerError, match=r"no such key: \*\*\*"):
+        model.embed(["a"])
+    settings = endpoint.EndpointConfig(base_url="server:80/v1", model="bge", dim=DIM)
+    with pytest.raises(ServerError, match="failed after 1 attempts.*Expected base_url to be such as http"):
+        endpoint.Endpoint(settings, None, slept.append).embed(["a"])
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-sec\nret")
+    with pytest.raises(ConfigError, match="The key in OPENAI_API_KEY") as refused:
+        model.embed(["a"])
+    assert "sk-" not in str(refused.value) and not slept
+    monkeypatch.setenv("OPENAI_API_KEY", " secret\n")
     model, slept = served(lambda *_: httpx.Response(503), retries=2)
     with pytest.raises(ServerError, match="failed after 3 attempts"):
         model.embed(["a"])
     assert slept == [0.5, 1.0]
+    twice = {"data": [{"index": 0, "embedding": [1.0] * DIM}] * 2}
+    with pytest.raises(ServerError, match="expected one embedding for each of 2 texts"):
+        served(lambda *_: httpx.Response(200, json=twice))[0].embed(["a", "b"])
     for body in ({"data": [{"index": 0, "embedding": [1.0]}]}, {"error": "x"}, {"data": []}, [1]):
         with pytest.raises(ServerError, match="http://server/v1/embeddings answered"):
             served(lambda *_, body=body: httpx.Response(200, json=body))[0].embed(["a"])

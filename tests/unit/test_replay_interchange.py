@@ -80,16 +80,31 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, log: Path) -> None:
         ({"step": 0}, "row 2: step 0 of trajectory 'r' is there twice"),
         ({"step": 7}, "trajectory 'r' lacks step 1"),
         ({"step": -1}, "row 2: step is -1"),
+        ({"step": 10**12}, "row 2: step is 1000000000000. Expected 0 or more, and less than 1,000,000"),
+        ({"reward": float("nan")}, "row 2: reward is nan. Expected a finite number"),
+        ({"reward": float("-inf")}, "row 2: reward is -inf. Expected a finite number"),
+        ({"reward": True}, "row 2: reward is True. Expected float"),
+        ({"policy_version": 2**63}, "row 2: policy_version is .*below 2"),
     ):
         file.write_text("\n".join(json.dumps(row | (change if i == 1 else {})) for i, row in enumerate(lines)))
         with pytest.raises(UsageError, match=message):
             list(interchange.read(file))
-    file.write_text('{"a": 1\n')
-    with pytest.raises(UsageError, match=r"rows\.jsonl', line 1"):
-        list(interchange.read(file))
+    for content in (b'{"a": 1\n', b'{"a": "\xff"}\n', b"\x00\xfe", b"[" * 100_000):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=r"rows\.jsonl', line 1"):
+            list(interchange.read(file))
     for wrong, message in ((tmp_path / "rows.json", "Expected a name that ends in .jsonl"), (tmp_path / "no.jsonl", "no file")):
         with pytest.raises(UsageError, match=message):
             list(interchange.read(wrong))
+
+
+def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left_there(tmp_path: Path, log: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "rows.jsonl", Path("/proc/rows.jsonl"), tmp_path / "folder.jsonl"):
+        (tmp_path / "folder.jsonl").mkdir(exist_ok=True)
+        with pytest.raises(UsageError, match=f"Cannot write '{place}'"):
+            interchange.export(sqlite.make(path=log, read_only=True), place)
+    assert not [one for one in tmp_path.iterdir() if one.name.startswith(".")]
 
 
 def test_a_dream_without_a_verdict_is_read_and_refused_by_the_buffer(log: Path, tmp_path: Path) -> None:

@@ -114,6 +114,16 @@ def test_two_passes_find_what_one_finds_among_many_near_twins(seed: int, spread:
         assert np.abs(np.diff(cosines, axis=1, append=0, prepend=1))[:, 1:][swapped].min(initial=0.0) <= 1.1e-5
 
 
+def test_the_margin_of_the_coarse_pass_covers_what_rounding_to_bfloat16_does_to_a_cosine() -> None:
+    import torch
+
+    from dreamgym.replay.indexes._coarse import HALF_ULP
+
+    cosines = torch.linspace(0.01, 1.0, 200_001)
+    changed = ((cosines - cosines.bfloat16().float()).abs() / cosines).max()
+    assert 0.9 * HALF_ULP < changed <= HALF_ULP
+
+
 def test_two_passes_follow_truncation_retention_and_growth() -> None:
     random = np.random.default_rng(0)
     rows = np.eye(8, dtype=np.float32)[random.integers(0, 8, 300)]
@@ -147,6 +157,13 @@ def test_rows_that_float16_cannot_hold_keep_their_cosines_whenever_they_come() -
             np.testing.assert_allclose(plain, same, atol=1.1e-5)
     np.testing.assert_array_equal(two.vectors(np.arange(60)), np.concatenate([rounded[:40], fine[40:]]))
     assert two.vectors(np.arange(3)).dtype == np.float32
+
+
+def test_a_gpu_is_used_when_there_is_one_and_nothing_else_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, found in ((True, ["cuda", "cpu", "cuda:1"]), (False, ["cpu", "cpu"])):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        assert [exact._device(name) for name in ("auto", "cpu", "cuda:1")[: len(found)]] == found
+    assert exact.make(dim=2)._config.device == "auto"
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
@@ -222,6 +239,12 @@ def test_a_log_whose_last_rows_are_evicted_goes_on_numbering_after_them(tmp_path
     with ReplayBuffer.open(path, ENCODER, config) as again:
         assert again.sequence == 2 and again.add([episode("r2", ("s", "a", "o", 0.0), source="real")]) == 1
         assert [m.row for m in again.memories()] == [1, 3]  # real rows stay, also beyond the limit
+
+
+def test_a_dream_of_what_a_real_row_says_goes_before_an_older_one_that_says_something_new() -> None:
+    dream, content, reward = np.array([True, True, False]), np.array([1, 0, 0]), np.zeros(3)
+    assert surplus("balanced", 1, dream, content, reward).tolist() == [1]
+    assert surplus("oldest", 1, dream, content, reward).tolist() == [0]
 
 
 @settings(max_examples=100, deadline=None)

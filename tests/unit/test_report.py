@@ -368,6 +368,13 @@ def test_a_resumed_run_shows_each_iteration_once(tmp_path: Path):
     assert [line["success"] for line in found.lines["dream"]] == [0.1, 0.2]
 
 
+def test_what_an_interrupted_run_wrote_past_the_end_of_the_resumed_one_is_not_shown(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
+        for i, success in ((0, 0.1), (1, 0.2), (2, 0.9), (3, 0.9), (1, 0.3), (2, 0.4)):  # went on from 1, and stopped at 2
+            run.append_jsonl("metrics.jsonl", {"phase": "dream", "iteration": i, "success": success})
+    assert [line["success"] for line in data.read(RunDir.view(tmp_path / "run")).lines["dream"]] == [0.1, 0.3, 0.4]
+
+
 @pytest.mark.parametrize("writing", [True, False])
 def test_reading_the_replay_log_leaves_it_alone(tmp_path: Path, writing: bool):
     path = full_run(tmp_path / "run")

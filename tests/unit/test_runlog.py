@@ -15,13 +15,22 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dreamgym import runlog
-from dreamgym.errors import DreamGymError, InvariantError, RunDirError
+from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.progress import progress, track
-from dreamgym.runlog import RunDir, append_jsonl, read_jsonl, trajectory_from_json, trajectory_to_json, write_atomic
+from dreamgym.runlog import (
+    RunDir,
+    append_jsonl,
+    read_jsonl,
+    read_trajectories,
+    trajectory_from_json,
+    trajectory_to_json,
+    write_atomic,
+    write_trajectories,
+)
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 CONFIG = 'seed = 0\n\n[dream]\niterations = 3\nname = "a"\n'
@@ -253,14 +262,34 @@ def test_a_frozen_mapping_is_written_like_any_other():
     assert trajectory_from_json(trajectory_to_json(frozen)).task.goal == {"target": 2}
 
 
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+def test_half_characters_of_other_peoples_logs_survive_every_file(run: RunDir, tmp_path: Path):
+    odd = replace(an_episode(), task=replace(an_episode().task, instruction="na\u00efve \ud83d mug"))
+    run.episodes("odd", [odd, an_episode()])
+    assert run.read_episodes("odd") == [odd, an_episode()]
+    write_trajectories(tmp_path / "odd.jsonl", [odd])
+    assert read_trajectories(tmp_path / "odd.jsonl") == [odd]
+    run.append_jsonl("metrics.jsonl", {"note": "\ud83d", "mean": float("nan")})
+    assert run.read_jsonl("metrics.jsonl") == [{"note": "\ud83d", "mean": None}]
+
+
+@pytest.mark.parametrize("line", ["[]", '"text"', "{}", '{"task": null}'])
+def test_a_line_that_is_json_and_no_episode_is_named(run: RunDir, line: str):
+    run.episodes("logs", [an_episode()])
+    with (run.path / "episodes" / "logs.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UsageError, match=r"Line 2 of '.*logs.jsonl' is no episode"):
+        run.read_episodes("logs")
+
+
+text = st.text(max_size=12)
+keys = text.filter(lambda key: key != runlog.TUPLE)  # which hypothesis finds in the source and tries
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
-    lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(text, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=8,
 )
 tasks = st.builds(
-    Task, text, text, text, st.sampled_from(["real", "synthetic"]), st.integers(0, 5), st.none() | st.dictionaries(text, values)
+    Task, text, text, text, st.sampled_from(["real", "synthetic"]), st.integers(0, 5), st.none() | st.dictionaries(keys, values)
 )
 floats = st.floats(allow_nan=False)
 integers = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
@@ -268,7 +297,7 @@ completions = st.builds(Completion, integers, integers, st.lists(floats, max_siz
 verdicts = st.none() | st.builds(Verdict, st.booleans(), st.lists(text, max_size=2).map(tuple))
 observations = st.builds(Observation, text)
 transitions = st.builds(
-    Transition, observations, text, observations, floats, st.booleans(), text, integers, verdicts, st.dictionaries(text, values, max_size=2)
+    Transition, observations, text, observations, floats, st.booleans(), text, integers, verdicts, st.dictionaries(keys, values, max_size=2)
 )
 turns = st.lists(st.builds(Turn, transitions, st.none() | completions), max_size=3).map(tuple)
 trajectories = st.builds(
@@ -276,6 +305,7 @@ trajectories = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trajectories)
 def test_any_trajectory_survives_a_line_of_json(trajectory: Trajectory):
     back = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(trajectory))))

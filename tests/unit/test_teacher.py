@@ -19,7 +19,8 @@ from _fault_server import FaultServer
 from dreamgym import cli, plugins
 from dreamgym.envs import corridor
 from dreamgym.errors import RunDirError, ServerError, UsageError
-from dreamgym.experience.asking import AskConfig
+from dreamgym.experience.asking import AskConfig, ask
+from dreamgym.experience.json_chat import read_object
 from dreamgym.experience.teacher import ChatTeacher, ScriptedTeacher
 from dreamgym.llm.scripted import ScriptedChat
 from dreamgym.logs.scripted import collect
@@ -143,6 +144,19 @@ def test_what_is_no_annotation_is_asked_for_once_more_and_then_skipped_counted_a
     assert len(chat.asked) == 2 and says.split(" is about")[0] in chat.asked[1][-1]["content"]
     kept = read_jsonl(tmp_path / "replies.jsonl")
     assert [line["kind"] for line in kept] == ["unreadable", "unreadable"] and all(line["raw"] for line in kept)
+
+
+def test_a_reply_that_cannot_be_read_stays_unreadable_when_asking_again_would_cost_too_much():
+    chat = ScriptedChat(lambda _: "nonsense", price_in=1.0, price_out=1.0)
+    how = AskConfig(max_tokens=16, max_cost=130e-6)  # the question takes 122 at most and 52 in truth, its correction more than the rest
+    (reply,) = ask(chat, [[{"role": "user", "content": "x" * 200}]], lambda _, text: read_object(text, ["a"]), how, {"a": {}})
+    assert (reply.kind, reply.raw, len(chat.asked)) == ("unreadable", "nonsense", 1)
+
+
+def test_replies_that_another_process_has_paid_for_meanwhile_are_not_paid_for_again(tmp_path: Path):
+    early, late = (ChatTeacher(ScriptedChat(good), tmp_path / "replies.jsonl") for _ in range(2))
+    early.annotate(LOGS)  # after both were opened
+    assert len(late.annotate(LOGS)) == 8 and late.counts["known"] == 8 and not late.chat.asked
 
 
 def test_a_reply_that_is_corrected_counts_as_repaired():

@@ -59,6 +59,7 @@ def test_a_missing_key_is_named(tmp_path: Path):
         ('[{"asin": "B1"}', "got 'the end' at item 1"),
         ("[1]", "Item 0"),
         ("[]", "No product"),
+        ("[" * 100_000, "nested too deeply at item 0"),
     ],
 )
 def test_a_broken_list_is_named_with_the_item_where_it_breaks(tmp_path: Path, text: str, said: str):
@@ -93,6 +94,7 @@ def test_an_error_far_from_the_end_is_told_without_reading_on(tmp_path: Path, mo
     [
         ("[]", "holds a list"),
         ("{", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"B01": 3}', "Item 'B01'"),
         ('{"B01": {"attributes": "soft"}}', "Key 'attributes' in item B01"),
         ("{}", "No item 'B01'"),
@@ -157,6 +159,7 @@ def test_reward_prints_the_score_and_its_parts_and_logs_the_tagger(
         ("replay", '{"goal": 0, "actions": "search[x]"}', "Key 'actions'"),
         ("replay", "nonsense", "Line 1 of standard input is not JSON"),
         ("replay", "3", "is no object"),
+        ("replay", "[" * 100_000, "Line 1 of standard input is not JSON"),
         ("reward", '{"goal": 3, "asin": "B01"}', "Key 'goal'"),
         ("reward", json.dumps({"goal": GOAL, "asin": "B99"}), "Key 'asin'"),
         ("reward", json.dumps({"goal": GOAL | {"attributes": []}, "asin": "B01"}), "Key 'attributes'"),
@@ -171,6 +174,13 @@ def test_a_line_that_cannot_be_played_is_named(
     shared = ("webshop", "--items", folder / "items.json", "--attributes", folder / "attributes.json")
     code, _, err = run(monkeypatch, capsys, line, command, *shared)
     assert code == 2 and said in err
+
+
+def test_a_file_of_actions_that_is_no_text_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    (folder / "actions.jsonl").write_bytes(b"\xff\xfe{}\n")
+    files_ = ("--items", folder / "items.json", "--attributes", folder / "attributes.json")
+    code, _, err = run(monkeypatch, capsys, "", "replay", "webshop", *files_, "--actions", folder / "actions.jsonl")
+    assert code == 2 and "actions.jsonl is not UTF-8 text" in err
 
 
 def test_an_unknown_environment_or_choice_names_the_known_ones(

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
 from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, store
@@ -35,7 +37,7 @@ class WebShopConfig(Config):
     """A folder made by `dreamgym env build webshop`, instead of the files: it opens in moments, however large."""
     human: Path | None = None
     """The items_human_ins.json that belongs to `items`, for human goals."""
-    num_products: int | None = None
+    num_products: int | None = Field(None, ge=1)
     """Read only the first products of `items`."""
     goals: Literal["graded", "synthetic", "human"] = "graded"
     """Our own goals of one to five requirements, or the original's, in its order and splits (these want `items`)."""
@@ -48,7 +50,7 @@ class WebShopConfig(Config):
     mode: Mode = "text_rich"
     outcome: bool = True
     """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1]."""
-    max_steps: int = 8
+    max_steps: int = Field(8, ge=1)
 
 
 def _check(config: WebShopConfig) -> None:

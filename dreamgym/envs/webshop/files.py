@@ -124,6 +124,8 @@ def _elements(file: TextIO, path: Path) -> Iterator[Any]:
             except json.JSONDecodeError as error:  # the chunk may end inside the item
                 if len(buffer) - error.pos > SLACK or not more():
                     raise broken(error.msg) from error
+            except RecursionError as error:
+                raise broken("it is nested too deeply") from error
         yield value
         count += 1
         mark = skip()
@@ -141,6 +143,8 @@ def by_asin(path: Path, kind: str = "by_asin") -> dict[str, Any]:
             loaded = json.load(file)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"'{path}' is not JSON in UTF-8: {error}. Expected {KINDS[kind]}.") from error
+        except RecursionError as error:
+            raise UsageError(f"'{path}' is nested too deeply. Expected {KINDS[kind]}.") from error
         except MemoryError as error:
             raise UsageError(f"'{path}' does not fit into memory. Expected {KINDS[kind]}; the original's is 150 MB.") from error
     if not isinstance(loaded, dict):

@@ -145,13 +145,19 @@ def _check(goal: Mapping[str, Any], place: files.Place) -> None:
 
 def _records(lines: Iterable[str], source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Non-empty lines as objects, with their numbers from 1."""
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"Line {number} of {source} is not JSON: {error}.") from error
-        if not isinstance(record, Mapping):
-            raise UsageError(f'Line {number} of {source} is no object. Expected one such as {{"goal": 0, "actions": []}}.')
-        yield number, record
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, _record(line, number, source)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is not UTF-8 text: {error}. Expected JSON lines.") from error
+
+
+def _record(line: str, number: int, source: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"Line {number} of {source} is not JSON: {error}.") from error
+    if not isinstance(record, Mapping):
+        raise UsageError(f'Line {number} of {source} is no object. Expected one such as {{"goal": 0, "actions": []}}.')
+    return record

@@ -23,14 +23,16 @@ def mean_pooled(
     found: dict[int, NDArray[np.float32]] = {}
     training = body.training
     body.eval()
-    with torch.inference_mode():
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            longest = len(ids[chosen[-1]])
-            rows = torch.tensor([ids[i] + [pad] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
-            mask = torch.tensor([[1] * len(ids[i]) + [0] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
-            hidden = body(input_ids=rows, attention_mask=mask).last_hidden_state.float()  # [b, T, hidden]
-            means = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
-            found.update(zip(chosen, means.cpu().numpy(), strict=True))
-    body.train(training)
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
+                longest = len(ids[chosen[-1]])
+                rows = torch.tensor([ids[i] + [pad] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
+                mask = torch.tensor([[1] * len(ids[i]) + [0] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
+                hidden = body(input_ids=rows, attention_mask=mask).last_hidden_state.float()  # [b, T, hidden]
+                means = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+                found.update(zip(chosen, means.cpu().numpy(), strict=True))
+    finally:
+        body.train(training)
     return np.stack([found[i] for i in range(len(ids))])

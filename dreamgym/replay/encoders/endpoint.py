@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dreamgym.config import build
-from dreamgym.errors import ServerError
+from dreamgym.errors import ConfigError, ServerError
 from dreamgym.replay.encoders._pair import PairConfig, PairEncoder
 
 TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -53,7 +53,7 @@ class Endpoint:
         return np.concatenate(parts)
 
     def _ask(self, texts: Sequence[str]) -> Any:
-        key = os.environ.get(self._config.key_env)
+        key = self._key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         body = {"model": self._config.model, "input": [text or " " for text in texts], "encoding_format": "float"}  # "" is refused by some
         for attempt in range(self._config.retries + 1):
@@ -69,20 +69,33 @@ class Endpoint:
                     break
                 asked = answer.headers.get("retry-after", "")
                 wait = min(LONGEST_WAIT_S, float(asked)) if asked.replace(".", "", 1).isdigit() else wait
+            except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+                told = f"{error}. Expected base_url to be such as http://localhost:8000/v1"
+                break
             except (httpx.TransportError, ValueError) as error:
                 told = str(error) or type(error).__name__
             if attempt < self._config.retries:
                 self._sleep(wait)
+        told = told.replace(key, "***") if key else told
         raise ServerError(
             f"Embeddings of '{self._config.model}' from {self._url} failed after {attempt + 1} attempts: {told}. "
             f"Check that the server runs, serves this model, and that {self._config.key_env} holds its key if it wants one.",
             status=status,
         )
 
+    def _key(self) -> str:
+        """The key to send, or nothing. ConfigError for one that no header takes: the HTTP library would repeat it in its own error."""
+        key = os.environ.get(self._config.key_env, "").strip()  # a file that holds a key ends in a newline
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(f"The key in {self._config.key_env} holds a character that no HTTP header takes. Copy it again.")
+        return key
+
     def _read(self, answer: Any, n: int) -> NDArray[np.float32]:
         """The vectors in the order of the texts, wherever the server put them."""
         try:
             rows = sorted(answer["data"], key=lambda row: int(row["index"]))
+            if [int(row["index"]) for row in rows] != list(range(n)):
+                raise ValueError(f"expected one embedding for each of {n} texts")
             vectors = np.array([row["embedding"] for row in rows], np.float32)
         except (KeyError, TypeError, ValueError) as error:
             raise ServerError(f"{self._url} answered something that is no list of embeddings ({error!r}).") from error

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dreamgym.replay.indexes._groups import GATHER, within
 
 CHUNK = 64  # rows whose largest coarse cosine is found first
-HALF_ULP = 2.0**-9  # of a bfloat16 number, relative
+HALF_ULP = 2.0**-8  # the most that rounding to bfloat16 changes a number, relative: just above a power of two it is that much
 SLACK = 5e-5  # float32 sums, and the rounding of cosines before they are ranked
 
 

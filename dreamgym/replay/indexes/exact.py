@@ -10,7 +10,7 @@ rounding twin rows would come back in an order that changes when the matrix grow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,20 @@ class ExactConfig(Config):
     dim: int
     capacity: int = 1024  # rows allocated at first
     block: int = Field(default=8_000_000, ge=1)  # cosines in memory at a time
-    device: str = "cpu"  # of the coarse pass: "cpu", "cuda", "cuda:1"
+    device: str = "auto"  # of the coarse pass: "cpu", "cuda", "cuda:1"; auto: a GPU when there is one
     coarse: Literal["auto", "always", "never"] = "auto"  # the bfloat16 pass; auto: where it is fast and there are `coarse_from` rows
     coarse_from: int = Field(default=50_000, ge=0)
+
+
+class Part(NamedTuple):
+    """A block of queries [Q, dim] and where its answers go. `hidden` are pairs (query, position) that may not be found."""
+
+    queries: Vectors
+    k: int
+    mask: NDArray[np.bool_] | None  # [N]
+    hidden: tuple[Positions, Positions]
+    positions: Positions  # [Q, k], filled in
+    cosines: Vectors  # [Q, k], filled in
 
 
 class ExactIndex:
@@ -49,6 +60,7 @@ class ExactIndex:
         self._vectors = Growing(np.float32, width=(config.dim,), capacity=config.capacity)
         self._groups = Groups(config.capacity)
         self._coarse: CoarseMatrix | None = None
+        self._device = config.device
         self._fast: bool | None = None  # whether bfloat16 is fast here; None: nobody has asked yet
 
     def __len__(self) -> int:
@@ -88,66 +100,48 @@ class ExactIndex:
         cosines = np.full((len(vectors), k), -np.inf, np.float32)
         if k <= 0 or not len(self):
             return positions, cosines
-        coarse = self._two_passes(k)
+        search = self._search_coarse if self._two_passes(k) else self._search_plain
         size = max(1, self._block // len(self))
         for start in range(0, len(vectors), size):
-            part = slice(start, start + size)
-            hidden = self._groups.pairs(None if exclude is None else exclude[part])
-            if coarse:
-                self._search_coarse(vectors[part], k, mask, hidden, positions[part], cosines[part])
-            else:
-                self._search_plain(vectors[part], k, mask, hidden, positions[part], cosines[part])
+            rows = slice(start, start + size)
+            hidden = self._groups.pairs(None if exclude is None else exclude[rows])
+            search(Part(vectors[rows], k, mask, hidden, positions[rows], cosines[rows]))
         return positions, cosines
 
-    def _search_plain(
-        self,
-        queries: Vectors,
-        k: int,
-        mask: NDArray[np.bool_] | None,
-        hidden: tuple[Positions, Positions],
-        into: Positions,
-        values: Vectors,
-    ) -> None:
-        """One product and a partition per query; fills `into` and `values` [Q, k]."""
-        matrix, kept = self._vectors.view, None
+    def _search_plain(self, part: Part) -> None:
+        """One product and a partition per query."""
+        matrix, mask, hidden = self._vectors.view, part.mask, part.hidden
+        kept = None
         if mask is not None and mask.sum() < GATHER * len(mask):
             kept = np.flatnonzero(mask)
             matrix, hidden, mask = matrix[kept], within(kept, len(matrix), hidden), None
-        scores = queries @ np.asarray(matrix, np.float32).T  # [Q, N]
+        scores = part.queries @ np.asarray(matrix, np.float32).T  # [Q, N]
         np.round(scores, DECIMALS, out=scores)
         np.clip(scores, -1.0, 1.0, out=scores)
         if mask is not None:
             scores[:, ~mask] = -np.inf
         scores[hidden] = -np.inf
         for query, row in enumerate(scores):
-            best = _top(row, k)
-            into[query, : len(best)] = best if kept is None else kept[best]
-            values[query, : len(best)] = row[best]
+            best = _top(row, part.k)
+            part.positions[query, : len(best)] = best if kept is None else kept[best]
+            part.cosines[query, : len(best)] = row[best]
 
-    def _search_coarse(
-        self,
-        queries: Vectors,
-        k: int,
-        mask: NDArray[np.bool_] | None,
-        hidden: tuple[Positions, Positions],
-        into: Positions,
-        values: Vectors,
-    ) -> None:
+    def _search_coarse(self, part: Part) -> None:
         """Candidates by the coarse matrix, then their cosines in float64, which do not depend on where a row stands."""
         assert self._coarse is not None
-        query, position = self._coarse.candidates(queries, k=k, mask=mask, hidden=hidden)
+        query, position = self._coarse.candidates(part.queries, k=part.k, mask=part.mask, hidden=part.hidden)
         scores = np.empty(len(query), np.float32)
         size = max(1, self._block // (4 * self.dim))
         for start in range(0, len(query), size):
-            part = slice(start, start + size)
-            rows = self._vectors.view[position[part]].astype(np.float64)
-            scores[part] = np.clip(np.round(np.einsum("nd,nd->n", rows, queries[query[part]]), DECIMALS), -1.0, 1.0)
+            some = slice(start, start + size)
+            rows = self._vectors.view[position[some]].astype(np.float64)
+            scores[some] = np.clip(np.round(np.einsum("nd,nd->n", rows, part.queries[query[some]]), DECIMALS), -1.0, 1.0)
         order = np.lexsort((position, -scores, query))
         query, position, scores = query[order], position[order], scores[order]
         place = np.arange(len(query)) - np.searchsorted(query, query)  # rank within its query
-        first = place < k
-        into[query[first], place[first]] = position[first]
-        values[query[first], place[first]] = scores[first]
+        first = place < part.k
+        part.positions[query[first], place[first]] = position[first]
+        part.cosines[query[first], place[first]] = scores[first]
 
     def _two_passes(self, k: int) -> bool:
         """Whether to search in two passes; if so the coarse matrix holds every row. Most rows wanted means that one pass is enough."""
@@ -157,12 +151,12 @@ class ExactIndex:
         from dreamgym.replay.indexes._coarse import CoarseMatrix, has_fast_bf16
 
         if self._fast is None:
-            _check_device(config.device)
-            self._fast = has_fast_bf16(config.device)
+            self._device = _device(config.device)
+            self._fast = has_fast_bf16(self._device)
         if config.coarse == "auto" and not self._fast:
             return False
         if self._coarse is None:
-            self._coarse = CoarseMatrix(self.dim, config.device)
+            self._coarse = CoarseMatrix(self.dim, self._device)
             if self._vectors.dtype == np.float32 and _fits_half(self._vectors.view):  # both copies then take what one took before
                 self._vectors = self._vectors.astype(np.float16)
         self._coarse.append(self._vectors.view[len(self._coarse) :])
@@ -175,11 +169,14 @@ def _fits_half(vectors: Vectors) -> bool:
     return all(bool((part.astype(np.float16) == part).all()) for part in parts)
 
 
-def _check_device(device: str) -> None:
+def _device(name: str) -> str:
+    """The device of that name, "auto" resolved; ConfigError for a GPU that is not there."""
     import torch
 
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"The exact index was asked for device '{device}', but this torch sees no GPU. Use device = 'cpu'.")
+    there = torch.cuda.is_available()
+    if name.startswith("cuda") and not there:
+        raise ConfigError(f"The exact index was asked for device '{name}', but this torch sees no GPU. Use device = 'cpu'.")
+    return ("cuda" if there else "cpu") if name == "auto" else name
 
 
 def _top(scores: Vectors, k: int) -> Positions:
