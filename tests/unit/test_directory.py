@@ -69,9 +69,7 @@ def test_a_kill_between_any_two_steps_leaves_the_old_directory_or_the_new_one(
     assert outcomes[0] == "old" and outcomes[-1] == "new" and outcomes == sorted(outcomes, reverse=True)
 
 
-def test_a_replacement_leaves_nothing_beside_it_and_one_that_fails_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacement_leaves_nothing_beside_it_and_one_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(folder: Path) -> None:
         filling("half")(folder)
         raise OSError(errno.ENOSPC, "No space left on device")

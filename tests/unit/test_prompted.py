@@ -386,3 +386,5 @@ def test_a_chat_model_gives_second_opinions_by_majority_and_does_not_see_the_rea
     assert verifier.verify([case, case]) == [Verdict(False, ("vote False", "vote False")), None]
     assert verifier.counts == {"clean": 3, "unreadable": 3}
     assert ChatVerifier(ScriptedChat(answer)).verify([]) == []
+    votes = iter([False, True])  # a tie believes
+    assert ChatVerifier(ScriptedChat(answer), VerifierConfig(samples=2)).verify([case]) == [Verdict(True, ("vote True",))]
