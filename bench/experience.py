@@ -31,7 +31,7 @@ TOY: dict[str, Any] = {
     "model": {"size": "100k", "vocab_size": 360},
     "experience": {"max_answer_tokens": 96},
     "experience_training": {"epochs": 6.0, "lr": 5e-3, "batch_tokens": 2048},
-    "warm": {"epochs": 4.0, "lr": 2e-3, "batch_tokens": 2048},
+    "warm": {"epochs": 15.0, "lr": 2e-3, "batch_tokens": 2048},
     "dream": {"iterations": 4, "tasks_per_iter": 8, "group_size": 4, "train_tasks": 60, "probe_every": 0, "learner": {"lr": 1e-3}},
     "eval": {"paired": 96},
 }
