@@ -26,12 +26,12 @@ from dreamgym.runlog import RunDir
 MEASURES = ("state_exact_valid", "state_exact_invalid", "false_success", "false_failure", "invented_items")
 HIGHER_IS_BETTER = ("state_exact_valid", "state_exact_invalid")
 TOY: dict[str, Any] = {
-    "env": {"name": "corridor", "options": {"length": 5}},
-    "logs": {"trajectories": 120, "task_pairs": 0},
+    "env": {"name": "corridor", "options": {"length": 6, "keys": False}},
+    "logs": {"trajectories": 100, "task_pairs": 0},
     "model": {"size": "100k", "vocab_size": 360},
     "experience": {"max_answer_tokens": 96},
-    "experience_training": {"epochs": 6.0, "lr": 5e-3, "batch_tokens": 2048},
-    "warm": {"epochs": 4.0, "lr": 2e-3, "batch_tokens": 2048},
+    "experience_training": {"epochs": 10.0, "lr": 5e-3, "batch_tokens": 1024},
+    "warm": {"epochs": 10.0, "lr": 2e-3, "batch_tokens": 1024},
     "dream": {"iterations": 4, "tasks_per_iter": 8, "group_size": 4, "train_tasks": 60, "probe_every": 0, "learner": {"lr": 1e-3}},
     "eval": {"paired": 96},
 }
@@ -138,7 +138,7 @@ def measure(config: RunConfig, work: Path, *, full: bool, held_out: int, seeds: 
     started = time.monotonic()
     found: dict[str, list[dict[str, Any]]] = {}
     for name, variant in variants(config, full=full).items():
-        folder = work / name.replace(" ", "-")
+        folder = work / name.replace(" = ", "-").replace(" ", "-")
         found[name] = [
             model_alone(variant.model_copy(update={"seed": seed, "seeds": (seed,)}), folder / f"seed-{seed}", held_out)
             for seed in range(seeds)
