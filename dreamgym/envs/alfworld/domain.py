@@ -1,0 +1,108 @@
+"""What is known of household games that is not their simulator: the state mapping, which commands a state admits, the scripted teacher,
+and the check of a claimed success."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dreamgym.envs.alfworld import reasoning
+from dreamgym.envs.alfworld.belief import believe
+from dreamgym.envs.alfworld.commands import allowed, parse
+from dreamgym.envs.alfworld.goals import read_goal, sensible
+from dreamgym.envs.alfworld.state import DONE, read, state_of
+from dreamgym.envs.alfworld.things import kind
+from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
+
+OLD_PUT = re.compile(r"put ([a-z]+ \d+) (?:in/on|in|on) ([a-z]+ \d+)")
+"""How ALFWorld's games said `move` before version 0.4."""
+
+
+class HouseDomain:
+    """The `Domain` of household games.
+
+    `crowded` houses may have several places in one spot, as official games do: a command about another place than the one the state names
+    is then neither admitted nor refused, because the text does not say what shares a spot.
+    """
+
+    name = "alfworld"
+    atoms = (r" ?[a-z]+ \d+",)
+    """What a tokenizer keeps in one piece: `mug 1`."""
+
+    def __init__(self, *, crowded: bool = False) -> None:
+        self.crowded = crowded
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        """The state mapping: what was printed so far, as where we are, what is here, what we hold, where we can go."""
+        return Observation(DONE if raw["won"] else state_of(raw["story"]).text)
+
+    def canonical(self, action: Action) -> Action:
+        """One spelling: lower case, single spaces, `move` for the older `put ... in/on`."""
+        text = " ".join(action.lower().split())
+        return OLD_PUT.sub(r"move \1 to \2", text) if OLD_PUT.fullmatch(text) else text
+
+    def view(self, observation: Observation) -> View:
+        """The state itself: its names say what the things are."""
+        return View(observation.text)
+
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """Whether the state offers the command; None where it does not say (see `crowded`) or cannot be read."""
+        if observation.text == DONE:
+            return False
+        state, command = read(observation.text), parse(self.canonical(action))
+        if command is None:
+            return False
+        if state is None:
+            return None
+        offered = allowed(state, command)
+        elsewhere = command.verb in ("use", "examine") or (command.place in state.places and command.place != state.here)
+        return None if self.crowded and not offered and command.verb != "go to" and state.here and elsewhere else offered
+
+    def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str:
+        """The scripted teacher's reasoning trace: what the command meant, what it rests on, and what follows."""
+        offered = self.admissible(transition.state, history, transition.action) is not False
+        return reasoning.trace(read_goal(task.instruction), history, transition, offered=offered)
+
+    def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
+        """Whether a claimed success stands on what the history has established."""
+        goal, state, command = read_goal(instruction), read(claim.state.text), parse(self.canonical(claim.action))
+        if goal is None or state is None or command is None:
+            return Verdict(False, ("the instruction, the state or the command cannot be read",))
+        if not claim.terminated:
+            return Verdict(False, ("success without an end",))
+        if self.admissible(claim.state, history, claim.action) is False:
+            return Verdict(False, ("the command cannot be done here",))
+        belief = believe(history)
+        belief.see(state)
+        reasons = belief.missing(goal, command, state)
+        return Verdict(not reasons, tuple(reasons))
+
+    def brief(self, memory: Memory) -> str:
+        """A memory as the experience model reads it: the command and what was then here and in hand."""
+        return f"{memory.action}\n{memory.next_state.partition(chr(10) + 'around: ')[0]}"
+
+    def well_formed(self, instruction: str) -> bool:
+        """Whether an instruction is worded as a household task, about things that can be what it asks."""
+        goal = read_goal(instruction)
+        return goal is not None and sensible(goal)
+
+    def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
+        """True when real memory holds a house with all that is needed, None when none was seen; False when the goal makes no sense."""
+        goal = read_goal(instruction)
+        if goal is None or not sensible(goal):
+            return False
+        found: dict[tuple[str, ...], set[str]] = {}
+        for memory in memories:
+            state = read(memory.next_state)
+            if state is None:
+                continue
+            kinds = {kind(place) for place in state.places}
+            looking = goal.kind == "look_at_obj_in_light"
+            if (looking or goal.place in kinds) and (not goal.appliances or goal.appliances & kinds):
+                names = found.setdefault(state.places, set())
+                names |= {name for name in (*state.seen, state.held) if kind(name) in (goal.thing, goal.place)}
+                enough = sum(kind(name) == goal.thing for name in names) >= max(1, goal.count)
+                if enough and (not looking or any(kind(name) == goal.place for name in names)):
+                    return True
+        return None
