@@ -163,6 +163,15 @@ class Domain(Protocol):
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None: ...
 
 
+@runtime_checkable
+class Revisitable(Protocol):
+    """A Domain whose states are places that an episode leaves and comes back to, so that a dream can contradict itself."""
+
+    def revisits(self, history: Sequence[Transition]) -> list[bool]:
+        """For each return to a place that had been seen: whether it showed what had to be there."""
+        ...
+
+
 class Family(Protocol):
     """What `make(**config)` of an environment plug-in returns: everything a run needs of one kind of environment."""
 

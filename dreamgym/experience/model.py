@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -30,7 +31,12 @@ class ExperienceConfig(Config):
     """Steps that stay in context; past them the window slides, in training as at inference."""
     max_answer_tokens: int = 160
     temperature: float = 0.0
-    """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""
+    """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream. What lies behind a door that nobody has
+    opened is not: where much is hidden, draw it (1.0), or every dream hides the likeliest thing, which is often nothing."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Of dreamed states: draw only from the fewest tokens whose probability reaches this, so that what is certain stays certain."""
+    start_temperature: float = Field(default=0.0, ge=0.0)
+    """Of the first state of a dream. Above 0 a task begins elsewhere every time; within a call all its rollouts begin in the same state."""
     vary_temperature: float = 1.0
     structured: bool = False
     """Answers by grammar: none can be unreadable, unless it is cut off. Needs the extra `structured` and an engine that takes grammars."""
@@ -57,7 +63,8 @@ class ExperienceModel:
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """The first observation of each task, dreamed. An empty text means that none could be read."""
         prompts = {task.instruction: [self.words[TASK], *self.words.encode(task.instruction), self.words[STATE]] for task in tasks}
-        completions = self.llm.generate([Request(prompt, self._sampling(0.0)) for prompt in prompts.values()])
+        drawn = self._sampling(self.config.start_temperature)
+        completions = self.llm.generate([Request(prompt, drawn, (self.seed, seed, i)) for i, prompt in enumerate(prompts.values())])
         texts = {name: c.text if c.finish == "stop" else "" for name, c in zip(prompts, completions, strict=True)}
         return [Observation(texts[task.instruction]) for task in tasks]
 
@@ -75,14 +82,15 @@ class ExperienceModel:
 
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
         """A new instruction per seed task, in the manner of the tasks the model was trained on (Eq. 6). May be malformed."""
-        sampling = self._sampling(self.config.vary_temperature)
+        sampling = replace(self._sampling(self.config.vary_temperature), top_p=1.0)
         completions = self.llm.generate(
             [Request(variation(self.words, [task.instruction]), sampling, (self.seed, seed, i)) for i, task in enumerate(seeds)]
         )
         return [completion.text if completion.finish == "stop" else "" for completion in completions]
 
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:
-        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, grammar=rules)
+        top_p = self.config.top_p if temperature else 1.0
+        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, top_p=top_p, grammar=rules)
 
     def _ask(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Prediction]:
         """One generation for all; what is written is read, and not yet judged."""

@@ -17,6 +17,7 @@ from dreamgym.errors import InvariantError
 from dreamgym.evals.bound import measure
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.replayed import Fidelity, replay, summarise
+from dreamgym.evals.revisits import revisits
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import GuardConfig
@@ -26,7 +27,7 @@ from dreamgym.logs.scripted import collect as collect_logs
 from dreamgym.loop import train
 from dreamgym.plugins import make
 from dreamgym.progress import progress
-from dreamgym.protocols import BatchEnv
+from dreamgym.protocols import BatchEnv, Domain, Revisitable
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import RLBlock, RunConfig
 from dreamgym.recipes.parts import Parts
@@ -321,10 +322,16 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         found[kind] = (
             fidelity_json(summarise(replays))
             | counts
+            | _revisits_json(episodes, parts.family.domain)
             | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in replays)}
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)
+
+
+def _revisits_json(episodes: Sequence[Trajectory], domain: Domain) -> dict[str, Any]:
+    """Whether dreamed places stay as they were, where the domain has places to come back to."""
+    return {"revisits": asdict(revisits(episodes, domain))} if isinstance(domain, Revisitable) else {}
 
 
 def fidelity_json(measured: Fidelity) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from dreamgym.envs.alfworld.belief import Belief
 from dreamgym.envs.alfworld.commands import Command, offered
@@ -31,6 +32,7 @@ class Memo:
 
     def __init__(self, walkthrough: Sequence[Action] = ()) -> None:
         self.belief = Belief()
+        self.places: tuple[str, ...] = ()  # where one can go
         self.target = ""  # the place chosen to put things
         self.own: Goal | None = None  # what the one who pursues something else is after
         self.left = list(walkthrough)
@@ -63,7 +65,7 @@ def expert(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
 
 def noisy(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
     """An expert who dawdles, and now and then forgets to treat what it holds."""
-    if rng.random() < 0.2:
+    if rng.random() < 0.3:
         return wander(goal, state, rng, memo)
     if goal.quality and state.held and goal.quality not in state.qualities and rng.random() < 0.1:
         return _deliver(goal, state, rng, memo)
@@ -124,8 +126,9 @@ def keep_house(behaviour: str, instruction: str, state: Observation, rng: random
     """What a housekeeper of that name does next. It looks for anything when the instruction cannot be read."""
     memo.update(state)
     seen = read(state.text)
+    memo.places = memo.places or (seen.places if seen else ())
     goal = read_goal(instruction) or Goal("pick_and_place_simple", "", "")
-    action = HOUSEKEEPERS[behaviour](goal, seen, rng, memo) if seen else "look"
+    action = HOUSEKEEPERS[behaviour](goal, replace(seen, places=memo.places), rng, memo) if seen else "look"
     memo.did(state, action)
     return action
 

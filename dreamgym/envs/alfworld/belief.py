@@ -7,7 +7,7 @@ A thing that shows up where it was not, though nobody moved it, is *conjured*: n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dreamgym.envs.alfworld.commands import Command, parse
@@ -21,7 +21,7 @@ from dreamgym.types import Transition
 class Belief:
     """What is established so far.
 
-    `glimpses` counts returns to a place that had been seen, `faithful` those of them that showed what had to be there.
+    `revisits` has an entry for each return to a place that had been seen: whether it showed what had to be there.
     """
 
     things: dict[str, frozenset[str]] = field(default_factory=dict)  # place -> what must be there
@@ -30,8 +30,7 @@ class Belief:
     lit: dict[str, frozenset[str]] = field(default_factory=dict)  # lamp -> where the agent stood when it saw or used it
     open: set[str] = field(default_factory=set)
     conjured: set[str] = field(default_factory=set)
-    glimpses: int = 0
-    faithful: int = 0
+    revisits: list[bool] = field(default_factory=list)
 
     def see(self, state: State | None) -> None:
         """Take in what a state shows; the first sight of a place establishes it."""
@@ -59,8 +58,7 @@ class Belief:
             return
         returned = command.verb in ("go to", "open") and after.here in self.things and after.door != "closed"
         if returned:
-            self.glimpses += 1
-            self.faithful += frozenset(after.seen) == self.things[after.here]
+            self.revisits.append(frozenset(after.seen) == self.things[after.here])
         self.act(command, before)
         self.see(after)
 
@@ -126,6 +124,12 @@ class Belief:
         if command.verb not in ("go to", "take", "use"):
             reasons.append("nothing changed")
         return reasons
+
+
+def places_of(history: Sequence[Transition], state: State) -> tuple[str, ...]:
+    """Where one can go in this house, as its first state said; () when that is not known."""
+    first = read(history[0].state.text) if history else None
+    return first.places if first else state.places
 
 
 def believe(history: Iterable[Transition]) -> Belief:

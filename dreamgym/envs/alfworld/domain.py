@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dreamgym.envs.alfworld import reasoning
-from dreamgym.envs.alfworld.belief import believe
+from dreamgym.envs.alfworld.belief import believe, places_of
 from dreamgym.envs.alfworld.commands import allowed, parse
 from dreamgym.envs.alfworld.goals import read_goal, sensible
 from dreamgym.envs.alfworld.state import DONE, read, state_of
-from dreamgym.envs.alfworld.things import kind
+from dreamgym.envs.alfworld.things import in_order, kind
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
 OLD_PUT = re.compile(r"put ([a-z]+ \d+) (?:in/on|in|on) ([a-z]+ \d+)")
@@ -55,6 +56,9 @@ class HouseDomain:
             return False
         if state is None:
             return None
+        state = replace(state, places=places_of(history, state))
+        if command.verb == "go to" and not state.places:
+            return None
         offered = allowed(state, command)
         elsewhere = command.verb in ("use", "examine") or (command.place in state.places and command.place != state.here)
         return None if self.crowded and not offered and command.verb != "go to" and state.here and elsewhere else offered
@@ -78,9 +82,13 @@ class HouseDomain:
         reasons = belief.missing(goal, command, state)
         return Verdict(not reasons, tuple(reasons))
 
+    def revisits(self, history: Sequence[Transition]) -> list[bool]:
+        """For each return to a place that had been seen: whether it showed what had to be there."""
+        return believe(history).revisits
+
     def brief(self, memory: Memory) -> str:
         """A memory as the experience model reads it: the command and what was then here and in hand."""
-        return f"{memory.action}\n{memory.next_state.partition(chr(10) + 'around: ')[0]}"
+        return f"{memory.action}\n{memory.next_state}"
 
     def well_formed(self, instruction: str) -> bool:
         """Whether an instruction is worded as a household task, about things that can be what it asks."""
@@ -88,21 +96,24 @@ class HouseDomain:
         return goal is not None and sensible(goal)
 
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
-        """True when real memory holds a house with all that is needed, None when none was seen; False when the goal makes no sense."""
+        """True when what real memory shows fits together into a house for the goal, None when not; False when the goal makes no sense.
+
+        Needed are a house with all the kinds of places, the thing seen at one of them (twice, for two), and the lamp for a look.
+        """
         goal = read_goal(instruction)
         if goal is None or not sensible(goal):
             return False
-        found: dict[tuple[str, ...], set[str]] = {}
+        houses: set[frozenset[str]] = set()
+        thing_at, lamp_at, most = set[str](), set[str](), 0
         for memory in memories:
-            state = read(memory.next_state)
-            if state is None:
-                continue
-            kinds = {kind(place) for place in state.places}
-            looking = goal.kind == "look_at_obj_in_light"
-            if (looking or goal.place in kinds) and (not goal.appliances or goal.appliances & kinds):
-                names = found.setdefault(state.places, set())
-                names |= {name for name in (*state.seen, state.held) if kind(name) in (goal.thing, goal.place)}
-                enough = sum(kind(name) == goal.thing for name in names) >= max(1, goal.count)
-                if enough and (not looking or any(kind(name) == goal.place for name in names)):
-                    return True
-        return None
+            for state in filter(None, (read(memory.state), read(memory.next_state))):
+                houses |= {frozenset(map(kind, state.places))} if state.places else set()
+                found = [name for name in state.seen if kind(name) == goal.thing]
+                most = max([most, *(in_order(name)[1] for name in found)])
+                thing_at |= {kind(state.here)} if found else set()
+                lamp_at |= {kind(state.here)} if any(kind(name) == goal.place for name in state.seen) else set()
+        if most < goal.count:
+            return None
+        target = lamp_at if goal.count == 0 else {goal.place}
+        fits = [bool(house & thing_at and house & target and house & (goal.appliances or house)) for house in houses]
+        return True if any(fits) else None

@@ -1,9 +1,10 @@
-"""The abstract state of a household: where the agent stands, what it sees there, what it holds, and where it can go.
+"""The abstract state of a household: where the agent stands, what it sees there, and what it holds.
 
-    at drawer 1, open: pen 1 watch 1
-    holding clean mug 1
-    around: bed 1 desk 1 drawer 1
+    in the room
+    holding nothing                       at drawer 1, open: pen 1 watch 1
+    around: bed 1 desk 1 drawer 1         holding clean mug 1
 
+The first state lists where one can go, as the game does, and no later one repeats it: who reads a later state has the first before it.
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
 nothing to it. Lists are in one order, whatever order the engine prints them in.
@@ -41,8 +42,8 @@ RESULT = {"heat": "hot", "clean": "clean", "cool": "cool"}
 
 STATE = re.compile(
     r"(?:in the room|at (?P<here>[a-z]+ \d+)(?:, (?P<door>open|closed))?(?::(?P<seen>(?:(?: lit)? [a-z]+ \d+)+| nothing))?)\n"
-    r"holding (?:nothing|(?P<qualities>(?:(?:clean|hot|cool) )*)(?P<held>[a-z]+ \d+))\n"
-    r"around: (?P<places>[a-z]+ \d+(?: [a-z]+ \d+)*)"
+    r"holding (?:nothing|(?P<qualities>(?:(?:clean|hot|cool) )*)(?P<held>[a-z]+ \d+))"
+    r"(?:\naround: (?P<places>[a-z]+ \d+(?: [a-z]+ \d+)*))?"
 )
 
 
@@ -56,7 +57,7 @@ class State:
     lit: frozenset[str]  # lamps among `seen` that were switched on
     held: str
     qualities: tuple[str, ...]  # of what is held
-    places: tuple[str, ...]
+    places: tuple[str, ...] = ()  # where one can go; in the first state's text only
 
     @property
     def text(self) -> str:
@@ -68,7 +69,8 @@ class State:
             things = " ".join(f"lit {name}" if name in self.lit else name for name in self.seen)
             stand = f"at {self.here}{door}" + ("" if self.door == "closed" else f": {things or 'nothing'}")
         held = " ".join([*self.qualities, self.held]) or "nothing"
-        return f"{stand}\nholding {held}\naround: {' '.join(self.places)}"
+        around = f"\naround: {' '.join(self.places)}" if self.places and not self.here else ""
+        return f"{stand}\nholding {held}{around}"
 
 
 @lru_cache(maxsize=65536)
@@ -87,7 +89,7 @@ def read(text: str) -> State | None:
         lit=lit,
         held=match["held"] or "",
         qualities=tuple((match["qualities"] or "").split()),
-        places=tuple(NAME.findall(match["places"])),
+        places=tuple(NAME.findall(match["places"] or "")),
     )
 
 
