@@ -26,7 +26,7 @@ def quickstart(
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the whole loop on the built-in shop, or in generated houses: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
+    """Run the whole loop in the shop or in houses: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from dreamgym.config import Config, build
 from dreamgym.envs._episode import play
+from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX, OFFLINE, Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
+from dreamgym.envs.alfworld.games import Game
 from dreamgym.envs.alfworld.goals import read_goal
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.errors import UsageError, nearest
 from dreamgym.types import Action, Observation, Task, Trajectory
 
-if TYPE_CHECKING:
-    from dreamgym.envs.alfworld.games import Game
-
-Split = Literal["train", "dev", "test"]
 HORIZON = {"mini": 24, "full": 50}
 """Steps of an episode; 50 is the original's limit."""
 
@@ -34,11 +32,11 @@ class AlfWorldConfig(Config):
     seed: int = 0
     """Names the generated games."""
     train: int = Field(default=400, ge=1)
-    """Generated games to train on; they stand in other scenes than those of `test`."""
+    """Games to train on, generated or the first official ones. They stand in other scenes than those of `test`."""
     dev: int = Field(default=64, ge=1)
     test: int = Field(default=256, ge=1)
     data: Path | None = None
-    """Official games instead of generated ones: a folder with `train`, `valid_seen` and `valid_unseen`, as `alfworld-download` makes it."""
+    """Official games instead of generated ones: what `$ALFWORLD_DATA` names, or a folder of packs; see `games.read`."""
     engine: Literal["fast", "stock"] = "fast"
     """`stock` is textworld's own, some fifty times slower, for comparison."""
     max_steps: int | None = Field(default=None, ge=1)
@@ -59,17 +57,17 @@ class AlfWorldFamily:
         self.behaviours: Mapping[str, float] = OFFLINE if config.mix == "paper" else MIX
         self.games = Shelf(config)
 
-    def tasks(self, split: Split, n: int, *, seed: int = 0) -> list[Task]:
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """`n` tasks of a split in an order that `seed` names, fewer when it holds fewer. Test houses stand in scenes of their own."""
-        games = list(self.games.of(split))
-        random.Random(f"tasks/{split}/{seed}").shuffle(games)
-        return [self._task(game) for game in games[:n]]
+        order = list(self.games.of(split))
+        random.Random(f"tasks/{split}/{seed}").shuffle(order)
+        return [self._task(game) for game in order[:n]]
 
     def env(self) -> Told:
         """A fresh house that loads the games of its tasks."""
         from dreamgym.envs.alfworld.world import House
 
-        return Told(House(self.games, engine=self.config.engine, max_steps=self.max_steps))
+        return Told(House(self.games, engine=self.config.engine))
 
     def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
         """One logged episode by a scripted housekeeper; `planner` repeats the walkthrough that is stored with the game."""
@@ -95,36 +93,40 @@ class Shelf(Mapping[str, "Game"]):
 
     def __init__(self, config: AlfWorldConfig) -> None:
         self.config = config
-        self._splits: dict[Split, dict[str, Game]] = {}
+        self._splits: dict[str, dict[str, Game]] = {}
 
-    def of(self, split: Split) -> list[Game]:
+    def of(self, split: str) -> list[Game]:
         """The games of a split, in a fixed order."""
-        if split not in ("train", "dev", "test"):
-            raise UsageError(f"No split '{split}'. Known: train, dev, test.")
+        if split not in games.FOLDERS:
+            raise UsageError(f"No split '{split}'.{nearest(split, games.FOLDERS)} Known: {', '.join(games.FOLDERS)}.")
         if split not in self._splits:
             self._splits[split] = {game.id: game for game in self._made(split)}
         return list(self._splits[split].values())
 
     def __getitem__(self, name: str) -> Game:
-        for split in ("train", "dev", "test"):
-            if split in self._splits and name in self._splits[split]:
-                return self._splits[split][name]
-        for split in ("train", "dev", "test"):
-            if found := next((game for game in self.of(split) if game.id == name), None):
-                return found
-        raise KeyError(name)
+        split = name.partition("/")[0]
+        ours = next((known for known, folder in games.FOLDERS.items() if split in (known, folder)), None)
+        if ours is None or name not in self._loaded(ours):
+            raise KeyError(name)
+        return self._splits[ours][name]
 
     def __iter__(self) -> Iterator[str]:
-        return (game.id for split in ("train", "dev", "test") for game in self.of(split))
+        return (name for split in games.FOLDERS for name in self._loaded(split))
 
     def __len__(self) -> int:
-        return sum(len(self.of(split)) for split in ("train", "dev", "test"))
+        return sum(len(self._loaded(split)) for split in games.FOLDERS)
 
-    def _made(self, split: Split) -> list[Game]:
-        from dreamgym.envs.alfworld import generator
+    def _loaded(self, split: str) -> dict[str, Game]:
+        self.of(split)
+        return self._splits[split]
 
+    def _made(self, split: str) -> list[Game]:
         config = self.config
         many = {"train": config.train, "dev": config.dev, "test": config.test}[split]
+        if config.data is not None:
+            return list(games.read(config.data, split, limit=many))
+        from dreamgym.envs.alfworld import generator
+
         return generator.generate(split, many, config.seed, preset=config.preset)
 
 
