@@ -164,8 +164,12 @@ class Domain(Protocol):
 
 
 @runtime_checkable
-class Revisitable(Protocol):
-    """A Domain whose states are places that an episode leaves and comes back to, so that a dream can contradict itself."""
+class Glimpsed(Protocol):
+    """A Domain whose states each show a part of the world. What was never seen can only be drawn; what was seen stays as it was."""
+
+    def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
+        """Whether what follows shows something for the first time."""
+        ...
 
     def revisits(self, history: Sequence[Transition]) -> list[bool]:
         """For each return to a place that had been seen: whether it showed what had to be there."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.evals.success import Rate, wilson
-from dreamgym.protocols import Revisitable
+from dreamgym.protocols import Glimpsed
 from dreamgym.types import Trajectory
 
 
@@ -23,7 +23,7 @@ class Revisits:
     by_half: tuple[Rate, Rate]  # `faithful` of the first and of the last half of each episode's returns: does it wear off?
 
 
-def revisits(trajectories: Sequence[Trajectory], domain: Revisitable) -> Revisits:
+def revisits(trajectories: Sequence[Trajectory], domain: Glimpsed) -> Revisits:
     """Over all episodes that did not fail technically. Real ones give 1.0, or the domain has misread them."""
     found = [domain.revisits(t.transitions) for t in trajectories if t.error is None]
     found = [each for each in found if each]

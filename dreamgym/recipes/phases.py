@@ -27,7 +27,7 @@ from dreamgym.logs.scripted import collect as collect_logs
 from dreamgym.loop import train
 from dreamgym.plugins import make
 from dreamgym.progress import progress
-from dreamgym.protocols import BatchEnv, Domain, Revisitable
+from dreamgym.protocols import BatchEnv, Domain, Glimpsed
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import RLBlock, RunConfig
 from dreamgym.recipes.parts import Parts
@@ -331,7 +331,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
 
 def _revisits_json(episodes: Sequence[Trajectory], domain: Domain) -> dict[str, Any]:
     """Whether dreamed places stay as they were, where the domain has places to come back to."""
-    return {"revisits": asdict(revisits(episodes, domain))} if isinstance(domain, Revisitable) else {}
+    return {"revisits": asdict(revisits(episodes, domain))} if isinstance(domain, Glimpsed) else {}
 
 
 def fidelity_json(measured: Fidelity) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def step(state: str, action: str, next_state: str, *, reward: float = 0.0, termi
 
 def test_the_first_state_lists_where_one_can_go_and_later_ones_what_is_here_and_in_hand():
     assert after() == "in the room\nholding nothing\naround: desk 1 fridge 1 shelf 2 shelf 10"
-    assert after("You arrive at fridge 1. The fridge 1 is closed.") == "at fridge 1, closed\nholding nothing"
+    assert after("You arrive at fridge 1. The fridge 1 is closed.") == "at closed fridge 1\nholding nothing"
     assert (
         after(
             "You arrive at fridge 1. The fridge 1 is closed.",
@@ -62,7 +62,7 @@ def test_the_first_state_lists_where_one_can_go_and_later_ones_what_is_here_and_
             "You pick up the mug 2 from the fridge 1.",
             "You cool the mug 2 using the fridge 1.",
         )
-        == "at fridge 1, open: apple 1 mug 10\nholding cool mug 2"
+        == "at open fridge 1: apple 1 mug 10\nholding cool mug 2"
     )
 
 
@@ -138,11 +138,11 @@ def test_the_older_wording_of_move_is_understood():
         ("at desk 1: mug 1\nholding pen 1", "take mug 1 from desk 1", False),  # one hand
         ("at desk 1: desklamp 1\nholding nothing", "take desklamp 1 from desk 1", False),
         ("at desk 1: desklamp 1\nholding nothing", "use desklamp 1", True),
-        ("at drawer 1, closed\nholding pen 1", "move pen 1 to drawer 1", False),
-        ("at drawer 1, open: nothing\nholding pen 1", "move pen 1 to drawer 1", True),
-        ("at drawer 1, open: nothing\nholding mug 1", "move mug 1 to drawer 1", False),  # no drawer of theirs holds a mug
-        ("at fridge 1, closed\nholding mug 1", "cool mug 1 with fridge 1", True),  # with its door closed, as in the engine
-        ("at fridge 1, closed\nholding pen 1", "cool pen 1 with fridge 1", False),
+        ("at closed drawer 1\nholding pen 1", "move pen 1 to drawer 1", False),
+        ("at open drawer 1: nothing\nholding pen 1", "move pen 1 to drawer 1", True),
+        ("at open drawer 1: nothing\nholding mug 1", "move mug 1 to drawer 1", False),  # no drawer of theirs holds a mug
+        ("at closed fridge 1\nholding mug 1", "cool mug 1 with fridge 1", True),  # with its door closed, as in the engine
+        ("at closed fridge 1\nholding pen 1", "cool pen 1 with fridge 1", False),
         ("at desk 1: nothing\nholding nothing", "open desk 1", False),
         ("at desk 1: nothing\nholding nothing", "go to desk 1", False),
         ("at desk 1: nothing\nholding nothing", "go to shelf 2", True),
@@ -158,8 +158,8 @@ def test_a_command_is_admitted_when_what_it_names_is_here_and_fits(state: str, a
 def test_a_crowded_house_leaves_open_what_its_text_does_not_say():
     """Official games have places that share a spot: from the coffee machine one can reach the countertop."""
     state, history = (
-        Observation("at fridge 1, closed\nholding mug 1"),
-        [step(after(), "go to fridge 1", "at fridge 1, closed\nholding nothing")],
+        Observation("at closed fridge 1\nholding mug 1"),
+        [step(after(), "go to fridge 1", "at closed fridge 1\nholding nothing")],
     )
     assert HouseDomain(crowded=True).admissible(state, history, "move mug 1 to desk 1") is None
     assert HouseDomain(crowded=True).admissible(state, history, "move mug 1 to bed 1") is False
@@ -294,7 +294,7 @@ def test_the_teacher_says_what_the_next_state_must_carry():
     said = [t.reasoning for t in trajectory.transitions]
     assert trajectory.task.instruction == "find two potato and put them in sinkbasin"
     assert "microwave 1 is closed." in said and "potato 2 is in hand now." in said
-    assert said[-1] == "potato 2 is at sinkbasin 1 now: potato yes, sinkbasin yes, two yes, success."
+    assert said[-1] == "potato 2 is at sinkbasin 1 now: thing yes, place yes, two yes, success."
 
 
 def test_the_expert_wins_the_noisy_one_mostly_and_aimless_ones_hardly_ever():
@@ -323,4 +323,4 @@ def test_a_real_house_stays_the_same_house_and_a_forgetful_dream_does_not():
 
 def test_a_state_is_a_plain_record_of_its_text():
     state = State("drawer 1", "open", ("pen 1",), frozenset(), "mug 1", ("clean",))
-    assert state.text == "at drawer 1, open: pen 1\nholding clean mug 1" and read(state.text) == state
+    assert state.text == "at open drawer 1: pen 1\nholding clean mug 1" and read(state.text) == state

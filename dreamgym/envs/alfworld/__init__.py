@@ -20,7 +20,7 @@ from dreamgym.envs.alfworld.state import Told
 from dreamgym.errors import UsageError, nearest
 from dreamgym.types import Action, Observation, Task, Trajectory
 
-HORIZON = {"mini": 24, "full": 50}
+HORIZON = {"mini": 20, "full": 50}
 """Steps of an episode; 50 is the original's limit."""
 
 
@@ -40,7 +40,7 @@ class AlfWorldConfig(Config):
     engine: Literal["fast", "stock"] = "fast"
     """`stock` is textworld's own, some fifty times slower, for comparison."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Horizon of an episode; by default 24 in mini houses and 50 elsewhere."""
+    """Horizon of an episode; by default 20 in mini houses and 50 elsewhere."""
     mix: Literal["mixed", "paper"] = "mixed"
     """Who makes the logs: housekeepers of all skills, or the paper's offline set, 3,200 by experts to 2,000 by an oracle and at random."""
 

@@ -119,7 +119,7 @@ def planner(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
 HOUSEKEEPERS: Mapping[str, Housekeeper] = {
     "expert": expert, "noisy": noisy, "random": wander, "invalid": invalid, "wrong_goal": wrong_goal, "planner": planner,
 }  # fmt: skip
-MIX: Mapping[str, float] = {"expert": 0.15, "noisy": 0.4, "random": 0.15, "invalid": 0.15, "wrong_goal": 0.15}
+MIX: Mapping[str, float] = {"expert": 0.15, "noisy": 0.5, "random": 0.15, "invalid": 0.05, "wrong_goal": 0.15}
 OFFLINE: Mapping[str, float] = {"expert": 3200 / 5200, "planner": 1000 / 5200, "random": 1000 / 5200}
 """The paper's offline set (appendix A): 3,200 expert episodes, and 2,000 by an oracle or at random, in shares it does not give."""
 

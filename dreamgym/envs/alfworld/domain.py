@@ -28,8 +28,8 @@ class HouseDomain:
     """
 
     name = "alfworld"
-    atoms = (r" ?[a-z]+ \d+",)
-    """What a tokenizer keeps in one piece: `mug 1`."""
+    atoms = (r" ?[a-z]+ \d+:?",)
+    """What a tokenizer keeps in one piece: `mug 1`, and `drawer 1:` before what the drawer holds."""
 
     def __init__(self, *, crowded: bool = False) -> None:
         self.crowded = crowded
@@ -81,6 +81,11 @@ class HouseDomain:
         belief.see(state)
         reasons = belief.missing(goal, command, state)
         return Verdict(not reasons, tuple(reasons))
+
+    def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
+        """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""
+        command = parse(self.canonical(action))
+        return command is not None and command.verb in ("go to", "open") and not believe(history).visited(command.place)
 
     def revisits(self, history: Sequence[Transition]) -> list[bool]:
         """For each return to a place that had been seen: whether it showed what had to be there."""

@@ -61,7 +61,7 @@ def _of_interest(goal: Goal) -> frozenset[str]:
 
 
 def _counted(goal: Goal | None, belief: Belief, command: Command, transition: Transition) -> str:
-    """`: mug yes, clean no, cabinet yes, not yet` where the command may have met the goal; "" elsewhere."""
+    """`: thing yes, clean no, place yes, not yet` where the command may have met the goal; "" elsewhere."""
     done = transition.next_state.text == DONE
     if goal is None:
         return ": success" if done else ""
@@ -69,10 +69,10 @@ def _counted(goal: Goal | None, belief: Belief, command: Command, transition: Tr
         return f": {goal.thing} in hand, {goal.place} lit, success" if done else ""
     if command.verb != "move":
         return ""
-    facts = [f"{goal.thing} {_said(kind(command.thing) == goal.thing)}"]
+    facts = [f"thing {_said(kind(command.thing) == goal.thing)}"]
     if goal.quality:
         facts.append(f"{goal.quality} {_said(goal.quality in belief.qualities.get(command.thing, ()))}")
-    facts.append(f"{goal.place} {_said(kind(command.place) == goal.place)}")
+    facts.append(f"place {_said(kind(command.place) == goal.place)}")
     if goal.count == 2:
         others = [name for name in belief.things.get(command.place, frozenset()) - {command.thing} if kind(name) == goal.thing]
         facts.append(f"two {_said(bool(others))}")

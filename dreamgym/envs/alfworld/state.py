@@ -1,10 +1,11 @@
 """The abstract state of a household: where the agent stands, what it sees there, and what it holds.
 
     in the room
-    holding nothing                       at drawer 1, open: pen 1 watch 1
+    holding nothing                       at open drawer 1: pen 1 watch 1
     around: bed 1 desk 1 drawer 1         holding clean mug 1
 
 The first state lists where one can go, as the game does, and no later one repeats it: who reads a later state has the first before it.
+What a place holds follows its name, with a colon, and only there: `drawer 1:` stands where the drawer's contents were last seen.
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
 nothing to it. Lists are in one order, whatever order the engine prints them in.
@@ -41,7 +42,7 @@ LIT = re.compile(r"You turn on the (?P<thing>[a-z]+ \d+)\.")
 RESULT = {"heat": "hot", "clean": "clean", "cool": "cool"}
 
 STATE = re.compile(
-    r"(?:in the room|at (?P<here>[a-z]+ \d+)(?:, (?P<door>open|closed))?(?::(?P<seen>(?:(?: lit)? [a-z]+ \d+)+| nothing))?)\n"
+    r"(?:in the room|at (?:(?P<door>open|closed) )?(?P<here>[a-z]+ \d+)(?::(?P<seen>(?:(?: lit)? [a-z]+ \d+)+| nothing))?)\n"
     r"holding (?:nothing|(?P<qualities>(?:(?:clean|hot|cool) )*)(?P<held>[a-z]+ \d+))"
     r"(?:\naround: (?P<places>[a-z]+ \d+(?: [a-z]+ \d+)*))?"
 )
@@ -65,9 +66,9 @@ class State:
         if not self.here:
             stand = "in the room"
         else:
-            door = f", {self.door}" if self.door else ""
+            door = f"{self.door} " if self.door else ""
             things = " ".join(f"lit {name}" if name in self.lit else name for name in self.seen)
-            stand = f"at {self.here}{door}" + ("" if self.door == "closed" else f": {things or 'nothing'}")
+            stand = f"at {door}{self.here}" + ("" if self.door == "closed" else f": {things or 'nothing'}")
         held = " ".join([*self.qualities, self.held]) or "nothing"
         around = f"\naround: {' '.join(self.places)}" if self.places and not self.here else ""
         return f"{stand}\nholding {held}{around}"
