@@ -1,0 +1,103 @@
+"""Dreams of a world that hides most of itself: what is drawn, what follows, and where a dream begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from _toy_house import random_house
+
+from dreamgym.envs._episode import play
+from dreamgym.envs.alfworld.behaviours import Memo, keep_house
+from dreamgym.envs.alfworld.domain import HouseDomain
+from dreamgym.envs.alfworld.state import Told
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.layout import END, MARKERS, Vocabulary
+from dreamgym.llm import tiny
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.encoders import lexical
+from dreamgym.types import Completion, Observation, Query, Request, Task, Trajectory, Transition
+
+DOMAIN = HouseDomain()
+
+
+def walk(seed: int) -> Trajectory:
+    house, task = random_house(seed)
+    rng, memo = random.Random(seed), Memo()
+    return play(
+        Told(house),
+        DOMAIN,
+        task,
+        lambda state: keep_house("noisy", task.instruction, state, rng, memo),
+        max_steps=20,
+        behaviour="noisy",
+        name=f"{seed}",
+    )
+
+
+LOGS = [walk(seed) for seed in range(12)]
+TOKENIZER = tiny.train_tokenizer(
+    [text for log in LOGS for t in log.transitions for text in (log.task.instruction, t.state.text, t.action, t.reasoning)],
+    vocab_size=500,
+    special=MARKERS,
+    atoms=DOMAIN.atoms,
+)
+WORDS = Vocabulary(lambda text: tiny.encode(TOKENIZER, text), TOKENIZER.decode, {m: tiny.special_id(TOKENIZER, m) for m in (*MARKERS, END)})
+
+
+class Asked:
+    """A language model that answers nothing and notes how it was asked."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.requests += requests
+        return [Completion(tuple(r.prompt), (WORDS[END],), (0.0,), "dreamt", "stop") for r in requests]
+
+
+def model(llm: Asked, **config: object) -> ExperienceModel:
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(LOGS)
+    return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
+
+
+ROOM = Observation("in the room\nholding nothing\naround: desk 1 drawer 1")
+DESK = Observation("at desk 1: pen 1\nholding nothing")
+DRAWER = Observation("at closed drawer 1\nholding nothing")
+HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
+
+
+@pytest.mark.parametrize(("action", "temperature"), [("open drawer 1", 1.0), ("go to desk 1", 0.0), ("look", 0.0)])
+def test_only_what_nobody_has_seen_is_drawn_and_the_rest_is_the_likeliest(action: str, temperature: float):
+    task = Task("t", "put a pen in drawer", "alfworld")
+    for draw, expected in (("hidden", temperature), ("all", 1.0)):
+        llm = Asked()
+        model(llm, temperature=1.0, draw=draw, top_p=0.9).predict([Query(task, HISTORY, DRAWER, action)])
+        (request,) = llm.requests
+        assert request.sampling.temperature == expected
+        assert request.sampling.top_p == (0.9 if expected else 1.0)
+
+
+def test_a_logged_task_begins_where_it_really_began_and_another_where_the_model_says():
+    llm = Asked()
+    known, new = LOGS[0].task, replace(LOGS[0].task, id="new", instruction="put a book in bed", source="synthetic")
+    dream = model(llm, remembered_starts=True, start_temperature=1.0)
+    starts = {log.transitions[0].state for log in LOGS if log.task.instruction == known.instruction}
+    first, second, third = dream.start([known, new, known], seed=5)
+    assert first == third and first in starts and second == Observation("dreamt")
+    assert len(llm.requests) == 1 and llm.requests[0].sampling.temperature == 1.0
+    assert dream.start([known], seed=5) == [first]
+
+
+def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next():
+    llm = Asked()
+    dream = model(llm, start_temperature=1.0)
+    dream.start([LOGS[0].task] * 4, seed=1)
+    dream.start([LOGS[0].task] * 4, seed=2)
+    assert [request.seed for request in llm.requests] == [(0, 1, 0), (0, 2, 0)]
