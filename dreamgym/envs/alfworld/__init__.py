@@ -14,7 +14,7 @@ from dreamgym.envs._episode import play
 from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX, OFFLINE, Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
-from dreamgym.envs.alfworld.games import Game
+from dreamgym.envs.alfworld.games import Game, Split
 from dreamgym.envs.alfworld.goals import read_goal
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.errors import UsageError, nearest
@@ -55,13 +55,25 @@ class AlfWorldFamily:
         self.domain = HouseDomain(crowded=config.data is not None)
         self.max_steps = config.max_steps or (HORIZON["full"] if config.data else HORIZON[config.preset])
         self.behaviours: Mapping[str, float] = OFFLINE if config.mix == "paper" else MIX
-        self.games = Shelf(config)
+        self.sizes: dict[Split, int] = {"train": config.train, "dev": config.dev, "test": config.test}
+        self.official = Official(config.data, self.sizes) if config.data else None
 
-    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+    @property
+    def games(self) -> Mapping[str, Game]:
+        """Games by the ids of their tasks."""
+        if self.official is not None:
+            return self.official
+        from dreamgym.envs.alfworld.generator import Generated
+
+        return Generated(self.config.preset, self.config.seed)
+
+    def tasks(self, split: Split, n: int, *, seed: int = 0) -> list[Task]:
         """`n` tasks of a split in an order that `seed` names, fewer when it holds fewer. Test houses stand in scenes of their own."""
-        order = list(self.games.of(split))
+        if split not in self.sizes:
+            raise UsageError(f"No split '{split}'.{nearest(split, self.sizes)} Known: {', '.join(self.sizes)}.")
+        order = list(range(len(self.official.of(split)) if self.official else self.sizes[split]))
         random.Random(f"tasks/{split}/{seed}").shuffle(order)
-        return [self._task(game) for game in order[:n]]
+        return [self._task(self._numbered(split, number)) for number in order[:n]]
 
     def env(self) -> Told:
         """A fresh house that loads the games of its tasks."""
@@ -81,6 +93,14 @@ class AlfWorldFamily:
 
         return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=name)
 
+    def _numbered(self, split: Split, number: int) -> Game:
+        """A game by its place in a split; a generated one is made now."""
+        if self.official is not None:
+            return list(self.official.of(split).values())[number]
+        from dreamgym.envs.alfworld import generator
+
+        return generator.make(split, number, self.config.seed, preset=self.config.preset)
+
     def _task(self, game: Game) -> Task:
         record = {"game": game.id, "kind": game.kind, "scene": game.scene}
         goal = read_goal(game.goal)
@@ -88,46 +108,30 @@ class AlfWorldFamily:
         return Task(id=game.id, instruction=game.goal, env=self.name, difficulty=asked, goal=record)
 
 
-class Shelf(Mapping[str, "Game"]):
-    """All games of a configuration by their id; a split is made, or read, when somebody asks for it."""
+class Official(Mapping[str, Game]):
+    """The official games of a folder by their id; a split is read when somebody asks for it."""
 
-    def __init__(self, config: AlfWorldConfig) -> None:
-        self.config = config
-        self._splits: dict[str, dict[str, Game]] = {}
+    def __init__(self, folder: Path, limits: Mapping[Split, int]) -> None:
+        self.folder, self.limits = folder, limits
+        self._splits: dict[Split, dict[str, Game]] = {}
 
-    def of(self, split: str) -> list[Game]:
-        """The games of a split, in a fixed order."""
-        if split not in games.FOLDERS:
-            raise UsageError(f"No split '{split}'.{nearest(split, games.FOLDERS)} Known: {', '.join(games.FOLDERS)}.")
+    def of(self, split: Split) -> dict[str, Game]:
+        """The first games of a split, as many as its limit allows."""
         if split not in self._splits:
-            self._splits[split] = {game.id: game for game in self._made(split)}
-        return list(self._splits[split].values())
-
-    def __getitem__(self, name: str) -> Game:
-        split = name.partition("/")[0]
-        ours = next((known for known, folder in games.FOLDERS.items() if split in (known, folder)), None)
-        if ours is None or name not in self._loaded(ours):
-            raise KeyError(name)
-        return self._splits[ours][name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for split in games.FOLDERS for name in self._loaded(split))
-
-    def __len__(self) -> int:
-        return sum(len(self._loaded(split)) for split in games.FOLDERS)
-
-    def _loaded(self, split: str) -> dict[str, Game]:
-        self.of(split)
+            self._splits[split] = {game.id: game for game in games.read(self.folder, split, limit=self.limits[split])}
         return self._splits[split]
 
-    def _made(self, split: str) -> list[Game]:
-        config = self.config
-        many = {"train": config.train, "dev": config.dev, "test": config.test}[split]
-        if config.data is not None:
-            return list(games.read(config.data, split, limit=many))
-        from dreamgym.envs.alfworld import generator
+    def __getitem__(self, name: str) -> Game:
+        split = next((split for split in self.limits if name.startswith(f"{games.FOLDERS[split]}/")), None)
+        if split is None:
+            raise KeyError(name)
+        return self.of(split)[name]
 
-        return generator.generate(split, many, config.seed, preset=config.preset)
+    def __iter__(self) -> Iterator[str]:
+        return (name for split in self.limits for name in self.of(split))
+
+    def __len__(self) -> int:
+        return sum(len(self.of(split)) for split in self.limits)
 
 
 def make(**config: Any) -> AlfWorldFamily:
