@@ -129,10 +129,11 @@ class Copy:
     def won(self) -> bool:
         return bool(self.library.check_goal())
 
-    def plan(self, sas_to_plan: bytes) -> list[str]:
-        """Names of the operators that lead from the state to the goal; empty when nothing does."""
-        self.library.load_sas_replan(sas_to_plan)
-        if not self.library.replan(False):
+    def solve(self, sas: bytes) -> list[str]:
+        """Names of the operators that win a game, translated for planning, from its start; empty when none do. What is inside stays."""
+        if self.sas is None:
+            self.hold(compressed(sas))  # the library crashes when it plans before anything was ever loaded
+        if not self.library.solve_sas(sas, False):
             return []
         operators = (self.fast_downward.Operator * self.library.get_last_plan_length())()
         self.library.get_last_plan(operators)
@@ -163,8 +164,11 @@ class Copies:
             return Copy()
         return self._copies.pop(place or 0)
 
-    def __len__(self) -> int:
-        return len(self._copies)
+    def any(self) -> Copy:
+        """A copy, whatever it holds."""
+        if not self._copies:
+            self._copies.append(Copy())
+        return self._copies[-1]
 
 
 def compressed(sas: bytes) -> bytes:

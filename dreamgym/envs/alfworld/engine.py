@@ -11,14 +11,14 @@ import json
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from dreamgym.envs.alfworld import _downward, games
 from dreamgym.envs.alfworld._downward import Copies, Copy, Tape
-from dreamgym.envs.alfworld._facts import Binding, Facts
+from dreamgym.envs.alfworld._facts import Arguments, Binding, Facts, Slot
 from dreamgym.envs.alfworld._grammar import Grammar, Node, Scope
 from dreamgym.envs.alfworld.games import Game
 from dreamgym.errors import UsageError
@@ -72,7 +72,7 @@ class Operator:
     template: tuple[Node, ...]
     feedback: tuple[Node, ...]
     effects: int
-    changes: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # filled when it is first applied
+    changes: list[tuple[str, Arguments]] = field(default_factory=list)  # filled when it is first applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class Loaded:
 
     def __init__(self, logic: Logic, task: Any, sas: bytes, goal: str, copies: Copies) -> None:
         self.logic, self.sas, self.goal, self.copies = logic, _downward.compressed(sas), goal, copies
-        self.parameters = {action.name: [(p.name.strip("?"), p.type_name) for p in action.parameters] for action in task.actions}
+        self.parameters = _parameters(task)
         self.moving = {effect.literal.predicate for action in task.actions for effect in action.effects}
-        types = {thing.name: thing.type_name for thing in task.objects}
-        self.start = Facts(types, self.moving, [*_initial(task), *self._reached()])
-        self.things = _named(self.start)
+        facts = [*_initial(task), *self._reached()]
+        self.start = Facts({thing.name: thing.type_name for thing in task.objects}, self.moving, facts)
+        self.things = _named(facts, self.start.types)
         self.operators: dict[int, Operator] = {}
         self.menus: dict[tuple[int, ...], Menu] = {}
         self.opening = self._write(logic.grammar.read("#intro#"), self.start, {}).replace(games.BLANK, goal)
@@ -134,19 +134,7 @@ class Loaded:
         """What the engine prints after an action."""
         return self._write(operator.feedback, facts, operator.binding)
 
-    def plan(self, sas_to_plan: bytes) -> tuple[str, ...]:
-        """Commands that win from the start; empty when the planner finds none."""
-        copy = self.copy
-        copy.enter(Tape())
-        commands = []
-        for step in copy.plan(sas_to_plan):
-            action, *arguments = step.split()
-            words = {name: self.things[thing].name for (name, _), thing in zip(self.parameters[action], arguments, strict=False)}
-            template = "go to {r}" if action == "gotolocation" else self.logic.actions[action][0]
-            commands.append(template.format(**words))
-        return tuple(commands)
-
-    def _reached(self) -> list[tuple[str, tuple[str, ...]]]:
+    def _reached(self) -> list[tuple[str, Arguments]]:
         copy = self.copy
         copy.enter(Tape())
         return [fact for fact in map(_downward.atom, copy.facts()) if not fact[0].startswith("not_")]
@@ -204,11 +192,19 @@ class FastEngine:
         """A fresh episode."""
         return FastEpisode(self.load(game))
 
-    def plan(self, game: Game) -> tuple[str, ...]:
-        """The planner's commands from the start of a game to its goal; empty when it finds none."""
-        data = json.loads(game.text)
-        _, sas = _downward.translate(data["pddl_domain"], data["pddl_problem"], to_plan=True)
-        return self.load(game).plan(sas)
+    def plan(self, domain: str, grammar: str, problem: str, names: Mapping[str, str]) -> tuple[str, ...]:
+        """The planner's commands from a problem's start to its goal, few and cheap ones; empty when it finds none.
+
+        The planner searches blindly: give it what matters and no more. `names` says what things are called (see `numbered`).
+        """
+        task, sas = _downward.translate(domain, problem, to_plan=True)
+        actions = self._logic(domain, _without_goal(grammar)[0], task).actions
+        parameters, commands = _parameters(task), []
+        for step in self.copies.any().solve(sas):
+            action, *arguments = step.split()
+            words = {name: names[thing] for (name, _), thing in zip(parameters[action], arguments, strict=False) if thing in names}
+            commands.append(("go to {r}" if action == "gotolocation" else actions[action][0]).format(**words))
+        return tuple(commands)
 
     def load(self, game: Game) -> Loaded:
         """The translated game: from memory if it was played lately, otherwise in about half a second for an official one."""
@@ -289,7 +285,11 @@ def _read_logic(domain: str, grammar: str, task: Any) -> Logic:
     )
 
 
-def _initial(task: Any) -> list[tuple[str, tuple[str, ...]]]:
+def _parameters(task: Any) -> dict[str, list[Slot]]:
+    return {action.name: [(one.name.strip("?"), one.type_name) for one in action.parameters] for action in task.actions}
+
+
+def _initial(task: Any) -> list[tuple[str, Arguments]]:
     """The facts of the problem's :init, with textworld's odd reading of assignments: their value is the predicate."""
     facts = []
     for one in task.init:
@@ -301,18 +301,24 @@ def _initial(task: Any) -> list[tuple[str, tuple[str, ...]]]:
     return facts
 
 
-def _named(facts: Facts) -> dict[str, Any]:
-    """textworld's record of everything that a fact mentions, with ALFWorld's names: instances of a kind are numbered from the last id."""
+def numbered(ids: Iterable[str]) -> dict[str, str]:
+    """What ALFWorld calls the things of a house, by their ids in lower case: instances of a kind are numbered from the last id."""
+    names = {}
+    kinds = {name: _kind(name) for name in ids}
+    left = Counter(kinds.values())
+    for name in sorted(kinds):
+        names[name] = f"{kinds[name]} {left[kinds[name]]}" if kinds[name] else f"{_unescaped(name)} "
+        left[kinds[name]] -= 1
+    return names
+
+
+def _named(facts: Iterable[tuple[str, Arguments]], types: Mapping[str, str]) -> dict[str, Any]:
+    """textworld's record of everything that a fact mentions, with its name."""
     info = _downward.package("textworld.generator.game").EntityInfo
-    ids = sorted({name for held in (*facts.fixed.values(), *facts.moving.values()) for arguments in held for name in arguments})
-    left = Counter(kind for kind in map(_kind, ids) if kind)
     things = {}
-    for name in ids:
-        kind = _kind(name)
-        thing = things[name] = info(name, facts.types[name])
-        thing.name = f"{kind} {left[kind]}" if kind else f"{_unescaped(name)} "
-        thing.definite, thing.indefinite = "the", "a"
-        left[kind] -= 1
+    for name, called in numbered({name for _, arguments in facts for name in arguments}).items():
+        thing = things[name] = info(name, types[name])
+        thing.name, thing.definite, thing.indefinite = called, "the", "a"
     return things
 
 
