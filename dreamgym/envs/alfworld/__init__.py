@@ -71,7 +71,7 @@ class AlfWorldFamily:
         """`n` tasks of a split in an order that `seed` names, fewer when it holds fewer. Test houses stand in scenes of their own."""
         if split not in self.sizes:
             raise UsageError(f"No split '{split}'.{nearest(split, self.sizes)} Known: {', '.join(self.sizes)}.")
-        order = list(range(len(self.official.of(split)) if self.official else self.sizes[split]))
+        order = list(range(len(self.official.of(split)) if self.official is not None else self.sizes[split]))
         random.Random(f"tasks/{split}/{seed}").shuffle(order)
         return [self._task(self._numbered(split, number)) for number in order[:n]]
 

@@ -60,7 +60,7 @@ def allowed(state: State, command: Command) -> bool:
     if verb == "use":
         return thing in state.seen and kind(thing) in LAMPS
     if verb == "examine":
-        return place != "" and place in (*state.seen, state.held, state.here)
+        return place != "" and place in (state.held, state.here)  # what only lies here is not examined, whatever alfred.pddl says
     if verb == "slice":
         tool = place == state.held and kind(place) in TREATMENTS["slice"][1]
         return tool and thing in state.seen and kind(thing) in QUALITIES["sliced"]
