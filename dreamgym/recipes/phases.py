@@ -18,6 +18,7 @@ from dreamgym.evals.bound import measure
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.replayed import Fidelity, replay, summarise
 from dreamgym.evals.revisits import revisits
+from dreamgym.evals.settled import settled
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import GuardConfig
@@ -27,7 +28,7 @@ from dreamgym.logs.scripted import collect as collect_logs
 from dreamgym.loop import train
 from dreamgym.plugins import make
 from dreamgym.progress import progress
-from dreamgym.protocols import BatchEnv, Domain, Glimpsed
+from dreamgym.protocols import BatchEnv, Glimpsed
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import RLBlock, RunConfig
 from dreamgym.recipes.parts import Parts
@@ -322,16 +323,23 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         found[kind] = (
             fidelity_json(summarise(replays))
             | counts
-            | _revisits_json(episodes, parts.family.domain)
+            | _glimpses_json(parts, experience, episodes)
             | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in replays)}
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)
 
 
-def _revisits_json(episodes: Sequence[Trajectory], domain: Domain) -> dict[str, Any]:
-    """Whether dreamed places stay as they were, where the domain has places to come back to."""
-    return {"revisits": asdict(revisits(episodes, domain))} if isinstance(domain, Glimpsed) else {}
+def _glimpses_json(parts: Parts, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+    """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen."""
+    domain, block = parts.family.domain, parts.config.eval
+    if not isinstance(domain, Glimpsed):
+        return {}
+    tasks = parts.family.tasks("dev", min(64, block.dev_tasks), seed=build.DEV_SEED)
+    usual = max(parts.family.behaviours, key=lambda name: parts.family.behaviours[name])
+    real = [parts.family.behave(task, usual, seed=0) for task in tasks]
+    steps = sum(len(episode.turns) for episode in real)
+    return {"revisits": asdict(revisits(episodes, domain)), "settled": asdict(settled(model, real, domain)), "settled_real_steps": steps}
 
 
 def fidelity_json(measured: Fidelity) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from dreamgym.envs._episode import play
 from dreamgym.envs.alfworld.behaviours import Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.state import Told
-from dreamgym.experience.guard import Guard
+from dreamgym.evals.settled import settled
+from dreamgym.experience.guard import Guard, GuardConfig, masked
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.layout import END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
-from dreamgym.types import Completion, Observation, Query, Request, Task, Trajectory, Transition
+from dreamgym.types import Completion, Observation, Prediction, Query, Request, Task, Trajectory, Transition, Verdict
 
 DOMAIN = HouseDomain()
 
@@ -101,3 +102,61 @@ def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next(
     dream.start([LOGS[0].task] * 4, seed=1)
     dream.start([LOGS[0].task] * 4, seed=2)
     assert [request.seed for request in llm.requests] == [(0, 1, 0), (0, 2, 0)]
+
+
+def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
+    steps = [
+        Transition(ROOM, "go to desk 1", DESK, 0.0, False),
+        Transition(DESK, "take pen 1 from desk 1", Observation("at desk 1: nothing\nholding pen 1"), 0.0, False),
+        Transition(
+            Observation("at desk 1: nothing\nholding pen 1"),
+            "go to drawer 1",
+            Observation("at drawer 1: nothing\nholding pen 1"),
+            0.0,
+            False,
+        ),
+    ]
+    query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
+    said = Prediction("not yet", Observation("at drawer 1: pen 1\nholding nothing"), 0.0, False, Verdict(True))
+    assert masked(Guard(DOMAIN, GuardConfig(mask_missed=True)).after(query, said).verdict)
+    assert Guard(DOMAIN).after(query, said) == said
+    looked = replace(query, action="look")
+    assert Guard(DOMAIN, GuardConfig(mask_missed=True)).after(looked, said) == said
+
+
+class Perfect:
+    """An experience model that knows what really happened, except where it was told to forget."""
+
+    version = 1
+
+    def __init__(self, forgets: str = "") -> None:
+        self.forgets = forgets
+        self.real = {(t.state, t.action, len(log.transitions[:i]), log.task.id): t for log in LOGS for i, t in enumerate(log.transitions)}
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        said = []
+        for query in queries:
+            t = self.real[query.state, query.action, len(query.history), query.task.id]
+            state = query.state if self.forgets and query.action.startswith(self.forgets) else t.next_state
+            by_rule = DOMAIN.admissible(query.state, query.history, query.action) is False
+            said.append(Prediction("", state, t.reward, t.terminated, Verdict(True), raw_reward=t.reward, by_rule=by_rule))
+        return said
+
+
+def test_a_model_is_held_to_the_letter_where_nothing_is_hidden():
+    perfect = settled(Perfect(), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert perfect.exact.value == perfect.ends_seen.value == 1.0 and perfect.ends_invented.value == 0.0
+    assert perfect.exact.n > 50 and perfect.ends_seen.n == sum(log.success for log in LOGS)
+    forgetful = settled(Perfect("take"), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert 0.0 < forgetful.exact.value < 1.0 and forgetful.exact.n == perfect.exact.n
+
+
+def test_a_first_look_is_neither_right_nor_wrong():
+    looks = sum(
+        DOMAIN.hidden(t.state, log.transitions[:i], t.action) and DOMAIN.admissible(t.state, log.transitions[:i], t.action) is not False
+        for log in LOGS
+        for i, t in enumerate(log.transitions)
+        if not t.terminated
+    )
+    going_on = settled(Perfect(), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert looks > 20 and going_on.ends_invented.n - going_on.exact.n == looks

@@ -17,7 +17,7 @@ def test_houses_have_a_small_and_a_default_quickstart_whose_dreams_remember_whol
     family = alfworld.make(**config.env.options)
     assert config.env.name == "alfworld"
     assert config.experience.history >= family.max_steps  # else what a drawer held would be forgotten
-    assert config.experience.temperature and config.experience.start_temperature  # else every house hides the likeliest things
+    assert config.experience.temperature and config.experience.draw == "hidden"  # else every house hides the likeliest things
     assert not config.logs.other_goals  # an episode ends only when it is won
     assert config.eval.tasks <= family.config.test and config.eval.dev_tasks <= family.config.dev
 
