@@ -1,7 +1,7 @@
 """Does the model know what follows from what was seen? Real episodes, one step at a time, with their real history.
 
-In a world that shows a part of itself, a first look is a draw: its next state cannot be right or wrong. Everything else is settled, and there
-the model can be held to the letter. Paired replay cannot ask this, because dream and reality part at the first drawer.
+In a world that shows a part of itself, a first look is a draw: its next state cannot be right or wrong. Everything else is settled, and
+there the model can be held to the letter. Paired replay cannot ask this, because dream and reality part at the first drawer.
 """
 
 from __future__ import annotations
