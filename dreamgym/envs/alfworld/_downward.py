@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_int
 from typing import Any
@@ -60,7 +60,7 @@ def undisturbed() -> Iterator[None]:
 class Tape:
     """Where an episode is: the operators applied since the start, and what its state is called in the copy that holds it now."""
 
-    __slots__ = ("state", "where", "operators")
+    __slots__ = ("operators", "state", "where")
 
     def __init__(self) -> None:
         self.operators: list[int] = []
@@ -181,6 +181,3 @@ def atom(name: str) -> tuple[str, tuple[str, ...]]:
     kind, rest = name.split(" ", 1)
     predicate, arguments = rest.split("(", 1)
     return ("not_" if kind == "NegatedAtom" else "") + predicate, tuple(part for part in arguments[:-1].split(", ") if part)
-
-
-__all__: Sequence[str] = ("COPIES", "VISITS", "Copies", "Copy", "Tape", "atom", "compressed", "package", "translate", "undisturbed")

@@ -164,18 +164,18 @@ def _furniture(errand: Errand, scene: Scene, preset: Preset, rng: random.Random)
     return [Thing(kind, chosen[:place].count(kind)) for place, kind in enumerate(chosen)]
 
 
-def _stocked(
-    errand: Errand, scene: Scene, furniture: list[Thing], known: Lore, preset: Preset, rng: random.Random
-) -> Layout | None:
+def _stocked(errand: Errand, scene: Scene, furniture: list[Thing], known: Lore, preset: Preset, rng: random.Random) -> Layout | None:
     """Objects put where they fit. The task's own lie anywhere but where they must go; None when there is no such place."""
     wanted = 2 if errand.kind == "pick_two_obj_and_place" else 1
     kinds = [errand.target] * wanted + ([LAMP] if errand.kind == "look_at_obj_in_light" else [])
-    movables = [thing for thing in scene.objects if thing not in FIXED]
+    movables = [thing for thing in scene.objects if thing not in FIXED and any(_belongs(thing, one.kind, known) for one in furniture)]
     others = [thing for thing in movables for _ in range(preset.copies if thing != errand.target else max(0, preset.copies - wanted))]
     kinds += rng.sample(others, min(len(others), max(0, rng.randint(*preset.objects) - len(kinds))))
     inside: dict[Thing, Thing] = {}
     for place, kind in enumerate(kinds):
-        homes = [one for one in furniture if _belongs(kind, one.kind, known) and not (kind == errand.target and one.kind == errand.receptacle)]
+        homes = [
+            one for one in furniture if _belongs(kind, one.kind, known) and not (kind == errand.target and one.kind == errand.receptacle)
+        ]
         if homes:
             inside[Thing(kind, kinds[:place].count(kind))] = rng.choice(homes)
         elif place < wanted:

@@ -1,0 +1,1 @@
+"""dreamgym's environments in the clothes that other people's programs expect."""
