@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dreamgym.envs import alfworld
+from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX
 from dreamgym.envs.alfworld.commands import offered
 from dreamgym.envs.alfworld.state import read
@@ -54,6 +56,15 @@ def test_the_planner_wins_every_game_in_the_steps_of_its_walkthrough():
     for task in TASKS:
         walk = FAMILY.behave(task, "planner", seed=0)
         assert walk.success and tuple(t.action for t in walk.transitions) == FAMILY.games[task.id].walkthrough
+
+
+def test_game_folders_with_walkthroughs_become_logged_episodes(tmp_path: Path):
+    games.write([FAMILY.games[task.id] for task in TASKS[:3]], tmp_path)
+    official = alfworld.make(data=tmp_path)
+    episodes = official.demonstrations("train", 5)
+    assert {episode.task.id for episode in episodes} == {task.id for task in TASKS[:3]}
+    assert all(episode.success and episode.source == "demo" and episode.transitions[-1].reasoning for episode in episodes)
+    assert official.domain.crowded and official.max_steps == 50
 
 
 def test_real_houses_stay_as_they_are():

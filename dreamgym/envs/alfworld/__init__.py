@@ -93,6 +93,10 @@ class AlfWorldFamily:
 
         return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=name)
 
+    def demonstrations(self, split: Split, n: int) -> list[Trajectory]:
+        """Expert data as logged episodes: the walkthroughs stored with the games (official ones with `data`), each played out."""
+        return [self.behave(task, "planner", seed=0) for task in self.tasks(split, n)]
+
     def _numbered(self, split: Split, number: int) -> Game:
         """A game by its place in a split; a generated one is made now."""
         if self.official is not None:
