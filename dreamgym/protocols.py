@@ -171,6 +171,10 @@ class Glimpsed(Protocol):
         """Whether what follows shows something for the first time."""
         ...
 
+    def recall(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """What was seen before of that which the action shows again, in brief; "" when nothing was."""
+        ...
+
     def revisits(self, history: Sequence[Transition]) -> list[bool]:
         """For each return to a place that had been seen: whether it showed what had to be there."""
         ...

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from dreamgym.config import Config
-from dreamgym.experience.dreaming import guarded, rows_of, unreadable
+from dreamgym.experience.dreaming import guarded, recalled, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
@@ -35,6 +35,9 @@ class ExperienceConfig(Config):
     temperature: float = 0.0
     """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream. What lies behind a door that nobody has
     opened is not: where much is hidden, draw it (1.0), or every dream hides the likeliest thing, which is often nothing."""
+    recall: bool = False
+    """Put what was seen before of a place that is shown again beside the memories (`protocols.Glimpsed`), in training as at inference: the
+    part of the history that the answer rests on, within reach of a small model."""
     draw: Literal["all", "hidden"] = "all"
     """Draw every answer, or only where the Domain says that something is seen for the first time (`protocols.Glimpsed`). What follows from
     what was seen is then the likeliest answer, so that a dream of a house stays one house."""
@@ -138,14 +141,16 @@ class ExperienceModel:
         ]
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
-        asked = Step(_open(query), self._briefs(found))
+        asked = Step(_open(query), self._briefs(query, found))
         past = self._steps.get(query.key[:2], [])
         if len(past) != len(query.history):
             past = [Step(transition) for transition in query.history]
         return prompt(self.words, query.task.instruction, past, query.state.text, asked, self.config.pieces)
 
-    def _briefs(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
-        return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
+    def _briefs(self, query: Query, found: Sequence[Neighbour]) -> tuple[str, ...]:
+        domain = self.guard.domain
+        own = recalled(domain, query.state, query.history, query.action) if self.config.recall else ()
+        return (*own, *(domain.brief(neighbour.memory) for neighbour in found))
 
     def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> Prediction:
         answer = parse(self.words, ids, self.config.pieces)
@@ -164,7 +169,7 @@ class ExperienceModel:
                 continue
             past = self._steps.setdefault(query.key[:2], [])
             if len(past) == len(query.history):
-                past.append(Step(_closed(query, prediction), self._briefs(found.get(i, []))))
+                past.append(Step(_closed(query, prediction), self._briefs(query, found[i]) if i in found else ()))
 
 
 def _open(query: Query) -> Transition:

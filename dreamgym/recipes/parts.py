@@ -112,7 +112,7 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
     tasks = list({t.task.instruction: t.task for t in parts.logs}.values())
     sound = [trajectory for trajectory in parts.logs if trajectory.turns and trajectory.error is None]
     episodes = sound + with_other_goals(sound, domain, tasks, config.logs.other_goals, config.seed)
-    shown = shown_memories(episodes, replay, domain, k=config.experience.k)
+    shown = shown_memories(episodes, replay, domain, k=config.experience.k, recall=config.experience.recall)
     builder = RowBuilder(parts.words, config.experience.pieces, config.segments)
     rows = [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
     return rows + [builder.task([seed], new) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)]

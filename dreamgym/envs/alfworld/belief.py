@@ -28,6 +28,7 @@ class Belief:
     home: dict[str, str] = field(default_factory=dict)  # thing -> where it was last known to be; "" while held
     qualities: dict[str, frozenset[str]] = field(default_factory=dict)
     lit: dict[str, frozenset[str]] = field(default_factory=dict)  # lamp -> where the agent stood when it saw or used it
+    doors: set[str] = field(default_factory=set)  # places that can be shut
     open: set[str] = field(default_factory=set)
     conjured: set[str] = field(default_factory=set)
     revisits: list[bool] = field(default_factory=list)
@@ -36,6 +37,8 @@ class Belief:
         """Take in what a state shows; the first sight of a place establishes it."""
         if state is None or not state.here:
             return
+        if state.door:
+            self.doors.add(state.here)
         if state.door == "closed":
             self.open.discard(state.here)
             return

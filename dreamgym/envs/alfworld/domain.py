@@ -28,8 +28,9 @@ class HouseDomain:
     """
 
     name = "alfworld"
-    atoms = (r" ?[a-z]+ \d+:?",)
-    """What a tokenizer keeps in one piece: `mug 1`, and `drawer 1:` before what the drawer holds."""
+    atoms = (r" ?[a-z]+ \d+:", r" \d+")
+    """What a tokenizer keeps in one piece: `drawer 1:` before what the drawer holds, and the number of a thing. A thing's kind is a word
+    of its own, the same word that the task uses: that `soapbar 1` is a soapbar need not be learnt for every kind there is."""
 
     def __init__(self, *, crowded: bool = False) -> None:
         self.crowded = crowded
@@ -86,6 +87,17 @@ class HouseDomain:
         """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""
         command = parse(self.canonical(action))
         return command is not None and command.verb in ("go to", "open") and not believe(history).visited(command.place)
+
+    def recall(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """What must be seen where the command leads, if that was seen before: `drawer 1: pen 1 watch 1`; "" for all else."""
+        command = parse(self.canonical(action))
+        if command is None or command.verb not in ("go to", "open"):
+            return ""
+        belief = believe(history)
+        shut = command.verb == "go to" and command.place not in belief.open and command.place in belief.doors
+        if not belief.visited(command.place) or shut:
+            return ""
+        return f"{command.place}: {' '.join(sorted(belief.things[command.place], key=in_order)) or 'nothing'}"
 
     def revisits(self, history: Sequence[Transition]) -> list[bool]:
         """For each return to a place that had been seen: whether it showed what had to be there."""
