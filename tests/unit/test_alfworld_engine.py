@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -47,11 +48,13 @@ def house(*several: Game, name: engine.EngineName = "fast") -> House:
 
 
 def script(game: Game, steps: int, seed: int) -> list[str]:
-    """A random walk with nonsense in it, and what the planner would do after it."""
+    """A random walk, a verb as likely as another, with nonsense in it; and what the planner would do after it."""
     rng, episode = random.Random(f"{game.id}/{seed}"), engine.fast().start(game)
     actions = []
     for _ in range(steps):
-        actions.append(rng.choice(episode.moment.admissible) if rng.random() < 0.9 else rng.choice(NONSENSE))
+        verb = rng.choice(sorted({command.split()[0] for command in episode.moment.admissible}))
+        command = rng.choice([command for command in episode.moment.admissible if command.startswith(verb)])
+        actions.append(command if rng.random() < 0.9 else rng.choice(NONSENSE))
         if episode.step(actions[-1]).won:
             return actions
     return [*actions, *game.walkthrough]
@@ -200,6 +203,17 @@ def test_a_house_refuses_a_task_without_a_game_and_a_step_before_a_reset():
         house(game).step("look")
     with pytest.raises(UsageError, match="Known: fast, stock"):
         house(game, name="slow")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "broken", [{"pddl_problem": "(define (problem p))"}, {"pddl_problem": ")"}, {"pddl_domain": ""}, {"grammar": "action {"}]
+)
+def test_a_game_with_broken_rules_is_named_and_the_engine_lives_on(broken: dict[str, str]):
+    game = mini("train")[0]
+    spoilt = replace(game, text=json.dumps(json.loads(game.text) | broken))
+    with pytest.raises(UsageError, match=f"Game '{game.id}' cannot be played"):
+        engine.fast().start(spoilt)
+    assert engine.fast().start(game).moment.admissible
 
 
 def test_the_translator_leaves_arguments_and_output_as_they_were():

@@ -21,13 +21,15 @@ from dreamgym.envs.alfworld._downward import Copies, Copy, Tape
 from dreamgym.envs.alfworld._facts import Arguments, Binding, Facts, Slot
 from dreamgym.envs.alfworld._grammar import Grammar, Node, Scope
 from dreamgym.envs.alfworld.games import Game
-from dreamgym.errors import UsageError
+from dreamgym.errors import DreamGymError, UsageError
 
 EngineName = Literal["fast", "stock"]
 KEPT = 256
 """Games that stay translated; the one played longest ago is forgotten first."""
-MENUS = 2048
+MENUS = 128
 """Lists of admissible commands that a game remembers."""
+LOGICS = 64
+"""Grammars that stay read: games share one unless the words of their goals mean something in it."""
 NOTHING = "Nothing happens."
 PLAIN = re.compile(r"[\w ,'-]+")
 """Goals that mean themselves in a grammar, so that games that differ in nothing else share one."""
@@ -95,7 +97,7 @@ class Loaded:
     """A game, translated and ready: everything that its episodes share."""
 
     def __init__(self, logic: Logic, task: Any, sas: bytes, goal: str, copies: Copies) -> None:
-        self.logic, self.sas, self.goal, self.copies = logic, _downward.compressed(sas), goal, copies
+        self.logic, self.sas, self.copies = logic, _downward.compressed(sas), copies
         self.parameters = _parameters(task)
         self.moving = {effect.literal.predicate for action in task.actions for effect in action.effects}
         facts = [*_initial(task), *self._reached()]
@@ -210,18 +212,29 @@ class FastEngine:
         """The translated game: from memory if it was played lately, otherwise in about half a second for an official one."""
         loaded = self._games.get(game.text)
         if loaded is None:
-            data = json.loads(game.text)
-            task, sas = _downward.translate(data["pddl_domain"], data["pddl_problem"])
-            grammar, goal = _without_goal(data["grammar"])
-            loaded = Loaded(self._logic(data["pddl_domain"], grammar, task), task, sas, goal, self.copies)
-            self._games[game.text] = loaded
+            try:
+                loaded = self._games[game.text] = self._translated(json.loads(game.text))
+            except DreamGymError:
+                raise
+            except (Exception, SystemExit) as error:  # translator and parsers have no error of their own; the first may exit
+                raise UsageError(
+                    f"Game '{game.id}' cannot be played: its 'pddl_domain', 'pddl_problem' or 'grammar' is broken "
+                    f"({type(error).__name__}: {error}). Copy the file again."
+                ) from error
             while len(self._games) > self.kept:
                 self._games.popitem(last=False)
         self._games.move_to_end(game.text)
         return loaded
 
+    def _translated(self, data: Mapping[str, str]) -> Loaded:
+        task, sas = _downward.translate(data["pddl_domain"], data["pddl_problem"])
+        grammar, goal = _without_goal(data["grammar"])
+        return Loaded(self._logic(data["pddl_domain"], grammar, task), task, sas, goal, self.copies)
+
     def _logic(self, domain: str, grammar: str, task: Any) -> Logic:
         if (domain, grammar) not in self._logics:
+            if len(self._logics) >= LOGICS:
+                self._logics.clear()
             self._logics[domain, grammar] = _read_logic(domain, grammar, task)
         return self._logics[domain, grammar]
 

@@ -67,7 +67,7 @@ def generate(split: Split, n: int, seed: int = 0, *, preset: str = "mini") -> li
     return [make(split, index, seed, preset=preset) for index in range(n)]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)  # about 45 kB each
 def make(split: Split, index: int, seed: int = 0, *, preset: str = "mini") -> Game:
     """One game, by its number."""
     if preset not in PRESETS:
