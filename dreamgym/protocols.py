@@ -177,6 +177,23 @@ class Stocked(Protocol):
     def inventory(self) -> Iterable[Observation]: ...
 
 
+@runtime_checkable
+class Glimpsed(Protocol):
+    """A Domain whose states each show a part of the world. What was never seen can only be drawn; what was seen stays as it was."""
+
+    def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
+        """Whether what follows shows something for the first time."""
+        ...
+
+    def recall(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """What was seen before of that which the action shows again, in brief; "" when nothing was."""
+        ...
+
+    def revisits(self, history: Sequence[Transition]) -> list[bool]:
+        """For each return to a place that had been seen: whether it showed what had to be there."""
+        ...
+
+
 class Family(Protocol):
     """What `make(**config)` of an environment plug-in returns: everything a run needs of one kind of environment."""
 
@@ -213,6 +230,7 @@ class ReplayBuffer(Protocol):
 
     def __len__(self) -> int: ...
     def add(self, trajectories: Sequence[Trajectory]) -> int: ...
+    def memories(self) -> Iterable[Memory]: ...
 
     def search(
         self, states: Sequence[str], actions: Sequence[str], *, k: int, env: str | None = None, exclude: Sequence[str] | None = None

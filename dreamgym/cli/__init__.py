@@ -24,15 +24,16 @@ def quickstart(
     budget: Annotated[
         str, typer.Option(help="small (minutes), default (under half an hour) or full (three seeds and baselines; hours).")
     ] = "default",
+    env: Annotated[str, typer.Option(help="webshop, or alfworld (its extra installed; small and default).")] = "webshop",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the whole loop on the built-in shop: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
+    """Run the whole loop in the shop or in houses: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe
 
-    config = recipe.budget_config(budget)
-    path = run or Path("runs") / recipe.RUNS[budget]
+    config = recipe.budget_config(budget, env)
+    path = run or Path("runs") / recipe.run_name(budget, env)
     summary = recipe.run_seeds(config, path, budget=budget, say=lambda text: print(text, file=sys.stderr, flush=True))
     written = [report.write(one) for one in _runs_in(path)]
     show(summary, as_json)

@@ -36,6 +36,8 @@ class GuardConfig(Config):
     grounding: bool = True
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
+    mask_missed: bool = False
+    """The same where the model lets an episode go on although the state shows every requirement met. For worlds that end with the task."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class Guard:
             return prediction
         claim = _claim(query, prediction)
         if prediction.reward <= 0:
-            return self._dispute(query, claim, prediction) if prediction.terminated and self.config.mask_disputed else prediction
+            doubtful = self.config.mask_disputed if prediction.terminated else self.config.mask_missed
+            return self._dispute(query, claim, prediction) if doubtful else prediction
         verdict = self.domain.check(query.task.instruction, query.history, claim)
         self.counts["success_granted" if verdict.passed else "success_refused"] += 1
         return Prediction(
@@ -106,8 +109,9 @@ class Guard:
         return replace(prediction, reward=min(prediction.reward, 0.0), verdict=verdict)
 
     def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
-        """A failure whose state shows a success is disputed: still a failure, with a verdict that keeps it out of training and memory."""
-        if not self.domain.check(query.task.instruction, query.history, replace(claim, reward=1.0)).passed:
+        """A step whose state shows a success that the model does not see is disputed: no reward, and a verdict that keeps its episode out
+        of training and memory."""
+        if not self.domain.check(query.task.instruction, query.history, replace(claim, reward=1.0, terminated=True)).passed:
             return prediction
         self.counts["failure_disputed"] += 1
         return replace(prediction, verdict=Verdict(False, (DISPUTED,)))

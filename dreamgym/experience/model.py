@@ -5,20 +5,22 @@ Batch-first: one retrieval and one generation for all queries of a step. The sam
 
 from __future__ import annotations
 
-from collections import Counter
+import random
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
-from dreamgym.experience.dreaming import guarded, rows_of, unreadable
+from dreamgym.experience.dreaming import guarded, recalled, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
 from dreamgym.layout import END, STATE, TASK, Vocabulary
-from dreamgym.protocols import LLM, ReplayBuffer
+from dreamgym.protocols import LLM, Glimpsed, ReplayBuffer
 from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
 
 
@@ -39,7 +41,20 @@ class ExperienceConfig(Config):
     memories, and counted; a state is never cut."""
     max_answer_tokens: int = 160
     temperature: float = 0.0
-    """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream."""
+    """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream. What lies behind a door that nobody has
+    opened is not: where much is hidden, draw it (1.0), or every dream hides the likeliest thing, which is often nothing."""
+    recall: bool = False
+    """Put what was seen before of a place that is shown again beside the memories (`protocols.Glimpsed`), in training as at inference: the
+    part of the history that the answer rests on, within reach of a small model."""
+    draw: Literal["all", "hidden"] = "all"
+    """Draw every answer, or only where the Domain says that something is seen for the first time (`protocols.Glimpsed`). What follows from
+    what was seen is then the likeliest answer, so that a dream of a house stays one house."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Of dreamed states: draw only from the fewest tokens whose probability reaches this, so that what is certain stays certain."""
+    start_temperature: float = Field(default=0.0, ge=0.0)
+    """Of the first state of a dream. Above 0 a task begins elsewhere every time; within a call all its rollouts begin in the same state."""
+    remembered_starts: bool = False
+    """Begin the dream of an instruction that real memory holds where such an episode really began; others begin where the model says."""
     vary_temperature: float = 1.0
     structured: bool = False
     """Answers by grammar: none can be unreadable, unless it is cut off. Needs the extra `structured` and an engine that takes grammars."""
@@ -57,6 +72,7 @@ class ExperienceModel:
     ) -> None:
         self.llm, self.words, self.replay, self.guard, self.config, self.seed = llm, vocabulary, replay, guard, config, seed
         self.counts: Counter[str] = Counter()
+        self._starts: dict[str, list[str]] | None = None  # of instructions in real memory
         self._steps: dict[tuple[int, ...], list[Step]] = {}
 
     @property
@@ -66,9 +82,11 @@ class ExperienceModel:
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """The first observation of each task, dreamed. An empty text means that none could be read."""
         about = {self.config.pieces.about(task): task.instruction for task in tasks}
-        prompts = {instruction: [self.words[TASK], *self.words.encode(text), self.words[STATE]] for text, instruction in about.items()}
-        completions = self.llm.generate([Request(prompt, self._sampling(0.0)) for prompt in prompts.values()])
-        texts = {name: self._first(completion) for name, completion in zip(prompts, completions, strict=True)}
+        texts = self._remembered(list(about.values()), seed) if self.config.remembered_starts else {}
+        prompts = {i: self._opening(text) for i, (text, name) in enumerate(about.items()) if name not in texts}
+        drawn, wanted = self._sampling(self.config.start_temperature), list(about.values())
+        completions = self.llm.generate([Request(prompt, drawn, (self.seed, seed, i)) for i, prompt in prompts.items()])
+        texts |= {wanted[i]: self._first(completion) for i, completion in zip(prompts, completions, strict=True)}
         return [Observation(texts[task.instruction]) for task in tasks]
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
@@ -85,7 +103,7 @@ class ExperienceModel:
 
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
         """A new instruction per seed task, in the manner of the tasks the model was trained on (Eq. 6). May be malformed."""
-        sampling = self._sampling(self.config.vary_temperature)
+        sampling = replace(self._sampling(self.config.vary_temperature), top_p=1.0)
         completions = self.llm.generate(
             [
                 Request(variation(self.words, [self.config.pieces.about(task)]), sampling, (self.seed, seed, i))
@@ -95,14 +113,38 @@ class ExperienceModel:
         return [completion.text if completion.finish == "stop" else "" for completion in completions]
 
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:
-        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, grammar=rules)
+        top_p = self.config.top_p if temperature else 1.0
+        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, top_p=top_p, grammar=rules)
+
+    def _opening(self, instruction: str) -> list[int]:
+        return [self.words[TASK], *self.words.encode(instruction), self.words[STATE]]
+
+    def _remembered(self, instructions: Sequence[str], seed: int) -> dict[str, str]:
+        """A real first state for each instruction that memory holds one of; which one of several, `seed` says."""
+        if self._starts is None:
+            self._starts = defaultdict(list)
+            for memory in self.replay.memories():
+                if memory.step == 0 and memory.source != "dream":
+                    self._starts[memory.instruction].append(memory.state)
+        known = {name: self._starts[name] for name in instructions if name in self._starts}
+        return {name: random.Random(f"start/{self.seed}/{seed}/{name}").choice(states) for name, states in known.items()}
+
+    def _sampling_of(self, query: Query) -> Sampling:
+        """How this answer is decoded: drawn, or the likeliest where nothing in it is hidden."""
+        rules = grammar(self.config.pieces) if self.config.structured else ""
+        domain, settled = self.guard.domain, False
+        if self.config.draw == "hidden" and isinstance(domain, Glimpsed):
+            settled = not domain.hidden(query.state, query.history, query.action)
+        return self._sampling(0.0 if settled else self.config.temperature, rules)
 
     def _ask(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Prediction]:
         """One generation for all; what is written is read, and not yet judged."""
         prompts = [self._prompt(query, found) for query, found in zip(queries, memories, strict=True)]
-        sampling = self._sampling(self.config.temperature, grammar(self.config.pieces) if self.config.structured else "")
         completions = self.llm.generate(
-            [Request(ids, sampling, (self.seed, *query.key), f"dream/{query.key[:2]}") for query, ids in zip(queries, prompts, strict=True)]
+            [
+                Request(ids, self._sampling_of(query), (self.seed, *query.key), f"dream/{query.key[:2]}")
+                for query, ids in zip(queries, prompts, strict=True)
+            ]
         )
         return [
             self._read(query, completion.ids, rows_of(found))
@@ -111,7 +153,7 @@ class ExperienceModel:
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
         """What the model reads, without what does not fit. UsageError when the state alone does not."""
-        past, shown = self._past(query), self._briefs(found)
+        past, shown = self._past(query), self._briefs(query, found)
         limit = self.config.max_context or getattr(self.llm, "max_context", None)
         while True:
             asked = Step(_open(query), shown)
@@ -146,8 +188,10 @@ class ExperienceModel:
         self.counts["start_clean" if sound else "start_unreadable"] += 1
         return completion.text if sound else ""
 
-    def _briefs(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
-        return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
+    def _briefs(self, query: Query, found: Sequence[Neighbour]) -> tuple[str, ...]:
+        domain = self.guard.domain
+        own = recalled(domain, query.state, query.history, query.action) if self.config.recall else ()
+        return (*own, *(domain.brief(neighbour.memory) for neighbour in found))
 
     def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> Prediction:
         answer = parse(self.words, ids, self.config.pieces)
@@ -166,7 +210,7 @@ class ExperienceModel:
                 continue
             past = self._steps.setdefault(query.key[:2], [])
             if len(past) >= len(query.history):  # a step that is asked about again takes the place of what was dreamed there
-                past[len(query.history) :] = [Step(_closed(query, prediction), self._briefs(found.get(i, [])))]
+                past[len(query.history) :] = [Step(_closed(query, prediction), self._briefs(query, found[i]) if i in found else ())]
 
 
 def _open(query: Query) -> Transition:

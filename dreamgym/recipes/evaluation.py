@@ -12,8 +12,12 @@ from typing import Any
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.bound import measure
 from dreamgym.evals.replayed import Fidelity, disputed, replay, summarise
+from dreamgym.evals.revisits import revisits
+from dreamgym.evals.settled import settled
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.guard import GuardConfig
+from dreamgym.experience.model import ExperienceModel
+from dreamgym.protocols import Glimpsed
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.parts import Parts
 from dreamgym.runlog import RunDir
@@ -53,10 +57,23 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         found[kind] = (
             fidelity_json(summarise(replays, left_out))
             | counts
+            | _glimpses_json(parts, experience, episodes)
             | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in [*replays, *left_out])}
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)
+
+
+def _glimpses_json(parts: Parts, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+    """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen."""
+    domain, block = parts.family.domain, parts.config.eval
+    if not isinstance(domain, Glimpsed):
+        return {}
+    tasks = parts.family.tasks("dev", min(64, block.dev_tasks), seed=build.DEV_SEED)
+    usual = max(parts.family.behaviours, key=lambda name: parts.family.behaviours[name])
+    real = [parts.family.behave(task, usual, seed=0) for task in tasks]
+    steps = sum(len(episode.turns) for episode in real)
+    return {"revisits": asdict(revisits(episodes, domain)), "settled": asdict(settled(model, real, domain)), "settled_real_steps": steps}
 
 
 def fidelity_json(measured: Fidelity) -> dict[str, Any]:

@@ -182,7 +182,8 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
 def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuffer) -> list[ExperienceRow]:
     """Whole episodes as training rows, with the memories that would be retrieved for each step."""
     experience = parts.config.experience
-    shown = shown_memories(episodes, consulted(replay, parts.config), parts.family.domain, k=experience.k)
+    domain = parts.family.domain
+    shown = shown_memories(episodes, consulted(replay, parts.config), domain, k=experience.k, recall=experience.recall)
     builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
     return [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
 

@@ -18,11 +18,20 @@ ROWS = ("warm_start", "sft", "dream", "s2r", "real_only")
 RUNS = {"small": "quickstart-small", "default": "quickstart", "full": "quickstart-full"}
 
 
-def budget_config(budget: str) -> RunConfig:
-    """The settings of a budget: small (minutes), default (under half an hour) or full (three seeds and the baselines)."""
+def budget_config(budget: str, env: str = "webshop") -> RunConfig:
+    """The settings of a budget: small (minutes), default (under half an hour) or full (three seeds and the baselines); see `run_name`."""
+    return configuration.read(RunConfig, config_folder() / f"{run_name(budget, env)}.toml")
+
+
+def run_name(budget: str, env: str = "webshop") -> str:
+    """What a quickstart's configuration and its run directory are called; ConfigError for a budget or an environment without one."""
     if budget not in RUNS:
         raise ConfigError(f"No budget '{budget}'.{nearest(budget, RUNS)} Known: {', '.join(RUNS)}.")
-    return configuration.read(RunConfig, config_folder() / f"{RUNS[budget]}.toml")
+    name = RUNS[budget] if env == "webshop" else RUNS[budget].replace("quickstart", f"quickstart-{env}")
+    if not (config_folder() / f"{name}.toml").is_file():
+        known = sorted(path.stem for path in config_folder().glob("quickstart*.toml"))
+        raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': no {name}.toml. There are: {', '.join(known)}.")
+    return name
 
 
 def config_folder() -> Path:
@@ -50,7 +59,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
     parts.quiet()
     with parts.open_run(path, config) as run:
         parts.sign(run)
-        say("1/7 logs: scripted shoppers of mixed skill in the real environment")
+        say("1/7 logs: scripted behaviours of mixed skill in the real environment")
         shared = fitting.gather(run, config)
         say("2/7 experience model: reasoning, next state, reward and end, from whole logged trajectories (Eq. 5)")
         fitting.train_experience(run, shared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Memory, Neighbour, Trajectory
@@ -23,6 +23,9 @@ class Shuffled:
 
     def add(self, trajectories: Sequence[Trajectory]) -> int:
         return self.replay.add(trajectories)
+
+    def memories(self) -> Iterator[Memory]:
+        return self.replay.memories()
 
     def search(
         self, states: Sequence[str], actions: Sequence[str], *, k: int, env: str | None = None, exclude: Sequence[str] | None = None

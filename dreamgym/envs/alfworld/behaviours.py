@@ -1,0 +1,227 @@
+"""Scripted housekeepers of mixed skill, so that logs cover what agents really do: good, sloppy, aimless, impossible, and on other errands.
+
+They read the instruction and the abstract state only, and remember what they saw: none knows where things are before it has looked.
+`planner` does: it repeats the game's stored walkthrough. It is there for tests and for readers of official data, and no part of the default
+mix: in its logs what is wanted lies wherever one goes first, and a dream learnt from them would say so of every house.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from dreamgym.envs.alfworld.belief import Belief
+from dreamgym.envs.alfworld.commands import Command, offered
+from dreamgym.envs.alfworld.goals import Goal, read_goal
+from dreamgym.envs.alfworld.state import State, read
+from dreamgym.envs.alfworld.things import FIXED, HOLDS, QUALITIES, TREATMENTS, kind
+from dreamgym.types import Action, Observation, Transition
+
+Housekeeper = Callable[[Goal, State, random.Random, "Memo"], Action]
+"""(goal, state, rng, memo) -> action"""
+
+GARBAGE: tuple[Action, ...] = (
+    "wait", "open the window", "take everything", "clean the room", "go to the moon", "go to", "take mug", "think: where is it", "sit down",
+)  # fmt: skip
+STRANGERS = ("mug 4", "desk 3", "fridge 2", "shelf 9", "apple 5", "book 7", "drawer 12", "sofa 2")
+
+
+class Memo:
+    """What a housekeeper remembers within an episode."""
+
+    def __init__(self, walkthrough: Sequence[Action] = ()) -> None:
+        self.belief = Belief()
+        self.places: tuple[str, ...] = ()  # where one can go
+        self.target = ""  # the place chosen to put things
+        self.own: Goal | None = None  # what the one who pursues something else is after
+        self.left = list(walkthrough)
+        self._last: tuple[Observation, Action] | None = None
+
+    def update(self, state: Observation) -> None:
+        """Take in what has come of the last action."""
+        if self._last is not None:
+            before, action = self._last
+            self.belief.follow(Transition(before, action, state, 0.0, False))
+        self.belief.see(read(state.text))
+
+    def did(self, state: Observation, action: Action) -> None:
+        """Remember the action, to see what comes of it."""
+        self._last = (state, action)
+
+
+def expert(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """Search likely places first, take what is wanted, treat it, put it where it belongs."""
+    if state.held and kind(state.held) != goal.thing:
+        return _put_down(state, rng)
+    if goal.kind == "look_at_obj_in_light":
+        return _shed_light(goal, state, rng, memo)
+    if not state.held:
+        return _fetch(goal, state, rng, memo)
+    if goal.quality and goal.quality not in state.qualities:
+        return _treat(goal, state, rng, memo)
+    return _deliver(goal, state, rng, memo)
+
+
+def noisy(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """An expert who dawdles, and now and then forgets to treat what it holds."""
+    if rng.random() < 0.3:
+        return wander(goal, state, rng, memo)
+    if goal.quality and state.held and goal.quality not in state.qualities and rng.random() < 0.1:
+        return _deliver(goal, state, rng, memo)
+    return expert(goal, state, rng, memo)
+
+
+def wander(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """Anything the state offers; looking around and taking stock seldom, moving on no more often than acting."""
+    choices = offered(state)
+    looks = [action for action in choices if action in ("look", "inventory", "help") or action.startswith("examine")]
+    moves = [action for action in choices if action.startswith("go to")]
+    acts = [action for action in choices if action not in looks and action not in moves]
+    groups = [group for group, weight in ((moves, 5), (acts, 6), (looks, 1)) if group for _ in range(weight)]
+    return rng.choice(rng.choice(groups)) if groups else "look"
+
+
+def invalid(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """Half the time something that cannot be done: with things that are elsewhere, with the wrong tool, or no command at all."""
+    if rng.random() < 0.5:
+        return noisy(goal, state, rng, memo)
+    names = [*memo.belief.home, *STRANGERS]
+    thing, place, here = rng.choice(names), rng.choice([*state.places, *STRANGERS]), state.here or rng.choice(state.places)
+    tried = [
+        Command("take", thing, here), Command("take", thing, place), Command("move", thing, here),
+        Command("move", state.held or thing, place),
+        Command("heat", thing, here), Command("clean", state.held or thing, here), Command("cool", thing, place),
+        Command("open", place=place), Command("close", place=here), Command("go to", place=rng.choice(STRANGERS)), Command("use", thing),
+    ]  # fmt: skip
+    possible = set(offered(state))
+    absent = [command.action for command in tried if command.action not in possible] + [rng.choice(GARBAGE)]
+    return rng.choice(absent)
+
+
+def wrong_goal(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """A competent housekeeper with plans of its own: it takes a fancy to something it sees, and tidies that."""
+    if memo.own is None:
+        memo.own = _fancy(goal, state, rng)
+    if memo.own is None:
+        return _explore(goal, state, rng, memo)
+    action = expert(memo.own, state, rng, memo)
+    if action.startswith("move "):
+        memo.own, memo.target = None, ""
+    return action
+
+
+def planner(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """The stored walkthrough of the game, step by step."""
+    return memo.left.pop(0) if memo.left else "look"
+
+
+HOUSEKEEPERS: Mapping[str, Housekeeper] = {
+    "expert": expert, "noisy": noisy, "random": wander, "invalid": invalid, "wrong_goal": wrong_goal, "planner": planner,
+}  # fmt: skip
+MIX: Mapping[str, float] = {"expert": 0.15, "noisy": 0.5, "random": 0.15, "invalid": 0.05, "wrong_goal": 0.15}
+OFFLINE: Mapping[str, float] = {"expert": 3200 / 5200, "planner": 1000 / 5200, "random": 1000 / 5200}
+"""The paper's offline set (appendix A): 3,200 expert episodes, and 2,000 by an oracle or at random, in shares it does not give."""
+
+
+def keep_house(behaviour: str, instruction: str, state: Observation, rng: random.Random, memo: Memo) -> Action:
+    """What a housekeeper of that name does next. It looks for anything when the instruction cannot be read."""
+    memo.update(state)
+    seen = read(state.text)
+    memo.places = memo.places or (seen.places if seen else ())
+    goal = read_goal(instruction) or Goal("pick_and_place_simple", "", "")
+    action = HOUSEKEEPERS[behaviour](goal, replace(seen, places=memo.places), rng, memo) if seen else "look"
+    memo.did(state, action)
+    return action
+
+
+def _fetch(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """Go to what is wanted, where that is known, and take it; search where it is not."""
+    if goal.count == 2 and not memo.target:
+        memo.target = _target(goal, state, rng, memo)
+    placed = memo.target if goal.count == 2 else ""
+    known = [name for name, place in memo.belief.home.items() if kind(name) == goal.thing and place and place != placed]
+    if not known:
+        return _explore(goal, state, rng, memo)
+    nearest = min(known, key=lambda name: memo.belief.home[name] != state.here)
+    return _at(memo.belief.home[nearest], state) or Command("take", nearest, state.here).action
+
+
+def _treat(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    verb = next(verb for verb, (quality, _) in TREATMENTS.items() if quality == goal.quality)
+    place = next((place for place in state.places if kind(place) in goal.appliances), "")
+    if not place:
+        return wander(goal, state, rng, memo)
+    if place != state.here:
+        return Command("go to", place=place).action
+    return Command(verb, state.held, place).action
+
+
+def _deliver(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    memo.target = memo.target or _target(goal, state, rng, memo)
+    if not memo.target:
+        return wander(goal, state, rng, memo)
+    return _at(memo.target, state) or Command("move", state.held, memo.target).action
+
+
+def _shed_light(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """Fetch the thing, find the lamp, switch it on."""
+    lamp = next((name for name in memo.belief.home if kind(name) == goal.place), "")
+    if not state.held:
+        return _fetch(goal, state, rng, memo)
+    if not lamp:
+        return _explore(goal, state, rng, memo)
+    return _at(memo.belief.home[lamp], state) or Command("use", lamp).action
+
+
+def _target(goal: Goal, state: State, rng: random.Random, memo: Memo) -> str:
+    """Where to put things: for two of a kind where one already lies, else any place of the kind."""
+    places = [place for place in state.places if kind(place) == goal.place]
+    begun = [place for place in places if any(kind(name) == goal.thing for name in memo.belief.things.get(place, ()))]
+    return rng.choice(begun if begun and goal.count == 2 else places) if places else ""
+
+
+def _explore(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
+    """Open what is closed here, else go somewhere that was not seen, likely places first."""
+    if state.door == "closed":
+        return Command("open", place=state.here).action
+    fresh = [place for place in state.places if not memo.belief.visited(place) and place != state.here]
+    likely = [place for place in fresh if goal.thing in HOLDS.get(kind(place), frozenset())]
+    if not fresh:
+        return wander(goal, state, rng, memo)
+    return Command("go to", place=rng.choice(likely or fresh)).action
+
+
+def _at(place: str, state: State) -> Action | None:
+    """What brings the agent to the place with its door open; None when it is there."""
+    if place != state.here:
+        return Command("go to", place=place).action
+    return Command("open", place=place).action if state.door == "closed" else None
+
+
+def _put_down(state: State, rng: random.Random) -> Action:
+    """Put what is held here if it may lie here, else go where it may."""
+    if Command("move", state.held, state.here).action in offered(state):
+        return Command("move", state.held, state.here).action
+    if state.door == "closed" and kind(state.held) in HOLDS.get(kind(state.here), frozenset()):
+        return Command("open", place=state.here).action
+    fitting = [place for place in state.places if kind(state.held) in HOLDS.get(kind(place), frozenset()) and place != state.here]
+    return Command("go to", place=rng.choice(fitting or [place for place in state.places if place != state.here])).action
+
+
+def _fancy(goal: Goal, state: State, rng: random.Random) -> Goal | None:
+    """A goal made of what is in sight: a thing, a place that holds it, and sometimes a treatment that the house has an appliance for."""
+    names = [name for name in state.seen if kind(name) not in FIXED] or [name for name in (state.held,) if name]
+    things = [kind(name) for name in names if any(kind(name) in HOLDS.get(kind(place), frozenset()) for place in state.places)]
+    if not things:
+        return None
+    thing = rng.choice(things)
+    place = rng.choice([kind(place) for place in state.places if thing in HOLDS.get(kind(place), frozenset())])
+    kinds = {kind(place) for place in state.places}
+    treated = [
+        f"pick_{verb}_then_place_in_recep"
+        for verb, (quality, places) in TREATMENTS.items()
+        if verb != "slice" and thing in QUALITIES[quality] and places & kinds
+    ]
+    chosen = rng.choice(treated) if treated and rng.random() < 0.5 else "pick_and_place_simple"
+    return Goal(chosen, thing, place)  # type: ignore[arg-type]

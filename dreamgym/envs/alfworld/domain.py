@@ -1,0 +1,136 @@
+"""What is known of household games that is not their simulator: the state mapping, which commands a state admits, the scripted teacher,
+and the check of a claimed success."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dreamgym.envs.alfworld import reasoning
+from dreamgym.envs.alfworld.belief import believe, places_of
+from dreamgym.envs.alfworld.commands import allowed, parse
+from dreamgym.envs.alfworld.goals import read_goal, sensible
+from dreamgym.envs.alfworld.state import DONE, read, state_of
+from dreamgym.envs.alfworld.things import in_order, kind
+from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
+
+OLD_PUT = re.compile(r"put ([a-z]+ \d+) (?:in/on|in|on) ([a-z]+ \d+)")
+"""How ALFWorld's games said `move` before version 0.4."""
+
+
+class HouseDomain:
+    """The `Domain` of household games.
+
+    `crowded` houses may have several places in one spot, as official games do: a command about another place than the one the state names
+    is then neither admitted nor refused, because the text does not say what shares a spot.
+    """
+
+    name = "alfworld"
+    atoms = (r" ?[a-z]+ \d+:?",)
+    """What a tokenizer keeps in one piece: `mug 1`, and `drawer 1:` before what the drawer holds. Kind and number apart were worse: the
+    small model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
+
+    def __init__(self, *, crowded: bool = False) -> None:
+        self.crowded = crowded
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        """The state mapping: what was printed so far, as where we are, what is here, what we hold, where we can go."""
+        return Observation(DONE if raw["won"] else state_of(raw["story"]).text)
+
+    def canonical(self, action: Action) -> Action:
+        """One spelling: lower case, single spaces, `move` for the older `put ... in/on`."""
+        text = " ".join(action.lower().split())
+        return OLD_PUT.sub(r"move \1 to \2", text) if OLD_PUT.fullmatch(text) else text
+
+    def view(self, observation: Observation) -> View:
+        """The state itself: its names say what the things are."""
+        return View(observation.text)
+
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """Whether the state offers the command; None where it does not say (see `crowded`) or cannot be read."""
+        if observation.text == DONE:
+            return False
+        state, command = read(observation.text), parse(self.canonical(action))
+        if command is None:
+            return False
+        if state is None:
+            return None
+        state = replace(state, places=places_of(history, state))
+        if command.verb == "go to" and not state.places:
+            return None
+        offered = allowed(state, command)
+        elsewhere = command.verb in ("use", "examine") or (command.place in state.places and command.place != state.here)
+        return None if self.crowded and not offered and command.verb != "go to" and state.here and elsewhere else offered
+
+    def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str:
+        """The scripted teacher's reasoning trace: what the command meant, what it rests on, and what follows."""
+        offered = self.admissible(transition.state, history, transition.action) is not False
+        return reasoning.trace(read_goal(task.instruction), history, transition, offered=offered)
+
+    def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
+        """Whether a claimed success stands on what the history has established."""
+        goal, state, command = read_goal(instruction), read(claim.state.text), parse(self.canonical(claim.action))
+        if goal is None or state is None or command is None:
+            return Verdict(False, ("the instruction, the state or the command cannot be read",))
+        if not claim.terminated:
+            return Verdict(False, ("success without an end",))
+        if self.admissible(claim.state, history, claim.action) is False:
+            return Verdict(False, ("the command cannot be done here",))
+        belief = believe(history)
+        belief.see(state)
+        reasons = belief.missing(goal, command, state)
+        return Verdict(not reasons, tuple(reasons))
+
+    def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
+        """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""
+        command = parse(self.canonical(action))
+        return command is not None and command.verb in ("go to", "open") and not believe(history).visited(command.place)
+
+    def recall(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """What must be seen where the command leads, if that was seen before: `drawer 1: pen 1 watch 1`; "" for all else."""
+        command = parse(self.canonical(action))
+        if command is None or command.verb not in ("go to", "open"):
+            return ""
+        belief = believe(history)
+        shut = command.verb == "go to" and command.place not in belief.open and command.place in belief.doors
+        if not belief.visited(command.place) or shut:
+            return ""
+        return f"{command.place}: {' '.join(sorted(belief.things[command.place], key=in_order)) or 'nothing'}"
+
+    def revisits(self, history: Sequence[Transition]) -> list[bool]:
+        """For each return to a place that had been seen: whether it showed what had to be there."""
+        return believe(history).revisits
+
+    def brief(self, memory: Memory) -> str:
+        """A memory as the experience model reads it: the command and what was then here and in hand."""
+        return f"{memory.action}\n{memory.next_state}"
+
+    def well_formed(self, instruction: str) -> bool:
+        """Whether an instruction is worded as a household task, about things that can be what it asks."""
+        goal = read_goal(instruction)
+        return goal is not None and sensible(goal)
+
+    def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
+        """True when what real memory shows fits together into a house for the goal, None when not; False when the goal makes no sense.
+
+        Needed are a house with all the kinds of places, the thing seen at one of them (twice, for two), and the lamp for a look.
+        """
+        goal = read_goal(instruction)
+        if goal is None or not sensible(goal):
+            return False
+        houses: set[frozenset[str]] = set()
+        thing_at, lamp_at, most = set[str](), set[str](), 0
+        for memory in memories:
+            for state in filter(None, (read(memory.state), read(memory.next_state))):
+                houses |= {frozenset(map(kind, state.places))} if state.places else set()
+                found = [name for name in state.seen if kind(name) == goal.thing]
+                most = max([most, *(in_order(name)[1] for name in found)])
+                thing_at |= {kind(state.here)} if found else set()
+                lamp_at |= {kind(state.here)} if any(kind(name) == goal.place for name in state.seen) else set()
+        if most < goal.count:
+            return None
+        target = lamp_at if goal.count == 0 else {goal.place}
+        fits = [bool(house & thing_at and house & target and house & (goal.appliances or house)) for house in houses]
+        return True if any(fits) else None

@@ -1,0 +1,45 @@
+"""Does the model know what follows from what was seen? Real episodes, one step at a time, with their real history.
+
+In a world that shows a part of itself, a first look is a draw: its next state cannot be right or wrong. Everything else is settled, and
+there the model can be held to the letter. Paired replay cannot ask this, because dream and reality part at the first drawer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.evals.success import Rate, wilson
+from dreamgym.protocols import ExperienceModel, Glimpsed
+from dreamgym.types import Query, Trajectory
+
+OFF_THE_RECORD = 1_000_000_000  # episode keys of one number, so that the model keeps nothing of what it answers here
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The model's answers to steps of real episodes. Steps that the failure-state rule answers are left out."""
+
+    exact: Rate  # of settled steps that went on, the share whose next state is right to the letter
+    ends_seen: Rate  # of steps that really ended with success, the share the model ended with success
+    ends_invented: Rate  # of steps that really went on, the share the model ended
+
+
+def settled(model: ExperienceModel, episodes: Sequence[Trajectory], domain: Glimpsed) -> Settled:
+    """Ask for every step of every real episode; what the guard thinks of the answers does not matter here."""
+    exact, seen, invented = [], [], []
+    for t in range(max((len(each.turns) for each in episodes), default=0)):
+        asked = [i for i, each in enumerate(episodes) if len(each.turns) > t]
+        steps = {i: episodes[i].transitions for i in asked}
+        queries = [Query(episodes[i].task, steps[i][:t], steps[i][t].state, steps[i][t].action, key=(OFF_THE_RECORD + i,)) for i in asked]
+        for i, query, said in zip(asked, queries, model.predict(queries), strict=True):
+            real = steps[i][t]
+            if said.by_rule:
+                continue
+            if real.terminated:
+                seen.append(said.terminated and said.raw_reward >= 1.0)
+                continue
+            invented.append(said.terminated)
+            if not domain.hidden(query.state, query.history, query.action):
+                exact.append(said.next_state == real.next_state)
+    return Settled(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, invented)))

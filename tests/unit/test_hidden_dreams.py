@@ -1,0 +1,217 @@
+"""Dreams of a world that hides most of itself: what is drawn, what follows, and where a dream begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from _toy_house import random_house
+
+from dreamgym.envs._episode import play
+from dreamgym.envs.alfworld.behaviours import Memo, keep_house
+from dreamgym.envs.alfworld.domain import HouseDomain
+from dreamgym.envs.alfworld.state import Told
+from dreamgym.evals.settled import settled
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories
+from dreamgym.experience.guard import Guard, GuardConfig, masked
+from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.experience.prompts import Pieces, answer
+from dreamgym.layout import END, MARKERS, Vocabulary
+from dreamgym.llm import tiny
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.encoders import lexical
+from dreamgym.types import Completion, Observation, Prediction, Query, Request, Task, Trajectory, Transition, Verdict
+
+DOMAIN = HouseDomain()
+
+
+def walk(seed: int) -> Trajectory:
+    house, task = random_house(seed)
+    rng, memo = random.Random(seed), Memo()
+    return play(
+        Told(house),
+        DOMAIN,
+        task,
+        lambda state: keep_house("noisy", task.instruction, state, rng, memo),
+        max_steps=20,
+        behaviour="noisy",
+        name=f"{seed}",
+    )
+
+
+LOGS = [walk(seed) for seed in range(12)]
+TOKENIZER = tiny.train_tokenizer(
+    [text for log in LOGS for t in log.transitions for text in (log.task.instruction, t.state.text, t.action, t.reasoning)],
+    vocab_size=500,
+    special=MARKERS,
+    atoms=DOMAIN.atoms,
+)
+WORDS = Vocabulary(lambda text: tiny.encode(TOKENIZER, text), TOKENIZER.decode, {m: tiny.special_id(TOKENIZER, m) for m in (*MARKERS, END)})
+
+
+class Asked:
+    """A language model that answers nothing and notes how it was asked."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.requests += requests
+        return [Completion(tuple(r.prompt), (WORDS[END],), (0.0,), "dreamt", "stop") for r in requests]
+
+
+def model(llm: Asked, **config: object) -> ExperienceModel:
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(LOGS)
+    return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
+
+
+ROOM = Observation("in the room\nholding nothing\naround: desk 1 drawer 1")
+DESK = Observation("at desk 1: pen 1\nholding nothing")
+DRAWER = Observation("at closed drawer 1\nholding nothing")
+HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
+
+
+@pytest.mark.parametrize(("action", "temperature"), [("open drawer 1", 1.0), ("go to desk 1", 0.0), ("look", 0.0)])
+def test_only_what_nobody_has_seen_is_drawn_and_the_rest_is_the_likeliest(action: str, temperature: float):
+    task = Task("t", "put a pen in drawer", "alfworld")
+    for draw, expected in (("hidden", temperature), ("all", 1.0)):
+        llm = Asked()
+        model(llm, temperature=1.0, draw=draw, top_p=0.9).predict([Query(task, HISTORY, DRAWER, action)])
+        (request,) = llm.requests
+        assert request.sampling.temperature == expected
+        assert request.sampling.top_p == (0.9 if expected else 1.0)
+
+
+def test_a_logged_task_begins_where_it_really_began_and_another_where_the_model_says():
+    llm = Asked()
+    known, new = LOGS[0].task, replace(LOGS[0].task, id="new", instruction="put a book in bed", source="synthetic")
+    dream = model(llm, remembered_starts=True, start_temperature=1.0)
+    starts = {log.transitions[0].state for log in LOGS if log.task.instruction == known.instruction}
+    first, second, third = dream.start([known, new, known], seed=5)
+    assert first == third and first in starts and second == Observation("dreamt")
+    assert len(llm.requests) == 1 and llm.requests[0].sampling.temperature == 1.0
+    assert dream.start([known], seed=5) == [first]
+
+
+def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next():
+    llm = Asked()
+    dream = model(llm, start_temperature=1.0)
+    dream.start([LOGS[0].task] * 4, seed=1)
+    dream.start([LOGS[0].task] * 4, seed=2)
+    assert [request.seed for request in llm.requests] == [(0, 1, 0), (0, 2, 0)]
+
+
+def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
+    steps = [
+        Transition(ROOM, "go to desk 1", DESK, 0.0, False),
+        Transition(DESK, "take pen 1 from desk 1", Observation("at desk 1: nothing\nholding pen 1"), 0.0, False),
+        Transition(
+            Observation("at desk 1: nothing\nholding pen 1"),
+            "go to drawer 1",
+            Observation("at drawer 1: nothing\nholding pen 1"),
+            0.0,
+            False,
+        ),
+    ]
+    query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
+    said = Prediction("not yet", Observation("at drawer 1: pen 1\nholding nothing"), 0.0, False, Verdict(True))
+    assert masked(Guard(DOMAIN, GuardConfig(mask_missed=True)).after(query, said).verdict)
+    assert Guard(DOMAIN).after(query, said) == said
+    looked = replace(query, action="look")
+    assert Guard(DOMAIN, GuardConfig(mask_missed=True)).after(looked, said) == said
+
+
+class Perfect:
+    """An experience model that knows what really happened, except where it was told to forget."""
+
+    version = 1
+
+    def __init__(self, forgets: str = "") -> None:
+        self.forgets = forgets
+        self.real = {(t.state, t.action, len(log.transitions[:i]), log.task.id): t for log in LOGS for i, t in enumerate(log.transitions)}
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        said = []
+        for query in queries:
+            t = self.real[query.state, query.action, len(query.history), query.task.id]
+            state = query.state if self.forgets and query.action.startswith(self.forgets) else t.next_state
+            by_rule = DOMAIN.admissible(query.state, query.history, query.action) is False
+            said.append(Prediction("", state, t.reward, t.terminated, Verdict(True), raw_reward=t.reward, by_rule=by_rule))
+        return said
+
+
+def test_a_model_is_held_to_the_letter_where_nothing_is_hidden():
+    perfect = settled(Perfect(), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert perfect.exact.value == perfect.ends_seen.value == 1.0 and perfect.ends_invented.value == 0.0
+    assert perfect.exact.n > 50 and perfect.ends_seen.n == sum(log.success for log in LOGS)
+    forgetful = settled(Perfect("take"), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert 0.0 < forgetful.exact.value < 1.0 and forgetful.exact.n == perfect.exact.n
+
+
+def test_a_first_look_is_neither_right_nor_wrong():
+    looks = sum(
+        DOMAIN.hidden(t.state, log.transitions[:i], t.action) and DOMAIN.admissible(t.state, log.transitions[:i], t.action) is not False
+        for log in LOGS
+        for i, t in enumerate(log.transitions)
+        if not t.terminated
+    )
+    going_on = settled(Perfect(), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert looks > 20 and going_on.ends_invented.n - going_on.exact.n == looks
+
+
+# --- recall
+
+
+def test_what_was_seen_of_a_place_comes_back_when_it_is_shown_again():
+    seen = Transition(DRAWER, "open drawer 1", Observation("at open drawer 1: pen 2 watch 1\nholding nothing"), 0.0, False)
+    away = Transition(seen.next_state, "go to desk 1", DESK, 0.0, False)
+    history = (*HISTORY, seen, away)
+    assert DOMAIN.recall(DESK, history, "go to drawer 1") == "drawer 1: pen 2 watch 1"
+    assert DOMAIN.recall(DESK, history[:1], "go to drawer 1") == DOMAIN.recall(DESK, history, "take pen 1 from desk 1") == ""
+    shut = Transition(seen.next_state, "close drawer 1", DRAWER, 0.0, False)
+    assert DOMAIN.recall(DRAWER, (*HISTORY, seen, shut), "go to drawer 1") == ""  # a closed door shows nothing
+    assert DOMAIN.recall(DRAWER, (*HISTORY, seen, shut), "open drawer 1") == "drawer 1: pen 2 watch 1"
+
+
+def test_what_is_recalled_is_what_the_real_house_then_shows():
+    checked = 0
+    for log in LOGS:
+        for t, step in enumerate(log.transitions[:-1]):
+            brief = DOMAIN.recall(step.state, log.transitions[:t], step.action)
+            if brief and step.next_state != step.state:
+                checked += 1
+                shown = step.next_state.text.split("\n")[0].replace("lit ", "")
+                assert shown.removeprefix("at ").removeprefix("open ") == brief
+    assert checked > 10
+
+
+class Honest(Asked):
+    """A language model that writes what really followed."""
+
+    def __init__(self, log: Trajectory, pieces: Pieces) -> None:
+        super().__init__()
+        self.log, self.pieces, self.step = log, pieces, 0
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.requests += requests
+        ids = tuple(i for part in answer(WORDS, self.log.transitions[self.step], self.pieces).values() for i in part)
+        return [Completion(tuple(request.prompt), ids, (0.0,) * len(ids), "", "stop") for request in requests]
+
+
+def test_recall_is_read_at_inference_as_it_was_trained_on_token_for_token():
+    log = max(LOGS, key=lambda one: len(one.turns))
+    config = ExperienceConfig(k=0, history=20, recall=True)
+    replay = ReplayBuffer.open(None, lexical.make())
+    (shown,) = shown_memories([log], replay, DOMAIN, k=0, recall=True)
+    (row,) = RowBuilder(WORDS, config.pieces, SegmentWeights()).episode(log, shown)
+    llm = Honest(log, config.pieces)
+    dream = ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), config)  # type: ignore[arg-type]
+    for llm.step, step in enumerate(log.transitions):
+        dream.predict([Query(log.task, log.transitions[: llm.step], step.state, step.action, key=(7, 0, llm.step))])
+    assert sum(map(bool, shown)) > 1
+    assert all(list(request.prompt) == row.ids[: len(request.prompt)] for request in llm.requests)

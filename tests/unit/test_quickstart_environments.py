@@ -1,0 +1,36 @@
+"""Which environments have a quickstart, and what their settings must agree on."""
+
+from __future__ import annotations
+
+import pytest
+
+from dreamgym import config as configuration
+from dreamgym.envs import alfworld
+from dreamgym.errors import ConfigError
+from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.quickstart import budget_config, config_folder, run_name
+
+
+@pytest.mark.parametrize("budget", ["small", "default"])
+def test_houses_have_a_small_and_a_default_quickstart_whose_dreams_remember_whole_episodes(budget: str):
+    config = budget_config(budget, "alfworld")
+    family = alfworld.make(**config.env.options)
+    assert config.env.name == "alfworld"
+    assert config.experience.history >= family.max_steps  # else what a drawer held would be forgotten
+    assert config.experience.temperature and config.experience.draw == "hidden"  # else every house hides the likeliest things
+    assert not config.logs.other_goals  # an episode ends only when it is won
+    assert config.eval.tasks <= family.config.test and config.eval.dev_tasks <= family.config.dev
+
+
+def test_a_budget_or_an_environment_without_a_quickstart_is_named_with_what_there_is():
+    assert run_name("small") == "quickstart-small" and run_name("default", "alfworld") == "quickstart-alfworld"
+    with pytest.raises(ConfigError, match="quickstart-alfworld-small"):
+        budget_config("small", "corridor")
+    with pytest.raises(ConfigError, match="No budget 'smal'"):
+        budget_config("smal", "alfworld")
+
+
+def test_the_papers_offline_set_is_a_preset():
+    config = configuration.read(RunConfig, config_folder() / "alfworld-paper.toml")
+    shares = alfworld.make(**config.env.options).behaviours
+    assert config.logs.trajectories == 5200 and shares["expert"] * 5200 == pytest.approx(3200)
