@@ -120,7 +120,8 @@ def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajecto
         if total >= transitions:
             return list(trajectories[: i + 1])
     raise UsageError(
-        f"The logs hold {total} transitions, and logs.transitions = {transitions} of them are wanted. Raise logs.trajectories."
+        f"The logs hold {total} transitions, and logs.transitions = {transitions} of them are wanted. "
+        "Raise logs.trajectories, or give more files."
     )
 
 

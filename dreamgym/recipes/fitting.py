@@ -34,7 +34,7 @@ def gather(run: RunDir, config: SharedConfig) -> Parts:
     """Offline trajectories, and the tokenizer of their texts."""
     family = build.make_family(config)
     if not run.done("logs"):
-        logs = read_logs(config.logs.files, family) if config.logs.files else build.offline(family, config)
+        logs = build.sized(read_logs(files, family), config) if (files := config.logs.files) else build.offline(family, config)
         run.episodes("logs", logs)
         steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
         if not wins:

@@ -122,7 +122,11 @@ def make_family(config: SharedConfig) -> Family:
 
 def offline(family: Family, config: SharedConfig) -> list[Trajectory]:
     """Scripted offline trajectories: as many as are asked for, or as hold so many transitions."""
-    logs = collect(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix)
+    return sized(collect(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix), config)
+
+
+def sized(logs: list[Trajectory], config: SharedConfig) -> list[Trajectory]:
+    """The first of the logs, as many as hold `logs.transitions`; all of them where that is not set."""
     return up_to(logs, config.logs.transitions) if config.logs.transitions else logs
 
 

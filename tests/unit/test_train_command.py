@@ -22,7 +22,7 @@ from dreamgym.errors import ConfigError, InvariantError, RunDirError, UsageError
 from dreamgym.recipes import parts
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
-from dreamgym.recipes.fitting import read_logs
+from dreamgym.recipes.fitting import gather, read_logs
 from dreamgym.runlog import RunDir, read_jsonl, write_trajectories
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -107,6 +107,15 @@ def test_whoever_acted_in_a_file_its_episodes_are_logs_now_and_bare_steps_are_ex
     write_trajectories(tmp_path / "b.jsonl", [bare])
     first, second = read_logs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], FAMILY)
     assert first == logged and second == replace(logged, id="mine")
+
+
+def test_a_number_of_transitions_bounds_logs_from_files_as_it_bounds_scripted_ones(tmp_path: Path, real: Path):
+    episodes = [FAMILY.behave(task, "expert", seed=0) for task in FAMILY.tasks("train", 6, seed=0)]
+    write_trajectories(tmp_path / "logs.jsonl", episodes)
+    wanted = len(episodes[0].turns) + 1
+    config = read(TrainConfig, real, {"logs.files": [str(tmp_path / "logs.jsonl")], "logs.transitions": wanted})
+    with parts.open_run(tmp_path / "run", config) as run:
+        assert gather(run, config).logs == episodes[:2]
 
 
 @pytest.mark.parametrize(
