@@ -68,9 +68,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {  # GRPO is in test_corridor_learns.py
     "ppo, separate": {"name": "ppo", "critic": {"kind": "separate", "lr": 1e-3}},
     "ppo by token": {"name": "ppo", "level": "token", "gamma": 1.0},
 }
+VARIANTS = ("reinforce, running mean", "ppo, separate", "ppo by token")  # one of each algorithm is enough for every day
+CASES = [pytest.param(settings, id=name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name, settings in ALGORITHMS.items()]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+@pytest.mark.parametrize("algorithm", CASES)
 def test_an_algorithm_raises_sampled_success_in_the_real_corridor(beginner: tuple[Any, Any, Vocabulary], algorithm: dict[str, Any]):
     model, agent = student(beginner)
     env = EnvPool(FAMILY.env, FAMILY.domain)
