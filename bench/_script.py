@@ -36,7 +36,7 @@ class Script:
 
     def of(self, request: Request) -> list[int]:
         """The tokens that answer a request; those of a first state are named by their prompt."""
-        return self._said[request.seed or tuple(request.prompt)]
+        return self._said[request.seed if request.seed in self._said else tuple(request.prompt)]
 
     def force(self) -> None:
         """Let every `HFEngine` of this process say it."""
