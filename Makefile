@@ -42,7 +42,7 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 	for extra in $$extras; do \
 		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
 	done
-	$(BIN)/python -m pytest -m "" -rs
+	$(BIN)/python -m pytest -m "" -rs --hypothesis-profile=explore
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -21,7 +21,8 @@ from dreamgym.errors import ConfigError, nearest
 class Config(BaseModel):
     """Base of every configuration block."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    # "constants": inf in a free table stays inf when dumped, as it does in a typed field, instead of becoming null
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="constants")
 
 
 C = TypeVar("C", bound=Config)

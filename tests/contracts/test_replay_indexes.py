@@ -36,7 +36,7 @@ every_index = pytest.mark.parametrize("name", plugins.known("replay.indexes"))
 
 
 @every_index
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(0, 120), k=st.integers(1, 20))
 def test_the_nearest_rows_that_may_be_seen_are_found_best_first(name: str, seed: int, n: int, k: int) -> None:
     random, index = np.random.default_rng(seed), made(name)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym.envs.alfworld import games
@@ -164,7 +164,7 @@ def test_a_seed_names_the_games_and_an_id_is_enough_to_make_one_again():
         generator.generate("train", 1, preset="mni")
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 @given(index=st.integers(0, 11), seed=st.integers(0, 10**6))
 def test_what_is_listed_is_accepted_and_what_is_not_changes_nothing(index: int, seed: int):
     game, rng = mini("train")[index], random.Random(seed)

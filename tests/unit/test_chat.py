@@ -107,7 +107,7 @@ asked = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20) | said
 
 @pytest.mark.parametrize("kind", sorted(TOKENIZERS))
 @pytest.mark.parametrize("name", sorted(KEEPING))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(system=st.none() | said, talk=st.lists(st.tuples(asked, said), max_size=3), last=asked)
 def test_our_ids_are_those_of_the_template(name: str, kind: str, system: str | None, talk: list[tuple[str, str]], last: str) -> None:
     words = tokenizer(KEEPING[name], kind)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
@@ -104,7 +105,6 @@ class Everything(Settings):
     shares: dict[str, float] = {"expert": 0.5}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=letters,
     sizes=st.lists(st.integers(-(2**40), 2**40), max_size=4),
@@ -114,6 +114,7 @@ class Everything(Settings):
     options=st.dictionaries(letters, tables, max_size=3),
     shares=st.dictionaries(letters, st.floats(allow_nan=False), max_size=2),
 )
+@example(name="", sizes=[], guard=False, limit=None, temperature=0.0, options={"": math.inf, "deep": [{"x": -math.inf}]}, shares={})
 def test_what_is_dumped_reads_back_as_the_same(tmp_path_factory: pytest.TempPathFactory, temperature: float, sizes: list[int], **more: Any):
     settings = Everything(sizes=tuple(sizes), dream=Dream(temperature=temperature), **more)
     assert build(Everything, tomllib.loads(dump(settings))) == settings

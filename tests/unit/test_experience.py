@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym import layout
@@ -321,7 +321,7 @@ def test_what_has_no_state_or_no_outcome_is_not_read_at_all(ids: list[int]):
     assert parse(WORDS, ids, Pieces()) is None
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 399) | st.sampled_from(sorted(WORDS.ids.values())), max_size=40), st.booleans())
 def test_no_sequence_of_ids_breaks_the_reader(ids: list[int], reasoning: bool):
     found = parse(WORDS, ids, Pieces(reasoning=reasoning))

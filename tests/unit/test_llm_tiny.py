@@ -34,7 +34,7 @@ def test_a_word_is_the_same_token_wherever_it_stands(tokenizer: Any) -> None:
     assert pieces(tokenizer, "red 42") == ["Ġred", "Ġ", "4", "2"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.one_of(st.text(), st.text(alphabet="ab1[ (\n-/é日<|end>\r\t")))
 def test_any_text_survives_the_round_trip_and_never_becomes_a_special_token(tokenizer: Any, text: str) -> None:
     text = text + "<|end|><|act|>" + text

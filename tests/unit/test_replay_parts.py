@@ -62,7 +62,7 @@ def test_settings_are_in_the_id_and_unknown_ones_are_refused() -> None:
         lexical.make(action_dims=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_exact_index_agrees_with_brute_force(data: st.DataObject) -> None:
     n, queries, k = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 4)), data.draw(st.integers(1, 12))

@@ -48,7 +48,7 @@ def similarity(memory: Memory, state: str, action: str) -> float:
     return min(1.0, round(float(rows[0].astype(np.float16).astype(np.float32) @ rows[1]), 5))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(trajectories(), st.data())
 def test_every_filter_finds_what_a_plain_loop_over_the_rows_finds(rows: list[Trajectory], data: st.DataObject) -> None:
     buffer = opened(rows, data.draw(st.sampled_from(["auto", "always"])))
@@ -93,7 +93,7 @@ def _differ_in_the_last_digit(found: list[Neighbour], expected: list[Memory]) ->
     return bool(((gaps > 0) & (gaps < 3e-5)).any()) and len(found) == len(expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e-3, 0.3]), st.integers(1, 40))
 def test_two_passes_find_what_one_finds_among_many_near_twins(seed: int, spread: float, k: int) -> None:
     random = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def test_diversity_prefers_an_unlike_neighbour_to_a_near_twin_and_still_answers_
     assert diverse[0].similarity >= diverse[1].similarity
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(trajectories(), st.integers(1, 6), st.sampled_from([0.2, 0.5, 0.9]))
 def test_diverse_neighbours_are_the_greedy_choice_of_maximal_marginal_relevance(rows: list[Trajectory], k: int, weight: float) -> None:
     buffer = opened(rows)
@@ -247,7 +247,7 @@ def test_a_dream_of_what_a_real_row_says_goes_before_an_older_one_that_says_some
     assert surplus("oldest", 1, dream, content, reward).tolist() == [0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.sampled_from([-1.0, 0.0, 1.0])), max_size=40), st.integers(0, 40))
 def test_eviction_takes_repeats_first_then_the_commonest_outcomes_and_never_a_real_row(rows: list[tuple[bool, int, float]], n: int) -> None:
     dream, content, reward = np.array([r[0] for r in rows], bool), np.array([r[1] for r in rows], np.int64), np.array([r[2] for r in rows])

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import runlog
@@ -305,7 +305,6 @@ trajectories = st.builds(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trajectories)
 def test_any_trajectory_survives_a_line_of_json(trajectory: Trajectory):
     back = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(trajectory))))

@@ -1,0 +1,13 @@
+"""How hypothesis looks for counterexamples: the same ones on every run, so that a suite which passed passes again.
+
+`pytest --hypothesis-profile=explore` looks for new ones, and `make test-all` does.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# A deadline would make a slow machine a failure; some of our examples are whole files or buffers.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("same")
