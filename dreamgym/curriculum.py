@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dreamgym.config import Config
 from dreamgym.protocols import Domain
@@ -47,6 +47,17 @@ class CurriculumConfig(Config):
     """What is left of a measurement after one iteration; the rest is the worth of a fresh task. 1 trusts the policy not to have moved."""
     pool_limit: int = 512
     """Synthetic tasks kept; the least valuable go first."""
+    band: tuple[float, float] = (0.0, 1.0)
+    """An invented task is retired once its mean return lies at or beyond either end: too hard or solved. (-inf, inf) retires none."""
+    alike: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Seed tasks share at most this much of their words with a more valuable one (Jaccard index); 1 asks for no diversity."""
+
+    @field_validator("band")
+    @classmethod
+    def _ordered(cls, band: tuple[float, float]) -> tuple[float, float]:
+        if not band[0] < band[1]:
+            raise ValueError("give the lower end first, such as [0.1, 0.9]")
+        return band
 
 
 @dataclass
@@ -76,6 +87,7 @@ class TaskCurriculum:
         self.config, self.domain, self.vary, self.memories, self.seed = config, domain, vary, memories, seed
         self.pool: dict[str, Entry] = {task.id: Entry(task) for task in tasks}
         self.forbidden = frozenset(forbidden)
+        self.archive: set[str] = set()  # instructions of invented tasks that have left the pool: not to be invented again
         self.iteration = 0
         self.counts: Counter[str] = Counter()
         self.fresh: list[float] = []  # values of the real tasks last met for the first time
@@ -86,7 +98,7 @@ class TaskCurriculum:
         real = [e for e in self.pool.values() if e.task.source == "real"]
         if self.config.strategy == "uniform":
             return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]
-        synthetic = [e for e in self.pool.values() if e.task.source == "synthetic" and (e.value is None or e.value > 0)]
+        synthetic = [e for e in self.pool.values() if e.task.source == "synthetic"]
         invented = _draw(rng, synthetic, int(n * self.config.synthetic_share), [self.worth(e) for e in synthetic])
         known = [e for e in real if e.tried and self.worth(e) > self.usual]
         promise = [self.worth(e) - self.usual for e in known]  # by the surplus: many faded tasks do not outweigh the few mixed just now
@@ -122,6 +134,10 @@ class TaskCurriculum:
                 if kind == "fresh":
                     self.fresh = [*self.fresh, found.variance][-REMEMBERED:]
                 entry.value, entry.tried, entry.last = found.variance, entry.tried + 1, self.iteration
+                low, high = self.config.band
+                if kind == "invented" and len(found.returns) > 1 and not low < found.mean < high:
+                    self._retire(entry)
+                    self.counts["retired"] += 1
         return {f"mixed_{kind}": sum(found) / len(found) for kind, found in mixed.items()}
 
     def expand(self) -> dict[str, int]:
@@ -130,7 +146,7 @@ class TaskCurriculum:
         self.iteration += 1
         if self.config.strategy == "uniform" or self.vary is None or self.config.synthetic_share <= 0:
             return dict(found)
-        best = sorted((e for e in self.pool.values() if e.value), key=lambda e: (-self.worth(e), e.task.id))[: self.config.seed_tasks]
+        best = self._seeds()
         if best:
             seeds = [best[i % len(best)].task for i in range(self.config.proposals)]
             found["proposed"] = len(seeds)
@@ -140,11 +156,21 @@ class TaskCurriculum:
         self.counts += found
         return dict(found)
 
+    def _seeds(self) -> list[Entry]:
+        """The most valuable tasks that are not too much like each other."""
+        found: list[Entry] = []
+        for entry in sorted((e for e in self.pool.values() if e.value), key=lambda e: (-self.worth(e), e.task.id)):
+            if len(found) == self.config.seed_tasks:
+                break
+            if all(_alike(entry.task, other.task) <= self.config.alike for other in found):
+                found.append(entry)
+        return found
+
     def _consider(self, text: str, parent: Task, i: int) -> str:
         """Accept a proposal into the pool, or say why not."""
         if not text or not self.domain.well_formed(text):
             return "malformed"
-        if any(entry.task.instruction == text for entry in self.pool.values()):
+        if text in self.archive or any(entry.task.instruction == text for entry in self.pool.values()):
             return "duplicate"
         if text in self.forbidden:
             return "held_out"
@@ -157,7 +183,11 @@ class TaskCurriculum:
     def _trim(self) -> None:
         synthetic = [e for e in self.pool.values() if e.task.source == "synthetic"]
         for entry in sorted(synthetic, key=lambda e: (self.worth(e), e.tried))[: max(0, len(synthetic) - self.config.pool_limit)]:
-            del self.pool[entry.task.id]
+            self._retire(entry)
+
+    def _retire(self, entry: Entry) -> None:
+        del self.pool[entry.task.id]
+        self.archive.add(entry.task.instruction)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-ready: what was measured, and the invented tasks themselves."""
@@ -165,10 +195,18 @@ class TaskCurriculum:
         invented = [
             [e.task.id, e.task.instruction, e.task.env, list(e.task.parents)] for e in self.pool.values() if e.task.source == "synthetic"
         ]
-        return {"iteration": self.iteration, "tried": tried, "invented": invented, "fresh": self.fresh, "counts": dict(self.counts)}
+        return {
+            "iteration": self.iteration,
+            "tried": tried,
+            "invented": invented,
+            "archive": sorted(self.archive),
+            "fresh": self.fresh,
+            "counts": dict(self.counts),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.counts, self.fresh = state["iteration"], Counter(state["counts"]), state["fresh"]
+        self.archive = set(state.get("archive", ()))
         for name, instruction, env, parents in state["invented"]:
             self.pool[name] = Entry(
                 Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
@@ -177,6 +215,12 @@ class TaskCurriculum:
             if name in self.pool:
                 entry = self.pool[name]
                 entry.value, entry.tried, entry.last = value, tried, last
+
+
+def _alike(one: Task, other: Task) -> float:
+    """The Jaccard index of two instructions' words: 0 for nothing in common, 1 for the same words."""
+    a, b = set(one.instruction.split()), set(other.instruction.split())
+    return len(a & b) / (len(a | b) or 1)
 
 
 def _draw(rng: np.random.Generator, entries: Sequence[Entry], n: int, weights: Sequence[float] | None) -> list[Entry]:

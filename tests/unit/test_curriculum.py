@@ -215,6 +215,49 @@ def test_invented_tasks_that_teach_nothing_are_not_sampled_again_and_the_least_v
     assert len(left) == 6 and set(invented[3:]) <= set(left) and not set(invented[:3]) & set(left)
 
 
+@pytest.mark.parametrize(("band", "stays"), [((0.0, 1.0), [0.125, 0.5, 0.875]), ((0.2, 0.8), [0.5])])
+def test_an_invented_task_is_retired_when_its_success_leaves_the_band_and_is_not_invented_again(
+    band: tuple[float, float], stays: list[float]
+):
+    curriculum = pool(inventor(*fresh_texts()[:5]), tasks=TASKS[:1], proposals=5, band=band)
+    curriculum.observe([group(TASKS[0], 1, 0)])
+    curriculum.expand()
+    invented = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    wins = dict(zip((t.id for t in invented), (0, 1, 4, 7, 8), strict=True))
+    curriculum.observe([group(t, *[1] * wins[t.id], *[0] * (8 - wins[t.id])) for t in invented])
+    assert [wins[name] / 8 for name in wins if name in curriculum.pool] == stays and TASKS[0].id in curriculum.pool
+    assert curriculum.counts["retired"] == 5 - len(stays) == len(curriculum.archive)
+    assert curriculum.expand() == {"proposed": 5, "duplicate": 5}  # three or one in the pool, the others in the archive
+
+
+def test_one_rollout_retires_nothing_and_a_band_must_be_in_order():
+    curriculum = pool(inventor(NEW), tasks=WANTED, proposals=1)
+    curriculum.observe([group(WANTED[0], 1, 0)])
+    curriculum.expand()
+    (invented,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    curriculum.observe([group(invented, 1, errors=3)])
+    assert invented.id in curriculum.pool
+    with pytest.raises(ValueError, match="the lower end first"):
+        CurriculumConfig(band=(0.9, 0.1))
+
+
+def test_seeds_of_variations_may_be_asked_to_differ_from_each_other():
+    asked: list[str] = []
+
+    def vary(seeds: Sequence[Task], seed: int) -> list[str]:
+        asked.extend(t.instruction for t in seeds)
+        return [""] * len(seeds)
+
+    texts = ["a red mug", "a red mug please", "a blue hat"]
+    tasks = [Task(f"t{i}", text, "corridor") for i, text in enumerate(texts)]
+    for alike, expected in ((1.0, texts[:2]), (0.5, [texts[0], texts[2]])):
+        asked.clear()
+        curriculum = pool(vary, tasks=tasks, seed_tasks=2, proposals=2, alike=alike)
+        curriculum.observe([group(tasks[0], 1, 0), group(tasks[1], 1, 1, 1, 0, 0), group(tasks[2], 1, 0, 0, 0)])
+        curriculum.expand()
+        assert asked == expected
+
+
 def life(curriculum: TaskCurriculum, iterations: int) -> list[list[str]]:
     found = []
     for _ in range(iterations):
