@@ -1,6 +1,6 @@
 """The replay buffer beside NumPy, faiss and LanceDB: search, appends, opening, memory, and what its encoders find.
 
-    python bench/replay.py [--json] [--full] [--rows 10000 100000]
+    python bench/replay.py [--json] [--full] [--rows 10000 100000] [--experience runs/quickstart/checkpoints/experience]
 
 Rows are 384 float16 numbers around a few thousand directions, in trajectories of eight, a fifth of them real; queries are rows
 with noise. Times of searches are processor milliseconds of all threads (other work on the machine does not count), the best of a few. The
@@ -30,6 +30,7 @@ from _alone import alone, cpu_ms
 
 from dreamgym import plugins
 from dreamgym.errors import MissingExtra
+from dreamgym.recipes.parts import quiet
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.indexes import exact
 from dreamgym.replay.stores import Entry, sqlite
@@ -266,12 +267,12 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
-def quality(family: str, encoder: str, base: int, queries: int) -> dict[str, Any]:
+def quality(family: str, encoder: str, base: int, queries: int, experience: Path | None = None) -> dict[str, Any]:
     """Share of the top 8 that have the query's page kind and action kind, on logged transitions of an environment."""
     from dreamgym.logs.scripted import collect
 
     try:
-        made, phi = plugins.make("envs", family), plugins.make("replay.encoders", encoder)
+        made, phi = plugins.make("envs", family), plugins.make("replay.encoders", encoder, **_model(encoder, experience))
     except MissingExtra as error:
         return {"missing": str(error)}
     logs = collect(made, max(20, (base + queries) // 4), seed=0)
@@ -284,6 +285,16 @@ def quality(family: str, encoder: str, base: int, queries: int) -> dict[str, Any
     positions, _ = index.search(vectors[:queries], k=K)
     same = [[kinds[queries + p] == kinds[q] for p in row if p >= 0] for q, row in enumerate(positions)]
     return {"same_kind": float(np.mean([hit for row in same for hit in row])), "rows": len(chosen) - queries}
+
+
+def _model(encoder: str, experience: Path | None) -> dict[str, Any]:
+    """What the encoder by hidden states is made of: an experience model's checkpoint."""
+    if encoder != "hidden":
+        return {}
+    from dreamgym.llm import tiny
+
+    model, tokenizer = tiny.load(experience)
+    return {"model": model, "encode": lambda text: tiny.encode(tokenizer, text), "weights": "bench"}
 
 
 def kind(state: str, action: str) -> tuple[str, str]:
@@ -332,12 +343,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--full", action="store_true", help="10k, 100k and 1M rows, and encoders on 5,600 transitions")
     parser.add_argument("--rows", nargs="*", type=int, help="sizes to measure (default: 100000)")
+    parser.add_argument("--experience", type=Path, help="checkpoint of an experience model, whose hidden states are an encoder too")
     options = parser.parse_args()
+    quiet()
     sizes = options.rows or ([100_000, 10_000, 1_000_000] if options.full else [100_000])
     base, queries = (5600, 400) if options.full else (400, 100)
     found = [measure(rows, min(200 if options.full else 50, rows // BATCH - 1)) for rows in sizes]
     families = [name for name in ("webshop", "alfworld") if name in plugins.known("envs")]
-    encoders = {f: {e: alone(quality, f, e, base, queries) for e in ("lexical", "minilm")} for f in families}
+    names = ("lexical", "minilm", *(["hidden"] if options.experience else []))
+    encoders = {f: {e: alone(quality, f, e, base, queries, options.experience) for e in names} for f in families}
     for one in found:
         show(one)
     for family, rows in encoders.items():

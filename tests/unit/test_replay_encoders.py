@@ -148,7 +148,7 @@ def test_an_endpoint_that_refuses_or_breaks_its_word_is_an_error_that_names_it(m
 def test_hidden_states_are_the_mean_over_a_texts_own_tokens_whatever_stands_beside_it() -> None:
     tokenizer = tiny.train_tokenizer(["a red mug on a shelf, click[mug]"] * 2, vocab_size=300)
     model = tiny.build(tokenizer, "1m", seed=0)
-    encoder = hidden.make(model=model, encode=lambda text: tiny.encode(tokenizer, text), name="seed-0")
+    encoder = plugins.make("replay.encoders", "hidden", model=model, encode=lambda text: tiny.encode(tokenizer, text), weights="seed-0")
     texts = ["a red mug", "a red mug on a shelf on a shelf on a shelf", ""]
     vectors = encoder.encode(texts, texts[::-1])
     assert vectors.shape == (3, 2 * model.config.hidden_size) and "seed-0" in encoder.id
@@ -156,7 +156,7 @@ def test_hidden_states_are_the_mean_over_a_texts_own_tokens_whatever_stands_besi
         states = model.base_model(input_ids=torch.tensor([tiny.encode(tokenizer, texts[0])])).last_hidden_state[0].mean(0).numpy()
     half = vectors[0, : len(states)]
     assert float(half @ states) / (np.linalg.norm(half) * np.linalg.norm(states)) == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(ConfigError, match="'name'"):
+    with pytest.raises(ConfigError, match="'weights'"):
         hidden.make(model=model, encode=len)
 
 

@@ -1,7 +1,7 @@
 """phi(s, a) by the experience model itself: the mean of its last hidden states over the tokens of a text.
 
-The model is handed in, because replay knows no models: `make(model=model, encode=llm.encode, name="experience-3")`. `name` says which
-weights these are. It is part of the encoder's id, so that a log built with other weights is refused and not compared.
+The model is handed in, because replay knows no models: `make(model=model, encode=llm.encode, weights="experience-3")`. `weights` names
+them, and is part of the encoder's id, so that a log built with other weights is refused and not compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = "(nothing)"  # what a text without tokens is read as: a mean of nothin
 class HiddenConfig(PairConfig):
     """Beside the model."""
 
-    name: str  # of the weights
+    weights: str  # a name for these: another version of the model wants another
     max_tokens: int = Field(default=512, ge=1)  # of a text; the rest is not read
     batch: int = Field(default=32, ge=1)
 
@@ -31,7 +31,7 @@ class HiddenStates:
     """See `_pair.TextModel`. The model is a causal LM of `transformers`; its head is not computed."""
 
     def __init__(self, model: Any, encode: Callable[[str], list[int]], config: HiddenConfig):
-        self.id = f"hidden-1 {config.name} max_tokens={config.max_tokens}"
+        self.id = f"hidden-1 {config.weights} max_tokens={config.max_tokens}"
         self.dim = int(model.config.hidden_size)
         self._body, self._encode, self._config = model.base_model, encode, config
 
@@ -49,6 +49,6 @@ class HiddenStates:
 
 
 def make(*, model: Any, encode: Callable[[str], list[int]], **config: object) -> PairEncoder:
-    """`make("replay.encoders", "hidden", model=model, encode=llm.encode, name="experience-3")`."""
+    """`make("replay.encoders", "hidden", model=model, encode=llm.encode, weights="experience-3")`."""
     settings = build(HiddenConfig, config, where="replay.encoders.hidden")
     return PairEncoder(HiddenStates(model, encode, settings), settings)
