@@ -18,6 +18,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,7 +285,9 @@ def quality(family: str, encoder: str, base: int, queries: int, experience: Path
     index.add(vectors[queries:], np.arange(len(vectors) - queries))
     positions, _ = index.search(vectors[:queries], k=K)
     same = [[kinds[queries + p] == kinds[q] for p in row if p >= 0] for q, row in enumerate(positions)]
-    return {"same_kind": float(np.mean([hit for row in same for hit in row])), "rows": len(chosen) - queries}
+    counts, total = Counter(kinds[queries:]), len(kinds) - queries
+    chance = float(np.mean([counts[one] / total for one in kinds[:queries]]))
+    return {"same_kind": float(np.mean([hit for row in same for hit in row])), "chance": chance, "rows": total}
 
 
 def _model(encoder: str, experience: Path | None) -> dict[str, Any]:
@@ -298,8 +301,12 @@ def _model(encoder: str, experience: Path | None) -> dict[str, Any]:
 
 
 def kind(state: str, action: str) -> tuple[str, str]:
-    """The kind of a page is its first word; of an action, its verb and whether it names an id, a button or words."""
-    head, _, rest = action.partition("[")
+    """In a house, the kind of place ("at open microwave") and the verb; elsewhere a page's first word, and the action's verb with what it
+    names: an id, a button or words."""
+    head, bracket, rest = action.partition("[")
+    if not bracket:
+        place = state.splitlines()[0].partition(":")[0]
+        return "".join(c for c in place if not c.isdigit()).strip(), action.split()[0]
     button = "id" if any(c.isdigit() for c in rest) else rest.rstrip("]")
     return state.split(maxsplit=1)[0], head if head == "search" else f"{head}[{button}"
 
@@ -358,7 +365,10 @@ def main() -> None:
         for encoder, one in rows.items():
             print(
                 f"  {family}, {encoder}: "
-                + (one.get("missing") or f"{one['same_kind']:.3f} of the top 8 have the page kind and action kind")
+                + (
+                    one.get("missing")
+                    or f"{one['same_kind']:.3f} of the top 8 have the page kind and action kind (by chance {one['chance']:.3f})"
+                )
             )
     if options.json:
         print(json.dumps(found[0] | {"encoders": encoders, "sizes": found}))
