@@ -164,6 +164,16 @@ class Domain(Protocol):
 
 
 @runtime_checkable
+class Described(Protocol):
+    """A Domain that explains itself to instruct models, which have never seen it."""
+
+    about: str
+    """What the environment is and how it answers, in a few sentences."""
+    manual: str
+    """How an action is written at the end of a reply."""
+
+
+@runtime_checkable
 class SortsActions(Protocol):
     """A Domain that says of what kind an action is, for measures by kind."""
 

@@ -169,6 +169,8 @@ class CorridorDomain:
 
     name = "corridor"
     atoms = (r"\[[^\[\]\n]+\]",)
+    about = "This is a row of rooms with doors. Walk to the room that the task names, with the key if it asks for one, and open its door."
+    manual = "End your reply with one line that holds one action of those in square brackets, such as Action: right."
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: where we are, what we carry, what can be done."""

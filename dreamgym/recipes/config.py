@@ -14,6 +14,8 @@ from dreamgym.errors import ConfigError
 from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.experience.model import ExperienceConfig
+from dreamgym.experience.prompted import PromptedConfig
+from dreamgym.recipes.policies import PolicyBlock
 from dreamgym.train.dpo import DPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
@@ -60,6 +62,23 @@ class ModelBlock(Config):
 
     size: str = "1m"
     vocab_size: int = 2048
+
+
+class DreamerBlock(PromptedConfig):
+    """An instruct model that dreams as it is asked to (Eq. 4 in words), in the place of a small one that is fitted to the logs."""
+
+    llm: dict[str, Any]
+    """The plug-in that answers chats, by `name`, with its settings: `{base_url = "http://localhost:8000/v1", model = "dreamer"}` is a
+    server's (`llm.openai.Config`)."""
+    about: str = ""
+    """What the environment is; empty: what its family says of itself."""
+
+    @field_validator("llm")
+    @classmethod
+    def _without_key(cls, llm: dict[str, Any]) -> dict[str, Any]:
+        if "api_key" in llm:
+            raise ValueError("a key would be written into the run directory: name the variable that holds it at api_key_env")
+        return llm
 
 
 class AlgorithmBlock(Config):
@@ -170,12 +189,33 @@ class SharedConfig(Config):
     env: EnvBlock = EnvBlock()
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
+    policy: PolicyBlock = PolicyBlock()
+    dreamer: DreamerBlock | None = None
+    """Without one, the experience model is the small transformer, fitted to the logs."""
     experience: ExperienceConfig = ExperienceConfig()
     segments: SegmentWeights = SegmentWeights()
     experience_training: SFTConfig = SFTConfig(epochs=4.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
     warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
     eval: EvalBlock = EvalBlock()
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether a backbone acts."""
+        return self.policy.backbone is not None
+
+    @property
+    def starts_as_experience(self) -> bool:
+        """Whether a policy begins as the weights of the experience model (decision 3)."""
+        return not self.pretrained
+
+    @model_validator(mode="after")
+    def _somebody_to_start_as(self) -> Self:
+        if not self.pretrained and not self.policy.warm_start:
+            raise ConfigError("policy.warm_start = false is for a pretrained policy: the small one knows no word. Set policy.backbone.")
+        if self.dreamer and self.starts_as_experience:
+            raise ConfigError('A dreamer has no weights that a policy could start as. Set policy.backbone, or start = "scratch".')
+        return self
 
     def without(self, ablation: Ablation) -> Self:
         """The same settings without one part of the experience model or without its guard; `RLBlock.without` is for what a loop chooses."""
@@ -189,6 +229,10 @@ class SharedConfig(Config):
             return self.model_copy(update={"guard": UNGUARDED})
         if ablation not in changes:
             return self
+        if self.dreamer and ablation == "shuffled":
+            raise ConfigError("The ablation 'shuffled' is of the fitted experience model. Leave it out, or leave out the dreamer.")
+        if self.dreamer:
+            return self.model_copy(update={"dreamer": self.dreamer.model_copy(update=changes[ablation])})
         return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})
 
 
@@ -234,10 +278,21 @@ class TrainConfig(SharedConfig):
 
     mode: Mode = "dream"
     start: Literal["experience", "scratch"] = "experience"
-    """What the warm start begins as: the experience model's weights (decision 3), or fresh ones. From scratch, mode `real` needs no
-    experience model and trains none."""
+    """What the warm start of a small policy begins as: the experience model's weights (decision 3), or fresh ones. From scratch, mode
+    `real` needs no experience model and trains none. A backbone starts as itself."""
     rl: RLBlock = RLBlock()
     s2r: SimToReal = SimToReal()
+
+    @property
+    def starts_as_experience(self) -> bool:
+        """Whether the policy begins as the weights of the experience model."""
+        return self.start == "experience" and not self.pretrained
+
+    @model_validator(mode="after")
+    def _refreshable(self) -> Self:
+        if self.dreamer and self.rl.on_gap == "refresh":
+            raise ConfigError('rl.on_gap = "refresh" fits the experience model again, and a dreamer is not fitted. Use another on_gap.')
+        return self
 
 
 OFFLINE = ("sft", "dpo")

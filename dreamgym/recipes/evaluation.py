@@ -16,7 +16,6 @@ from dreamgym.evals.revisits import revisits
 from dreamgym.evals.settled import settled
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.guard import GuardConfig
-from dreamgym.experience.model import ExperienceModel
 from dreamgym.protocols import Glimpsed
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.parts import Parts
@@ -44,7 +43,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         return
     block = parts.config.eval
     tasks = parts.family.tasks("train", block.paired, seed=build.TRAIN_SEED)
-    agent = parts.agent(parts.load(name))
+    agent = parts.agent(parts.policy(name))
     parts = replace(parts, experience=run.data(name).get("dreams_with", parts.experience))
     guards = {"with_guard": parts.config.guard, "without_guard": GuardConfig(admissibility=False, grounding=False)}
     found: dict[str, Any] = {}
@@ -64,7 +63,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
     run.mark("audit", found)
 
 
-def _glimpses_json(parts: Parts, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+def _glimpses_json(parts: Parts, model: build.Dreamer, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen."""
     domain, block = parts.family.domain, parts.config.eval
     if not isinstance(domain, Glimpsed):
@@ -106,7 +105,7 @@ def policies(path: Path) -> list[str]:
 
 def _judged(parts: Parts, name: str, tasks: Sequence[Task], seed: int) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
     """(the rates of greedy and sampled episodes, the episodes, the real steps that they took)."""
-    agent, real, found, episodes = parts.agent(parts.load(name)), parts.real(), {}, {}
+    agent, real, found, episodes = parts.agent(parts.policy(name)), parts.real(), {}, {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         episodes[kind] = evaluate(
             agent, real, tasks, max_steps=parts.family.max_steps, temperature=temperature, seed=seed, name=f"{name}/{kind}"

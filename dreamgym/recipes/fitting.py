@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.agent import demonstration
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.coverage import with_other_goals
@@ -79,7 +78,7 @@ def _logged(episode: Trajectory, family: Family) -> Trajectory:
 def train_experience(run: RunDir, parts: Parts) -> None:
     """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference."""
     name = parts.experience
-    if run.done(name):
+    if run.done(name) or parts.config.dreamer:
         return
     rows = build.experience_rows(parts, build.open_replay(None, parts.logs))
     model = parts.load("tokenizer")
@@ -90,14 +89,18 @@ def train_experience(run: RunDir, parts: Parts) -> None:
 
 
 def warm_start(run: RunDir, parts: Parts, *, start: str = "experience") -> None:
-    """The policy that RL starts from: the experience model's weights (or those of another checkpoint), briefly fitted to the successful
-    logs."""
+    """The policy that RL starts from: the experience model's weights (or those of another checkpoint), or a backbone, briefly fitted to
+    the successful logs."""
     if run.done("warm"):
         return
-    model = parts.load(start)
+    model = parts.policies.first(parts.checkpoint(start))
+    if not parts.config.policy.warm_start:
+        parts.save_policy(model, "warm")
+        run.mark("warm", {"demonstrations": 0, "tokens": 0, "seconds": 0.0})
+        return
     ids, weights = build.demonstrations(parts)
     losses = _fit(run, "warm", model, ids, weights, parts.config.warm)
-    parts.save(model, "warm")
+    parts.save_policy(model, "warm")
     _finish(run, "warm", losses | {"demonstrations": len(ids), "tokens": sum(len(row) for row in ids)})
 
 
@@ -105,7 +108,7 @@ def converge_sft(run: RunDir, parts: Parts, config: sft.SFTConfig, *, patience: 
     """The offline baseline: the same start and the same logs, trained until success on development tasks stops rising."""
     if run.done("sft"):
         return
-    model = parts.load("experience")
+    model = parts.policies.first(parts.checkpoint("experience"))
     agent, real = parts.agent(model), parts.real()
     dev = parts.family.tasks("dev", parts.config.eval.dev_tasks, seed=build.DEV_SEED)
     ids, weights = build.demonstrations(parts)
@@ -118,7 +121,7 @@ def converge_sft(run: RunDir, parts: Parts, config: sft.SFTConfig, *, patience: 
         curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
         rates = [success(evaluate(agent, real, dev, max_steps=parts.family.max_steps, temperature=t, seed=7)).value for t in (0.0, 1.0)]
         if all(rates[0] > seen["greedy"] for seen in curve):
-            parts.save(model, "sft")
+            parts.save_policy(model, "sft")
         spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before
         curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent})
         run.mark("sft-curve", {"curve": curve})
@@ -139,11 +142,11 @@ def prefer(run: RunDir, parts: Parts, config: dpo.DPOConfig) -> None:
     pairs = dpo.dpo_pairs(preferences(parts), parts.config.seed)
     if not pairs:
         raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
-    chosen, rejected = ([demonstration(pair[side], parts.words, parts.family.domain) for pair in pairs] for side in (0, 1))
-    model = parts.load("sft")
+    chosen, rejected = ([parts.policies.demonstration(pair[side]) for pair in pairs] for side in (0, 1))
+    model = parts.policy("sft")
     with _watched(run, "dpo") as watch:
         found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
-    parts.save(model, "dpo")
+    parts.save_policy(model, "dpo")
     _finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
 
 

@@ -6,11 +6,13 @@ import subprocess
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dreamgym import layout, plugins
-from dreamgym.agent import Agent, demonstration
+from dreamgym.agent import Agent
+from dreamgym.chat_agent import ChatAgent
 from dreamgym.config import Config, dump, filled, resolve
 from dreamgym.envs._pool import EnvPool
 from dreamgym.errors import RunDirError
@@ -19,18 +21,23 @@ from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memorie
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
 from dreamgym.logs.scripted import collect
-from dreamgym.protocols import Domain, Family
+from dreamgym.protocols import Described, Domain, Family
 from dreamgym.protocols import ReplayBuffer as Memories
-from dreamgym.recipes.config import Ablation, SharedConfig
+from dreamgym.recipes.config import Ablation, DreamerBlock, SharedConfig
+from dreamgym.recipes.policies import ChatPolicies, Policies, SmallPolicies
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.shuffled import Shuffled
 from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
 TRAIN_SEED, DEV_SEED, TEST_SEED = 0, 0, 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
+
+
+Dreamer = ExperienceModel | PromptedExperienceModel
 
 
 @dataclass
@@ -54,17 +61,33 @@ class Parts:
         """Where the model of that name lies."""
         return self.path / "checkpoints" / name
 
+    @cached_property
+    def policies(self) -> Policies:
+        """How the policies of this run are made, kept and put to act."""
+        block = self.config.policy
+        if block.backbone is None:
+            return SmallPolicies(self.tokenizer, self.words, self.family.domain, block)
+        return ChatPolicies(block, self.family.domain)
+
     def load(self, name: str) -> Any:
-        """The model saved under that name."""
+        """The small model saved under that name: an experience model, or fresh weights."""
         return tiny.load(self.checkpoint(name))[0]
 
     def save(self, model: Any, name: str) -> None:
-        """Save a model with the tokenizer as an ordinary Hugging Face checkpoint."""
+        """Save a small model with the tokenizer as an ordinary Hugging Face checkpoint."""
         tiny.save(model, self.tokenizer, self.checkpoint(name))
 
-    def agent(self, model: Any) -> Agent:
+    def policy(self, name: str) -> Any:
+        """The policy's model saved under that name."""
+        return self.policies.load(self.checkpoint(name))
+
+    def save_policy(self, model: Any, name: str) -> None:
+        """Keep a policy's model under that name."""
+        self.policies.save(model, self.checkpoint(name))
+
+    def agent(self, model: Any) -> Agent | ChatAgent:
         """The policy that samples from `model`, which may be in training."""
-        return Agent(hf.HFEngine(model, self.tokenizer, dtype="auto"), self.words, self.family.domain)
+        return self.policies.agent(model)
 
     def real(self) -> EnvPool:
         """A fresh set of real environments, with its own count of steps."""
@@ -74,14 +97,26 @@ class Parts:
         """The replay buffer of a loop, seeded with the logs when it is new."""
         return open_replay(self.path / "replay" / f"{name}.sqlite", self.logs)
 
-    def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
-        """The trained experience model as an environment. Dreams carry its version."""
-        engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
-        engine.version = version
+    def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1) -> tuple[DreamBatch, Dreamer]:
+        """The experience model as an environment, and itself. Dreams carry its version."""
         watch = Guard(self.family.domain, guard or self.config.guard)
-        memory = consulted(replay, self.config)
-        model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
+        if self.config.dreamer:
+            model: Dreamer = self._asked(self.config.dreamer, replay, watch)
+        else:
+            engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
+            engine.version = version
+            memory = consulted(replay, self.config)
+            model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
         return DreamBatch(model, self.family.domain, horizon=self.family.max_steps), model
+
+    def _asked(self, block: DreamerBlock, replay: ReplayBuffer, guard: Guard) -> PromptedExperienceModel:
+        """The instruct model that dreams, with the first states that the logs show."""
+        domain = self.family.domain
+        about = block.about or (domain.about if isinstance(domain, Described) else "")
+        openings = {t.task.instruction: t.turns[0].transition.state.text for t in self.logs if t.turns}
+        chat = plugins.make("llm", **{"name": "openai", **({} if "name" in block.llm else {"flavour": "chat"}), **block.llm})
+        settings = PromptedConfig.model_validate(block.model_dump(include=set(PromptedConfig.model_fields)))
+        return PromptedExperienceModel(chat, replay, guard, settings, about=about, openings=openings, seed=self.config.seed)
 
 
 def open_run(path: Path, config: Config) -> RunDir:
@@ -193,8 +228,8 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
 
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:
-    """Ids and weights of every successful logged episode, in the agent's layout."""
-    rows = [demonstration(trajectory, parts.words, parts.family.domain) for trajectory in parts.logs if trajectory.success]
+    """Ids and weights of every successful logged episode, as the policy reads it."""
+    rows = [parts.policies.demonstration(trajectory) for trajectory in parts.logs if trajectory.success]
     return [ids for ids, _ in rows], [weights for _, weights in rows]
 
 

@@ -11,12 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.agent import Agent
 from dreamgym.clusters import Clustered, Clusters
 from dreamgym.curriculum import TaskCurriculum
 from dreamgym.evals.gap import GapMeter
 from dreamgym.experience.env import DreamBatch
-from dreamgym.experience.model import ExperienceModel
 from dreamgym.loop import train
 from dreamgym.plugins import make
 from dreamgym.progress import progress
@@ -24,12 +22,13 @@ from dreamgym.protocols import BatchEnv, Curriculum
 from dreamgym.recipes import parts as build
 from dreamgym.recipes import refresh
 from dreamgym.recipes.config import RLBlock, World
-from dreamgym.recipes.parts import Parts
+from dreamgym.recipes.parts import Dreamer, Parts
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.runlog import RunDir, trajectory_from_json, trajectory_to_json
 from dreamgym.train import checkpoint
 from dreamgym.train.learner import Learner
+from dreamgym.train.weights import restore, state_of
 from dreamgym.types import Task, Trajectory
 
 
@@ -39,7 +38,7 @@ def practise(run: RunDir, parts: Parts, name: str, *, start: str, block: RLBlock
         return
     session = Practice(run, parts, name, start=start, block=block, world=world)
     session.run_loop()
-    parts.save(session.model, name)
+    parts.save_policy(session.model, name)
     run.mark(name, session.result())
     session.replay.close()
 
@@ -52,15 +51,15 @@ class Practice:
         self.seed = parts.config.seed
         self.replay = parts.replay(name)
         self.dream: DreamBatch | None = None
-        self.experience: ExperienceModel | None = None
+        self.experience: Dreamer | None = None
         self.probed: list[Trajectory] = []  # real episodes, kept for refreshes of the experience model
         self.refreshes = 0
         if world != "real":
             self._enter_dream()
         self.real = parts.real()
         self.meter = GapMeter(parts.family, parts.real())
-        self.model = parts.load(start)
-        self.agent: Agent = parts.agent(self.model)
+        self.model = parts.policy(start)
+        self.agent = parts.agent(self.model)
         algorithm = make("train.algos", **block.algorithm.model_dump())
         settings = block.learner.model_copy(update={"seed": self.seed})
         self.learner = Learner(
@@ -233,12 +232,12 @@ class Practice:
         self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
         good = f"{self.name}-good"
         if self.open_gaps == 0:
-            self.parts.save(self.model, good)
+            self.parts.save_policy(self.model, good)
         elif self.open_gaps >= 2 and self.block.on_gap != "warn":
             self.stopped = f"the gap opened to {gap.gap:.2f}"
             if self.block.on_gap == "rollback":
                 found = self.parts.checkpoint(good).exists()
-                self.model.load_state_dict(self.parts.load(good if found else self.start).state_dict())
+                restore(self.model, state_of(self.parts.policy(good if found else self.start)))
                 self.stopped += f", rolled back to the {'last good policy' if found else 'policy it started from'}"
         return gap.metrics()
 

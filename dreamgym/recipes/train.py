@@ -35,10 +35,10 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
         parts.sign(directory)
         say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted behaviours in the real environment"))
         shared = fitting.gather(directory, config)
-        if config.mode != "real" or config.start == "experience":
-            say("experience model: whole logged trajectories (Eq. 5)")
+        if config.mode != "real" or config.starts_as_experience:
+            say("experience model: " + ("an instruct model, asked" if config.dreamer else "whole logged trajectories (Eq. 5)"))
             fitting.train_experience(directory, shared)
-        say("warm start: the policy imitates the successful logs")
+        say("warm start: " + ("the policy imitates the successful logs" if config.policy.warm_start else "none, the backbone as it came"))
         fitting.warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
         for name, start, block, world in loops(config):
             say(f"{name}: {block.algorithm.name}, {block.iterations} iterations, {WHERE[world]}")

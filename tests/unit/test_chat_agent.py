@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from _chat_model import CHATML, bytes_tokenizer
 
 from dreamgym.chat import ChatFormat
 from dreamgym.chat_agent import ChatAgent, action_of, chat_demonstration
@@ -22,27 +21,12 @@ from dreamgym.train.batch import pad, rows_of
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Observation, Task, View
 
-CHATML = """{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
 INSTRUCTIONS = "Say what you do in a line such as Action: left."
 FAMILY = corridor.make(length=4)
 
 
-def bytes_tokenizer() -> Any:
-    """Ids 0 to 255 are bytes, as in ScriptedLLM, and 256 is the end of a reply."""
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [b for b in range(256) if b not in visible]
-    vocabulary = {chr(b): b for b in visible} | {chr(256 + i): b for i, b in enumerate(hidden)}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    words = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>"])
-    words.chat_template = CHATML
-    assert words.convert_tokens_to_ids("<|im_end|>") == END_ID
-    return words
-
-
 WORDS = bytes_tokenizer()
+assert WORDS.convert_tokens_to_ids("<|im_end|>") == END_ID
 FORM = ChatFormat.of(WORDS)
 
 

@@ -31,6 +31,16 @@ class HouseDomain:
     atoms = (r" ?[a-z]+ \d+:?",)
     """What a tokenizer keeps in one piece: `mug 1`, and `drawer 1:` before what the drawer holds. Kind and number apart were worse: the
     small model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
+    about = (
+        "This is a household. Do what the task asks with the things in the rooms: find them in or on the furniture, which may have to be "
+        "opened, carry one thing at a time, and heat, cool, clean or look at it where that can be done. The task ends when it is done."
+    )
+    manual = (
+        "Think briefly if it helps, then end your reply with one line that holds one command, such as Action: take mug 1 from shelf 2. "
+        "Commands are: go to PLACE, open PLACE, close PLACE, take THING from PLACE, move THING to PLACE, heat THING with PLACE, cool THING "
+        "with PLACE, clean THING with PLACE, slice THING with KNIFE, use LAMP, examine THING, look. Name things and places as the state "
+        "does, with their numbers."
+    )
 
     def __init__(self, *, crowded: bool = False) -> None:
         self.crowded = crowded

@@ -107,6 +107,15 @@ class ShopDomain:
     name = "webshop"
     atoms = (r"(?<!search)\[[^\[\]\n]+\]", r" ?\$\d+(?:\.\d+)?")
     """What a tokenizer should keep in one piece: a clickable element, and a price."""
+    about = (
+        "This is a web shop. Buy the product that the task describes, with the options it names, for less than the price it names. "
+        "Searching leads to a page of results; opening a result leads to the product's page, where options are chosen and the product is "
+        "bought. Everything that can be clicked on the present page stands in square brackets. Buying ends the episode."
+    )
+    manual = (
+        "Think briefly if it helps, then end your reply with one line that holds one action: Action: search[words], where the page offers "
+        "a search, or Action: click[element], where element is what stands in square brackets on the page, letter by letter."
+    )
 
     def __init__(self, *, wide: bool = False) -> None:
         self.wide = wide

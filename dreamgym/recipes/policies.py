@@ -1,0 +1,126 @@
+"""Who acts in a run: the small transformer that is fitted from scratch, or a pretrained instruct model. Recipes know neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from dreamgym.agent import Agent, demonstration
+from dreamgym.chat import ChatFormat
+from dreamgym.chat_agent import ChatAgent, chat_demonstration
+from dreamgym.config import Config
+from dreamgym.errors import ConfigError
+from dreamgym.layout import Vocabulary
+from dreamgym.llm import backbones, tiny
+from dreamgym.llm.backbones import BackboneConfig
+from dreamgym.llm.hf import HFEngine
+from dreamgym.protocols import Described, Domain
+from dreamgym.types import Trajectory
+
+
+class PolicyBlock(Config):
+    """Who acts. Without a backbone it is the small transformer, which begins as the experience model (decision 3)."""
+
+    backbone: BackboneConfig | None = None
+    """A pretrained instruct model, whole or with adapters. It speaks its own chat template."""
+    warm_start: bool = True
+    """Whether it is fitted to the successful logs before RL, as `[warm]` says. A backbone may go as it came."""
+    instructions: str = ""
+    """How actions are written, for a backbone; empty: what the environment family says of itself."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the backbone's chat template, such as `enable_thinking = false`."""
+    max_reply_tokens: int = Field(default=256, ge=1)
+    """Of a backbone's turn, thinking included."""
+    window: int | None = Field(default=None, ge=0)
+    """Past turns that a backbone's prompt shows at most; without it, all."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """Further settings of the sampling engine, such as `cache_bytes = 20_000_000_000`."""
+
+
+class Policies(Protocol):
+    """How policies of one kind begin, are kept, act, and learn from episodes. `model` is a torch module."""
+
+    def first(self, checkpoint: Path) -> Any:
+        """What the warm start begins as: the small model at `checkpoint`, or the backbone itself."""
+        ...
+
+    def load(self, path: Path) -> Any: ...
+    def save(self, model: Any, path: Path) -> None: ...
+
+    def agent(self, model: Any) -> Agent | ChatAgent:
+        """A policy that samples from `model`, which may be in training."""
+        ...
+
+    def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
+        """A logged episode as token ids and their weights in training."""
+        ...
+
+
+class SmallPolicies:
+    """The layout of markers, and the tokenizer of the run."""
+
+    def __init__(self, tokenizer: Any, words: Vocabulary, domain: Domain, block: PolicyBlock) -> None:
+        self.tokenizer, self.words, self.domain, self.block = tokenizer, words, domain, block
+
+    def first(self, checkpoint: Path) -> Any:
+        return self.load(checkpoint)
+
+    def load(self, path: Path) -> Any:
+        return tiny.load(path)[0]
+
+    def save(self, model: Any, path: Path) -> None:
+        tiny.save(model, self.tokenizer, path)
+
+    def agent(self, model: Any) -> Agent:
+        return Agent(HFEngine(model, self.tokenizer, **{"dtype": "auto", **self.block.engine}), self.words, self.domain)
+
+    def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
+        return demonstration(episode, self.words, self.domain)
+
+
+class ChatPolicies:
+    """A pretrained backbone in its own chat template. Of a model with adapters, checkpoints hold the adapters alone."""
+
+    def __init__(self, block: PolicyBlock, domain: Domain) -> None:
+        """ConfigError when nobody says how actions are written."""
+        assert block.backbone is not None
+        self.block, self.backbone, self.domain = block, block.backbone, domain
+        self.instructions = block.instructions or (f"{domain.about}\n{domain.manual}" if isinstance(domain, Described) else "")
+        if not self.instructions:
+            raise ConfigError(
+                f"The environment '{domain.name}' does not say how actions are written. Set policy.instructions, for example "
+                "'Write one line such as Action: search[red mug].'"
+            )
+        self.tokenizer: Any = None  # comes with the first model
+        self.form: ChatFormat
+
+    def first(self, checkpoint: Path) -> Any:
+        return self._load(self.backbone)
+
+    def load(self, path: Path) -> Any:
+        return self._load(self.backbone.model_copy(update={"model": str(path), "revision": None, "lora": None, "markers": False}))
+
+    def save(self, model: Any, path: Path) -> None:
+        backbones.save(model, self.tokenizer, path)
+
+    def agent(self, model: Any) -> ChatAgent:
+        engine = HFEngine(model, self.tokenizer, **{"dtype": "auto", **self.block.engine})
+        return ChatAgent(
+            engine,
+            self.form,
+            self.domain,
+            instructions=self.instructions,
+            max_reply_tokens=self.block.max_reply_tokens,
+            window=self.block.window,
+        )
+
+    def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
+        return chat_demonstration(episode, self.form, self.domain, instructions=self.instructions)
+
+    def _load(self, config: BackboneConfig) -> Any:
+        model, tokenizer = backbones.load(config)
+        if self.tokenizer is None:
+            self.tokenizer, self.form = tokenizer, ChatFormat.of(tokenizer, **self.block.template)
+        return model

@@ -1,0 +1,163 @@
+"""A pretrained instruct model as the policy of a run, and another one that dreams: the same recipes, other settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _chat_model import save_instruct_model
+from _toy import LOOP, SHARED, command, object_in, shrink, weights
+
+from dreamgym.config import read
+from dreamgym.envs import corridor
+from dreamgym.errors import ConfigError
+from dreamgym.llm.backbones import BackboneConfig
+from dreamgym.llm.scripted import ScriptedChat
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.policies import ChatPolicies, PolicyBlock
+from dreamgym.runlog import RunDir
+from dreamgym.train import sft
+
+DREAMER = '[dreamer]\nllm = {name = "toy.dreamer"}\n'
+FAMILY = corridor.make(length=4, keys=False, max_steps=4)
+SAY = "Such as Action: left."
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+    monkeypatch.setitem(sys.modules, "toy.dreamer", sys.modules[__name__])  # the plug-in is `make`, below
+
+
+@pytest.fixture(scope="module")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An instruct model that knows nothing."""
+    return save_instruct_model(tmp_path_factory.mktemp("hub") / "blank")
+
+
+@pytest.fixture(scope="module")
+def skilled(blank: Path) -> Path:
+    """One that has seen the corridor, and gets some tasks right."""
+    policies = ChatPolicies(PolicyBlock(backbone=BackboneConfig(model=str(blank)), instructions=SAY), FAMILY.domain)
+    model = policies.first(blank)
+    shown = [policies.demonstration(FAMILY.behave(task, "expert", seed=i)) for i in range(3) for task in FAMILY.tasks("train", 20, seed=0)]
+    sft.train(model, *zip(*shown, strict=True), sft.SFTConfig(epochs=16.0, lr=5e-3, batch_tokens=1024, bf16=False))
+    policies.save(model, blank.parent / "skilled")
+    return blank.parent / "skilled"
+
+
+def settings(path: Path, backbone: Path, mode: str, *, lora: str = "", dreamer: str = "") -> Path:
+    policy = f'[policy]\nmax_reply_tokens = 16\ninstructions = "{SAY}"\n[policy.backbone]\nmodel = "{backbone}"\n{lora}\n'
+    path.write_text(f'mode = "{mode}"\n{SHARED}\n{dreamer}\n{policy}\n[rl]\n{LOOP}')
+    return path
+
+
+@pytest.mark.parametrize(("lora", "changes"), [("", ["warm.epochs=1"]), ("lora = {rank = 8}", ["policy.warm_start=false"])])
+def test_a_backbone_practises_in_another_ones_dream_and_is_judged(
+    lora: str, changes: list[str], tmp_path: Path, skilled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, run = settings(tmp_path / "run.toml", skilled, "dream", lora=lora, dreamer=DREAMER), tmp_path / "run"
+    code, out, err = command(monkeypatch, capsys, "train", run, *changes, "--config", file, "--json")
+    assert code == 0, err
+    found = object_in(out)
+    assert found["warm_start"]["episodes"] == 2 and found["dream"]["dream_transitions"] > 0 == found["dream"]["real_transitions_online"]
+    assert not (run / "checkpoints" / "experience").exists()
+    lines = [line for line in RunDir.view(run).read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
+    assert len(lines) == 2 and any(line.get("grad_norm", 0) > 0 for line in lines)
+    kept = {name: {file.name for file in (run / "checkpoints" / name).iterdir()} for name in ("warm", "dream")}
+    file_name = "adapter_model.safetensors" if lora else "model.safetensors"
+    assert file_name in kept["warm"] and file_name in kept["dream"]
+    assert ("model.safetensors" in kept["dream"]) == (not lora), "of a model with adapters, checkpoints hold the adapters alone"
+    code, out, _ = command(monkeypatch, capsys, "eval", run, "--policy", "dream", "--tasks", "2", "--json")
+    assert code == 0 and object_in(out)["greedy"]["n"] == 2
+
+
+def test_a_backbone_may_go_as_it_came_and_the_same_command_goes_on(
+    tmp_path: Path, blank: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, run = settings(tmp_path / "run.toml", blank, "real"), tmp_path / "run"
+    asked = ("train", run, "policy.warm_start=false", "rl.iterations=1", "--config", file)
+    code, _, err = command(monkeypatch, capsys, *asked)
+    assert code == 2 and "no iteration of 'real_only' had a gradient" in err, "random weights never open a door"
+    assert not (run / "checkpoints" / "experience").exists() and RunDir.view(run).data("warm")["demonstrations"] == 0
+    before = weights(run, "real_only")
+    assert command(monkeypatch, capsys, *asked)[0] == 2 and weights(run, "real_only") == before
+
+
+def test_what_was_read_of_an_instruct_model_reads_like_its_own_words(blank: Path) -> None:
+    policies = ChatPolicies(PolicyBlock.model_validate({"backbone": {"model": str(blank)}}), FAMILY.domain)
+    model = policies.first(Path("nowhere"))
+    (task, *_) = FAMILY.tasks("train", 1, seed=0)
+    ids, weights = policies.demonstration(FAMILY.behave(task, "expert", seed=0))
+    said = policies.tokenizer.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
+    assert FAMILY.domain.manual in policies.tokenizer.decode(ids) and said.startswith("Action: ") and said.endswith("<|im_end|>")
+    agent = policies.agent(model)
+    assert agent.llm.model is model and agent.system.endswith(FAMILY.domain.manual)
+
+
+def test_an_environment_that_says_nothing_of_itself_wants_instructions(blank: Path) -> None:
+    class Silent:
+        name = "silent"
+
+    block = PolicyBlock.model_validate({"backbone": {"model": str(blank)}})
+    with pytest.raises(ConfigError, match="'silent' does not say how actions are written. Set policy.instructions"):
+        ChatPolicies(block, Silent())  # type: ignore[arg-type]
+    assert ChatPolicies(block.model_copy(update={"instructions": "Press it."}), Silent()).instructions == "Press it."  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"policy.warm_start": False, "policy.backbone": None}, "the small one knows no word. Set policy.backbone"),
+        ({"dreamer": {"llm": {}}, "policy.backbone": None}, "no weights that a policy could start as"),
+        ({"dreamer": {"llm": {}}, "rl.on_gap": "refresh"}, "a dreamer is not fitted"),
+        ({"dreamer": {"llm": {"api_key": "sk"}}}, "would be written into the run directory"),
+        ({"policy.backbone": {"modle": "x"}}, "Unknown key 'policy.backbone.modle'"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], words: str, tmp_path: Path, blank: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read(TrainConfig, settings(tmp_path / "run.toml", blank, "dream"), changes)
+
+
+def make() -> ScriptedChat:
+    """The plug-in that dreams here: an instruct model that knows the corridor by heart."""
+    table = {}
+    for task in FAMILY.tasks("train", 100, seed=0):
+        env = FAMILY.env()
+        for actions in (("right",) * 3, ("left",) * 3):
+            for door in range(4):
+                state, done = FAMILY.domain.abstract(env.reset(task)), False
+                for action in (*actions[:door], "open"):
+                    if done:
+                        break
+                    raw, reward, done = env.step(action)
+                    after = FAMILY.domain.abstract(raw)
+                    table[state.text, action, task.instruction] = (after.text, reward, done)
+                    state = after
+
+    def answer(messages: Sequence[Mapping[str, Any]]) -> str:
+        asked = json.loads(messages[1]["content"])
+        if "action" not in asked:
+            return json.dumps({"state": asked["examples"][0]["state"]} if "examples" in asked else {"task": asked["task"]})
+        after, reward, done = table.get((asked["state"], asked["action"], asked["task"]), (asked["state"], 0.0, False))
+        return json.dumps({"reasoning": "So it is.", "next_state": after, "reward": reward, "done": done})
+
+    return ScriptedChat(answer)
+
+
+def test_a_prompted_dream_is_practised_in_like_a_fitted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, run = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(f'mode = "dream"\nstart = "scratch"\n{SHARED}\n{DREAMER}\n[rl]\n{LOOP}')
+    code, out, err = command(monkeypatch, capsys, "train", run, "eval.paired=8", "--config", file, "--json")
+    assert code == 0, err
+    found = object_in(out)
+    assert found["dream"]["dream_transitions"] > 0 and not (run / "checkpoints" / "experience").exists()
+    assert found["audit"]["with_guard"]["dream_success"]["n"] == 7, "there are no more tasks to train on"
+    assert any("right" in episode.transitions[0].action for episode in RunDir.view(run).read_episodes("dream-0000"))
