@@ -31,7 +31,7 @@ class Bound:
 
     reward_error: Rate  # eps_R: mean |dreamed reward - real reward| a step, for rewards in [0, 1]
     transition_error: Rate  # eps_P: share of steps whose next state differs
-    parted: Rate  # share of episodes that part from reality in state, reward or end
+    parted: Rate  # share of episodes that part from reality in state, reward or end, or were left out
     gamma: float
     r_max: float
 
@@ -76,8 +76,12 @@ def improvement(advantage: float, delta: float, penalty: float, *, gamma: float,
     return advantage / (1 - gamma) - 4 * gamma * v_max * delta / (1 - gamma) ** 2 - penalty
 
 
-def measure(replays: Sequence[Replay], *, gamma: float = 0.99, r_max: float = 1.0) -> Bound:
-    """The bounds of a set of paired replays. Rewards must lie in [0, r_max] for the interval of the reward error to be one."""
+def measure(replays: Sequence[Replay], *, left_out: int = 0, gamma: float = 0.99, r_max: float = 1.0) -> Bound:
+    """The bounds of a set of paired replays. Rewards must lie in [0, r_max] for the interval of the reward error to be one.
+
+    `left_out`: dreams of the same policy that no replay is of, because the guard masked them or they broke. The policy's dream success is
+    over them too, and nothing is known of how they compare: each counts as parted.
+    """
     steps = sum(one.compared for one in replays)
     wrong = sum(one.reward_error for one in replays) / r_max
     centre = wilson(round(wrong), steps)
@@ -85,7 +89,7 @@ def measure(replays: Sequence[Replay], *, gamma: float = 0.99, r_max: float = 1.
     return Bound(
         reward_error=Rate(mean, min(mean, r_max * centre.low), max(mean, r_max * centre.high), steps),
         transition_error=wilson(sum(one.diverged for one in replays), steps),
-        parted=wilson(sum(one.parted for one in replays), len(replays)),
+        parted=wilson(sum(one.parted for one in replays) + left_out, len(replays) + left_out),
         gamma=gamma,
         r_max=r_max,
     )

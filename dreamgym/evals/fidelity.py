@@ -64,7 +64,7 @@ class HeldOut:
     false_success: Rate  # of real failures, the share called a success
     false_failure: Rate  # of real successes, the share called a failure, or no end
     false_end: Rate  # of steps after which reality went on, the share called an end
-    reward_error: Interval  # mean |predicted reward - real reward|
+    reward_error: Interval  # mean |predicted reward - real reward|, of the answers that could be read
     invented_items: Rate  # of the parts of predicted pages, those that exist nowhere in reality
     confusion: dict[str, dict[str, int]]  # real end -> predicted end -> questions
     by_action: dict[str, Rate]  # next states exactly right, by kind of action
@@ -135,7 +135,7 @@ def watched(guard: Guard, questions: Sequence[Question], raw: Sequence[Predictio
 def measure(questions: Sequence[Question], predictions: Sequence[Prediction], *, known: Collection[str]) -> HeldOut:
     """Predictions against the truth. `known` are the parts of pages that exist (`parts_of`); those of the true states always do."""
     pairs = list(zip(questions, predictions, strict=True))
-    right = [one.next_state == q.truth.next_state for q, one in pairs]
+    right = [one.next_state == q.truth.next_state and not _unread(one.verdict) for q, one in pairs]  # one that was not read stood still
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
     for q, one in pairs:
         confusion[_end(q.truth.reward, q.truth.terminated)][_predicted_end(one)] += 1
@@ -159,11 +159,13 @@ def measure(questions: Sequence[Question], predictions: Sequence[Prediction], *,
         state_exact_valid=exact(lambda q: q.valid),
         state_exact_invalid=exact(lambda q: q.near_miss),
         state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
-        element_f1=_mean([f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]),
+        element_f1=_mean(
+            [0.0 if _unread(one.verdict) else f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]
+        ),
         false_success=called("failure", "success"),
         false_failure=called("success", "failure", "goes on"),
         false_end=called("goes on", "success", "failure"),
-        reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs]),
+        reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not _unread(one.verdict)]),
         invented_items=wilson(sum(invented), len(invented)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.evals.success import Rate, wilson
+from dreamgym.experience.dreaming import UNREADABLE
 from dreamgym.protocols import ExperienceModel, Glimpsed
 from dreamgym.types import Query, Trajectory
 
-OFF_THE_RECORD = 1_000_000_000  # episode keys of one number, so that the model keeps nothing of what it answers here
+OFF_THE_RECORD = 1_000_000_000  # keys of two numbers, so that the model keeps nothing of what it answers here
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,25 @@ class Settled:
 
 
 def settled(model: ExperienceModel, episodes: Sequence[Trajectory], domain: Glimpsed) -> Settled:
-    """Ask for every step of every real episode; what the guard thinks of the answers does not matter here."""
+    """Ask for every step of every real episode; what the guard thinks of the answers does not matter. Unreadable ones are wrong."""
     exact, seen, invented = [], [], []
     for t in range(max((len(each.turns) for each in episodes), default=0)):
         asked = [i for i, each in enumerate(episodes) if len(each.turns) > t]
         steps = {i: episodes[i].transitions for i in asked}
-        queries = [Query(episodes[i].task, steps[i][:t], steps[i][t].state, steps[i][t].action, key=(OFF_THE_RECORD + i,)) for i in asked]
+        keys = [(OFF_THE_RECORD + i, t) for i in asked]
+        queries = [
+            Query(episodes[i].task, steps[i][:t], steps[i][t].state, steps[i][t].action, key) for i, key in zip(asked, keys, strict=True)
+        ]
         for i, query, said in zip(asked, queries, model.predict(queries), strict=True):
             real = steps[i][t]
             if said.by_rule:
                 continue
             if real.terminated:
-                seen.append(said.terminated and said.raw_reward >= 1.0)
+                if real.reward >= 1.0:
+                    seen.append(said.terminated and said.raw_reward >= 1.0)
                 continue
             invented.append(said.terminated)
             if not domain.hidden(query.state, query.history, query.action):
-                exact.append(said.next_state == real.next_state)
+                exact.append(said.next_state == real.next_state and said.verdict.reasons != UNREADABLE)
+        model.forget(keys)
     return Settled(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, invented)))

@@ -57,7 +57,10 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
             fidelity_json(summarise(replays, left_out))
             | counts
             | _glimpses_json(parts, experience, episodes)
-            | {"bound": measure(replays).to_json(), "real_steps": sum(one.steps for one in [*replays, *left_out])}
+            | {
+                "bound": measure(replays, left_out=len(episodes) - len(replays)).to_json(),
+                "real_steps": sum(one.steps for one in [*replays, *left_out]),
+            }
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found)

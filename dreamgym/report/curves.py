@@ -10,7 +10,8 @@ from dreamgym.report.charts import Chart, Series, lines, stack
 from dreamgym.report.data import LOOPS, POLICIES, Run, block, number
 
 WIDE = (540.0, 290.0)
-TONES = {"dream": "dream", "s2r": "real", "real_only": "gold"}
+TONES = {"dream": "dream", "s2r": "real", "real_only": "gold", "mixed": "teal"}
+WORLDS = {"dream": ("in the dream", "dream"), "mixed": ("in the dream and the real environment", "teal")}
 SEGMENTS = {"loss_start": "mute", "loss_reasoning": "dream", "loss_state": "real", "loss_reward": "teal", "loss_task": "gold"}
 GROUPS = {"mixed": "teal", "failed": "mute", "succeeded": "gold", "even": "pink", "single": "bad"}
 PROPOSALS = {"accepted": "teal", "duplicate": "mute", "impossible": "gold", "malformed": "pink", "held_out": "bad"}
@@ -69,8 +70,8 @@ def _present(told: Lines, key: str) -> list[tuple[float, float | None]]:
 
 
 def _training(name: str, told: Lines) -> Series:
-    where, tone = ("dream", "dream") if name == "dream" else ("real environment", "real")
-    return Series(f"training episodes in the {where}", _points(told, "success"), tone)
+    where, tone = WORLDS.get(name, ("in the real environment", "real"))
+    return Series(f"training episodes {where}", _points(told, "success"), tone)
 
 
 def _probes(told: Lines) -> Series:
@@ -119,11 +120,16 @@ def _development(run: Run) -> Chart | None:
 
 def _choices(loops: Mapping[str, Lines]) -> Chart | None:
     """Whether the curriculum finds what teaches: averaged over ten iterations, because each has few groups of a kind."""
-    told = loops.get("dream", ())
+    told = _dreaming(loops)
     kinds = {"again": ("came again", "dream"), "fresh": ("fresh", "mute"), "invented": ("invented", "gold")}
     series = [Series(label, _averaged(_present(told, f"mixed_{kind}"), 10), tone) for kind, (label, tone) in kinds.items()]
     note = "Tasks whose rollouts differed, by why they were chosen."
     return lines("Mixed groups", series, x_label="iteration", y_label="% of groups, mean of ten", unit=100, note=note)
+
+
+def _dreaming(loops: Mapping[str, Lines]) -> Lines:
+    """The loop that invents tasks: a run has one."""
+    return next((told for name, told in loops.items() if name in WORLDS), ())
 
 
 def _averaged(points: Sequence[tuple[float, float | None]], width: int) -> list[tuple[float, float | None]]:
@@ -133,12 +139,12 @@ def _averaged(points: Sequence[tuple[float, float | None]], width: int) -> list[
 
 
 def _curriculum_share(loops: Mapping[str, Lines]) -> Chart | None:
-    series = [Series(POLICIES[n][1], _points(told, "synthetic_share"), TONES[n]) for n, told in loops.items() if n == "dream"]
+    series = [Series(POLICIES[n][1], _points(told, "synthetic_share"), TONES[n]) for n, told in loops.items() if n in WORLDS]
     return lines("Rollouts on invented tasks", series, x_label="iteration", y_label="% of rollouts", unit=100)
 
 
 def _proposals(loops: Mapping[str, Lines]) -> Chart | None:
-    layers = [Series(_spoken(why), _points(loops.get("dream", ()), f"tasks_{why}"), tone) for why, tone in PROPOSALS.items()]
+    layers = [Series(_spoken(why), _points(_dreaming(loops), f"tasks_{why}"), tone) for why, tone in PROPOSALS.items()]
     return stack("Invented tasks", layers, x_label="iteration", y_label="proposals per iteration", note="Accepted, or refused by reason.")
 
 

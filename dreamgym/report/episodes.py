@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
+ITERATION = re.compile(r"(dream|mixed)-\d+")  # episodes of the loop itself: not of its ablations, and not what its probes met
 PAGE = 400  # rows asked for at a time: SQLite limits the parameters of a query
 
 READ = """
@@ -45,11 +47,11 @@ class Shown:
 def chosen(run: RunDir) -> list[Shown]:
     """Up to three episodes; fewer when a run has not come so far."""
     names = run.episode_names()
-    dreams = [*sorted((n for n in names if n.startswith("dream-")), reverse=True), *(n for n in names if n == "audit-with_guard")]
-    real = [f"eval-{policy}-greedy" for policy in ("s2r", "dream", "real_only", "sft", "warm")]
+    dreams = [*sorted(filter(ITERATION.fullmatch, names), reverse=True), *(n for n in names if n == "audit-with_guard")]
+    real = [f"eval-{policy}-greedy" for policy in ("s2r", "dream", "mixed", "real_only", "sft", "warm")]
     wanted: list[tuple[str, Iterable[str], Callable[[Trajectory], bool]]] = [
-        ("A dreamed success", dreams, lambda t: t.success),
-        ("A dreamed failure", dreams, lambda t: not t.success and t.error is None),
+        ("A dreamed success", dreams, lambda t: t.source == "dream" and t.success),
+        ("A dreamed failure", dreams, lambda t: t.source == "dream" and not t.success and t.error is None),
         ("A real episode on a held-out task", [n for n in real if n in names], lambda t: t.error is None),
     ]
     return [shown for title, files, fits in wanted if (shown := _first(run, title, files, fits))]
@@ -72,7 +74,8 @@ def _refused(trajectory: Trajectory) -> bool:
 def _memories(run: RunDir, file: str, trajectory: Trajectory) -> dict[int, Remembered]:
     """The neighbours' text. An audit's own buffer held the logs alone, which are the first rows of the dream's."""
     rows = sorted({row for transition in trajectory.transitions for row in transition.neighbours})
-    log = run.path / "replay" / "dream.sqlite"
+    loop = match[1] if (match := ITERATION.fullmatch(file)) else "dream"
+    log = run.path / "replay" / f"{loop}.sqlite"
     if not rows or not log.is_file():
         return {}
     try:

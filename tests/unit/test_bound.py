@@ -59,6 +59,13 @@ def test_in_the_corridor_the_gap_of_the_dream_is_exactly_the_share_of_episodes_t
     assert abs(summarise(replays).gap) <= found.gap
 
 
+def test_dreams_that_were_left_out_count_as_parted():
+    """The policy's dream success is over them too, and no replay says how far they were from reality."""
+    found = measure(replay([TRUE] * 50, FAMILY.env, FAMILY.domain), left_out=50)
+    assert (found.parted.value, found.parted.n) == (0.5, 100) and found.gap > 0.5
+    assert found.transition_error.n == 150
+
+
 def test_errors_are_counted_up_to_the_step_that_parts_and_no_further():
     found = measure(replay([STUCK, STINGY, TRUE], FAMILY.env, FAMILY.domain))
     assert (found.transition_error.value, found.transition_error.n) == (1 / 7, 7)  # 1 + 3 + 3 steps compared

@@ -16,6 +16,7 @@ from dreamgym.envs.corridor import CorridorDomain, Goal, read_goal
 from dreamgym.evals import near_misses
 from dreamgym.evals.fidelity import Question, ask_about, f1, forecast, known_parts, measure, parts_of, watched
 from dreamgym.evals.lookup import Lookup
+from dreamgym.experience.dreaming import unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.logs.scripted import collect
 from dreamgym.protocols import Family
@@ -151,6 +152,14 @@ def test_the_rates_of_wrong_predictions_as_worked_by_hand():
     assert found.reward_error.value == pytest.approx(2 / 6)
     assert found.invented_items.value * found.invented_items.n == pytest.approx(2)  # "room 9 of 4" and "[fly]"
     assert found.confusion["success"] == {"success": 1, "failure": 1, "goes on": 1, "left out": 0}
+
+
+def test_an_answer_that_cannot_be_read_is_never_right_though_it_leaves_the_state_alone():
+    asked = questions_of(corridor.make(length=6))
+    found = measure(asked, [unreadable(question.query, (), "?") for question in asked], known=())
+    assert any(q.near_miss for q in asked) and found.unreadable == len(asked)
+    assert found.state_exact_invalid.value == found.state_exact.value == found.element_f1.value == 0.0
+    assert found.reward_error.n == 0, "what was not said has no error"
 
 
 def test_the_guard_answers_near_misses_and_refuses_what_the_page_does_not_show():

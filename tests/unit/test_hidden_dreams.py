@@ -15,6 +15,7 @@ from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.evals.settled import settled
 from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories
+from dreamgym.experience.dreaming import unreadable
 from dreamgym.experience.guard import Guard, GuardConfig, masked
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.prompts import Pieces, answer
@@ -143,6 +144,21 @@ class Perfect:
             by_rule = DOMAIN.admissible(query.state, query.history, query.action) is False
             said.append(Prediction("", state, t.reward, t.terminated, Verdict(True), raw_reward=t.reward, by_rule=by_rule))
         return said
+
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        """Nothing is kept."""
+
+
+class Mumbling(Perfect):
+    """One whose answers cannot be read."""
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        return [unreadable(query, (), "?") for query in queries]
+
+
+def test_an_answer_that_cannot_be_read_is_wrong_also_where_nothing_changed():
+    found = settled(Mumbling(), LOGS, DOMAIN)  # type: ignore[arg-type]
+    assert found.exact.value == found.ends_seen.value == 0.0 and found.exact.n > 50
 
 
 def test_a_model_is_held_to_the_letter_where_nothing_is_hidden():

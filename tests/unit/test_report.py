@@ -17,6 +17,7 @@ from dreamgym import plugins, report
 from dreamgym.errors import RunDirError
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.report import charts, data, sentences
+from dreamgym.report.episodes import chosen
 from dreamgym.report.metrics import METRICS
 from dreamgym.runlog import RunDir
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn, Verdict
@@ -293,6 +294,25 @@ def test_three_episodes_are_shown_with_their_neighbours(page: str):
     assert "the model claimed 1" in text
     assert "row 2, demo: find me a dimmable lamp" in text
     assert "row 999: its text is not in this run directory" in text
+
+
+def test_the_dreams_that_are_shown_are_of_the_loop_itself(tmp_path: Path):
+    path = full_run(tmp_path / "run")
+    with RunDir.open(path, CONFIG) as run:
+        run.episodes("dream-probed", [episode("relived", source="real"), episode("relived/1", source="real", success=False)])
+        run.episodes("dream-no-replay-0079", [episode("ablated"), episode("ablated/1", success=False)])
+    shown = chosen(RunDir.view(path))
+    assert [one.file for one in shown] == ["dream-0029", "dream-0029", "eval-dream-greedy"]
+
+
+@pytest.mark.parametrize("name", data.LOOPS)
+def test_every_kind_of_loop_has_its_curves(name: str, tmp_path: Path):
+    with RunDir.open(tmp_path / "run", CONFIG) as run:
+        for i in range(12):
+            line = {"success": 0.1 * i, "entropy": 1.0, "grad_norm": 0.3, "length": 4.0, "groups_mixed": 3.0, "remembered": 9.0}
+            run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "seconds": float(i), **line})
+    found = words(report.write(tmp_path / "run").read_text("utf-8"))
+    assert f"{data.POLICIES[name][1]}: success in training" in found
 
 
 def test_every_metric_that_a_run_writes_is_explained(page: str, tmp_path: Path):
