@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 TASK, STATE, ACT, MEMORY, THINK, NEXT, REWARD, VARY, END = (
     "<|task|>", "<|state|>", "<|act|>", "<|memory|>", "<|think|>", "<|next|>", "<|reward|>", "<|vary|>", "<|end|>"
@@ -21,6 +21,11 @@ class Vocabulary:
     def __init__(self, encode: Callable[[str], list[int]], decode: Callable[[Sequence[int]], str], ids: dict[str, int]) -> None:
         self.ids, self.decode = ids, decode
         self.encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
+
+    @cached_property
+    def marks(self) -> frozenset[int]:
+        """The ids of all markers: none of them belongs inside a text."""
+        return frozenset(self.ids.values())
 
     def __getitem__(self, marker: str) -> int:
         return self.ids[marker]

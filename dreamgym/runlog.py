@@ -15,25 +15,22 @@ not finite is written as null, because JSON has no word for it.
 from __future__ import annotations
 
 import difflib
-import errno
 import fcntl
 import json
-import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dreamgym.errors import ConfigError, DreamGymError, InvariantError, RunDirError, UsageError
-from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
+from dreamgym.episodes import episode_from_json, lines_of
+from dreamgym.errors import ConfigError, InvariantError, RunDirError
+from dreamgym.files import append_jsonl, naming, plain, read_json, read_jsonl, write_atomic
+from dreamgym.types import Trajectory
 
 FORMAT = 1
 MARKER, CONFIG, PHASES, SUMMARY, LOCK = "dreamgym.json", "config.toml", "phases.json", "summary.json", ".lock"
-LOGS = "episodes/logs.jsonl"
-TUPLE = "__tuple__"  # in the free-form `goal` and `info`, a tuple is written {"__tuple__": [...]}, so that it comes back as one
 T = TypeVar("T")
 
 
@@ -110,12 +107,12 @@ class RunDir:
 
     def episodes(self, name: str, trajectories: Iterable[Trajectory], *, completions: bool = True) -> Path:
         """Write `episodes/<name>.jsonl`, replacing it. Without `completions`, sampled tokens are left out: smaller, not trainable."""
-        return self.write_atomic(f"episodes/{_file_name(name)}.jsonl", _lines_of(trajectories, completions))
+        return self.write_atomic(f"episodes/{_file_name(name)}.jsonl", lines_of(trajectories, completions))
 
     def read_episodes(self, name: str) -> list[Trajectory]:
         """The trajectories of `episodes/<name>.jsonl`, equal to those that were written; none when it does not exist."""
         file = f"episodes/{_file_name(name)}.jsonl"
-        return [_episode(record, number, self.path / file) for number, record in enumerate(self.read_jsonl(file), start=1)]
+        return [episode_from_json(record, number, self.path / file) for number, record in enumerate(self.read_jsonl(file), start=1)]
 
     def episode_names(self) -> list[str]:
         """The names that `read_episodes` knows, in order."""
@@ -123,15 +120,15 @@ class RunDir:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json."""
-        self.write_atomic(SUMMARY, json.dumps(_plain(summary), indent=2, allow_nan=False) + "\n")
+        self.write_atomic(SUMMARY, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """What summary.json says, or None while there is none."""
-        return _read_json(self.path / SUMMARY)
+        return read_json(self.path / SUMMARY)
 
     def mark(self, phase: str, data: Mapping[str, Any] | None = None) -> None:
         """Note that a phase is finished, with whatever later phases need of it."""
-        phases = {**self._phases(), phase: _plain(data or {})}
+        phases = {**self._phases(), phase: plain(data or {})}
         self.write_atomic(PHASES, json.dumps(phases, indent=2, allow_nan=False) + "\n")
 
     def done(self, phase: str) -> bool:
@@ -150,7 +147,7 @@ class RunDir:
         return phases[phase]
 
     def _phases(self) -> dict[str, dict[str, Any]]:
-        return _read_json(self.path / PHASES) or {}
+        return read_json(self.path / PHASES) or {}
 
     def _target(self, name: str) -> Path:
         if self._lock is None:
@@ -166,7 +163,7 @@ class RunDir:
             raise RunDirError(
                 f"Process {holder} is working in '{self.path}'. Wait for it, stop it, or choose another directory."
             ) from error
-        with _naming(self.path / LOCK):
+        with naming(self.path / LOCK):
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
@@ -185,208 +182,6 @@ class RunDir:
             )
 
 
-def write_atomic(path: Path, data: str | bytes) -> None:
-    """Replace `path` so that a reader, or a crash, finds the old content or the new, never a part. Makes the folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _naming(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
-                file.write(data.encode("utf-8") if isinstance(data, str) else data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the rename itself
-        finally:
-            os.close(folder)
-
-
-def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one line, whole or not at all; a torn last line that a crash left behind is cut off first."""
-    line = _json(_plain(record), allow_nan=False).encode("utf-8") + b"\n"
-    with _naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            end = _end_of_whole_lines(file)
-            os.ftruncate(file, end)
-            try:
-                written = 0
-                while written < len(line):
-                    written += os.pwrite(file, line[written:], end + written)
-            except BaseException:
-                os.ftruncate(file, end)
-                raise
-        finally:
-            os.close(file)
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON Lines file, without a torn last line; none when there is no file. RunDirError for a broken line."""
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
-    except FileNotFoundError:
-        return []
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            raise RunDirError(f"Line {number} of '{path}' is not JSON: {error}. Restore the file, or remove that line.") from error
-    return records
-
-
-def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, completions: bool = True) -> None:
-    """Write episodes to a file of their own, in the format of a run's, replacing it whole."""
-    write_atomic(path, _lines_of(trajectories, completions))
-
-
-def read_trajectories(path: Path) -> list[Trajectory]:
-    """The episodes of a file that somebody names. UsageError, with the line, for whatever is not one: nothing is left out silently."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UsageError(f"Cannot read '{path}': {error.strerror}. Give a JSON Lines file of episodes, such as RUN/{LOGS}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"'{path}' is not UTF-8 text: {error}. Give a JSON Lines file of episodes, such as RUN/{LOGS}.") from error
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"Line {number} of '{path}' is not JSON: {error}. Was it cut off? Restore the file.") from error
-        found.append(_episode(record, number, path))
-    if not found:
-        raise UsageError(f"'{path}' holds no episode. Give a JSON Lines file of episodes, such as RUN/{LOGS}.")
-    return found
-
-
-def trajectory_to_json(trajectory: Trajectory, *, completions: bool = True) -> dict[str, Any]:
-    """A trajectory as plain JSON values. `trajectory_from_json` gives an equal one back, but for completions left out."""
-    task = trajectory.task
-    return {
-        **_flat(trajectory, "task", "turns"),
-        "task": {**_flat(task, "goal", "parents"), "goal": _freeze(task.goal), "parents": list(task.parents)},
-        "turns": [_turn_to_json(turn, completions) for turn in trajectory.turns],
-    }
-
-
-def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
-    """The trajectory that `trajectory_to_json` wrote."""
-    task = record["task"]
-    return Trajectory(
-        **{
-            **record,
-            "task": Task(**{**task, "goal": _thaw(task["goal"]), "parents": tuple(task["parents"])}),
-            "turns": tuple(_turn_from_json(turn) for turn in record["turns"]),
-        }
-    )
-
-
-def _episode(record: Any, number: int, path: Path) -> Trajectory:
-    try:
-        return trajectory_from_json(record)
-    except (KeyError, TypeError, AttributeError, ValueError, UsageError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(f"Line {number} of '{path}' is no episode ({reason}). Expected one such as a run writes to {LOGS}.") from error
-
-
-def _turn_to_json(turn: Turn, completions: bool) -> dict[str, Any]:
-    transition, completion = turn.transition, turn.completion
-    flat = _flat(transition, "state", "next_state", "neighbours", "verdict", "info")
-    verdict = transition.verdict
-    record = {
-        **flat,
-        "state": transition.state.text,
-        "next_state": transition.next_state.text,
-        "neighbours": list(transition.neighbours),
-        "verdict": None if verdict is None else {"passed": verdict.passed, "reasons": list(verdict.reasons)},
-        "info": _freeze(transition.info),
-    }
-    if completions and completion is not None:
-        sequences = {name: list(getattr(completion, name)) for name in ("prompt_ids", "ids", "logprobs")}
-        record["completion"] = {**_flat(completion, *sequences), **sequences}
-    return record
-
-
-def _turn_from_json(record: Mapping[str, Any]) -> Turn:
-    values = dict(record)
-    completion, verdict = values.pop("completion", None), values["verdict"]
-    values["state"], values["next_state"] = Observation(values["state"]), Observation(values["next_state"])
-    values["neighbours"], values["info"] = tuple(values["neighbours"]), _thaw(values["info"])
-    values["verdict"] = None if verdict is None else Verdict(verdict["passed"], tuple(verdict["reasons"]))
-    if completion is not None:
-        sampled: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in completion.items()}
-        completion = Completion(**sampled)
-    return Turn(Transition(**values), completion)
-
-
-def _lines_of(trajectories: Iterable[Trajectory], completions: bool) -> str:
-    return "".join(_json(trajectory_to_json(t, completions=completions)) + "\n" for t in trajectories)
-
-
-def _json(value: Any, *, allow_nan: bool = True) -> str:
-    """JSON with letters as they are; with escapes where a text holds half characters, which UTF-8 has no bytes for."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
-    return text if text == text.encode("utf-8", "replace").decode("utf-8") else json.dumps(value, allow_nan=allow_nan)
-
-
-def _flat(record: Any, *without: str) -> dict[str, Any]:
-    """The fields of a dataclass by name, but for those that need care."""
-    return {field.name: _scalar(getattr(record, field.name)) for field in fields(record) if field.name not in without}
-
-
-def _freeze(value: Any) -> Any:
-    """A free-form value as JSON that `_thaw` turns back into an equal one."""
-    if isinstance(value, Mapping):
-        if bad := [key for key in value if not isinstance(key, str) or key == TUPLE]:
-            raise InvariantError(f"Keys of goal and info must be strings other than '{TUPLE}' to survive JSON, got {bad[0]!r}.")
-        return {key: _freeze(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return {TUPLE: [_freeze(item) for item in value]}
-    if isinstance(value, list):
-        return [_freeze(item) for item in value]
-    return _scalar(value)
-
-
-def _thaw(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple(_thaw(item) for item in value[TUPLE]) if value.keys() == {TUPLE} else {key: _thaw(item) for key, item in value.items()}
-    return [_thaw(item) for item in value] if isinstance(value, list) else value
-
-
-def _plain(value: Any) -> Any:
-    """A value as strict JSON for people's tools: tuples are lists, paths are strings, and what is not finite is null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    value = str(value) if isinstance(value, Path) else _scalar(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _scalar(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's."""
-    return value.item() if hasattr(value, "item") else value
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise RunDirError(f"'{path}' is not JSON: {error}. Restore the file, or start in another directory.") from error
-
-
 def _require_run_or_empty(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise RunDirError(f"'{path}' is a file, not a run directory. Choose another path.")
@@ -398,7 +193,7 @@ def _require_run_or_empty(path: Path) -> None:
 
 
 def _require_format(path: Path, version: int) -> None:
-    marker = _read_json(path / MARKER)
+    marker = read_json(path / MARKER)
     found = marker.get("format") if isinstance(marker, dict) else None
     if found != version:
         raise RunDirError(f"'{path}' has run format {found}, and this dreamgym reads format {version}. Start in another directory.")
@@ -434,31 +229,7 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
             yield f"{prefix}{key} = {json.dumps(value, default=str)}"
 
 
-def _end_of_whole_lines(file: int) -> int:
-    """The length of a file up to and with its last newline."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - 65536)
-        if (found := os.pread(file, end - start, start).rfind(b"\n")) >= 0:
-            return start + found + 1
-        end = start
-    return 0
-
-
 def _file_name(name: str) -> str:
     if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
         raise InvariantError(f"'{name}' cannot name a file of episodes: use letters, digits, '-' and '_'.")
     return name
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say which file did not fit when the disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DreamGymError(
-                f"No space left on the disk for '{path}'. Free some, then give the same command again: it resumes."
-            ) from error
-        raise

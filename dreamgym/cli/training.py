@@ -92,8 +92,8 @@ def init(
     """Write every setting of `dreamgym train` with its default, commented out, to change what should differ."""
     from dreamgym.config import dump
     from dreamgym.errors import UsageError
+    from dreamgym.files import write_atomic
     from dreamgym.recipes.config import TrainConfig
-    from dreamgym.runlog import write_atomic
 
     if file.exists():
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")

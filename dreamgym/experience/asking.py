@@ -23,8 +23,8 @@ from pydantic import Field
 from dreamgym.config import Config
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.experience.json_chat import BadReply, Format, Message, clean, response_format, tokens_of, unmarked
+from dreamgym.files import append_jsonl, read_jsonl
 from dreamgym.protocols import Chat, Meter
-from dreamgym.runlog import append_jsonl, read_jsonl
 
 T = TypeVar("T")
 Kind = Literal["clean", "repaired", "unreadable", "failed", "unaffordable"]

@@ -110,7 +110,7 @@ class ExperienceModel:
                 for i, task in enumerate(seeds)
             ]
         )
-        return [completion.text if completion.finish == "stop" else "" for completion in completions]
+        return [one.text if one.finish == "stop" and not self.words.marks & set(one.ids[:-1]) else "" for one in completions]
 
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:
         top_p = self.config.top_p if temperature else 1.0
@@ -184,7 +184,7 @@ class ExperienceModel:
     def _first(self, completion: Completion) -> str:
         """A dreamed first state: whole and of text alone, else "", counted."""
         ids = completion.ids[:-1]
-        sound = completion.finish == "stop" and completion.text.strip() and not set(ids) & set(self.words.ids.values())
+        sound = completion.finish == "stop" and completion.text.strip() and not self.words.marks & set(ids)
         self.counts["start_clean" if sound else "start_unreadable"] += 1
         return completion.text if sound else ""
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from dreamgym.experience.prompts import GO, STOP, Pieces
 from dreamgym.layout import END, NEXT, REWARD, Vocabulary
 
-OUTCOME = re.compile(rf"(?P<reward>-?\d+(?:\.\d+)?) (?P<flag>{GO}|{STOP})")
+OUTCOME = re.compile(rf"(?P<reward>-?(?:0|[1-9]\d?)(?:\.\d+)?) (?P<flag>{GO}|{STOP})")
+"""A reward as trainings write it, below 100, and whether the episode ends."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +25,20 @@ class Answer:
 
 
 def parse(words: Vocabulary, ids: Sequence[int], pieces: Pieces) -> Answer | None:
-    """The answer in sampled `ids`, or None when no state or no outcome can be read from them."""
+    """The answer in sampled `ids`, or None when no state or no outcome can be read from them.
+
+    Each marker has one place. An answer with another one in the middle of a text is none: without it the text would read on as if clean.
+    """
     body = list(ids[:-1]) if ids and ids[-1] == words[END] else list(ids)
     marks = ([NEXT] if pieces.reasoning else []) + [REWARD]
     parts = _split(body, [words[mark] for mark in marks])
-    if parts is None:
+    if parts is None or any(words.marks & set(part) for part in parts):
         return None
     texts = [words.decode(part) for part in parts]
     reasoning, state, ending = texts if pieces.reasoning else ["", *texts]
     strict = OUTCOME.fullmatch(ending)
     found = strict or OUTCOME.search(ending)
-    if not found or not state.strip():
+    if not found or not state.strip() or re.search(r"[\d.-]", ending[: found.start()]):  # a second number: which one was meant?
         return None
     clean = strict is not None and len(body) < len(ids)
     return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean)

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dreamgym.episodes import read_trajectories, write_trajectories
 from dreamgym.errors import UsageError
 from dreamgym.experience.asking import AskConfig
 from dreamgym.experience.teacher import ChatTeacher, Estimate
 from dreamgym.progress import progress
 from dreamgym.protocols import Chat, Meter
-from dreamgym.runlog import read_trajectories, write_trajectories
 
 
 def annotate(chat: Chat, logs: Path, out: Path, config: AskConfig, *, dry_run: bool = False) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import RunDirError, UsageError
+from dreamgym.files import write_atomic
 from dreamgym.recipes import fitting, parts, results
 from dreamgym.recipes.config import OFFLINE, Ablation, CompareConfig, World
 from dreamgym.recipes.evaluation import judge_policies
 from dreamgym.recipes.parts import Parts
 from dreamgym.recipes.practice import practise
-from dreamgym.runlog import RunDir, write_atomic
+from dreamgym.runlog import RunDir
 
 LABELS = {
     "warm": "Warm start",

@@ -12,13 +12,14 @@ from dreamgym.errors import RunDirError
 from dreamgym.evals.fidelity import ask_about, forecast, known_parts, measure, watched
 from dreamgym.evals.lookup import Lookup
 from dreamgym.experience.guard import Guard
+from dreamgym.files import read_jsonl, write_atomic
 from dreamgym.logs.scripted import collect
 from dreamgym.progress import progress
 from dreamgym.protocols import Family, Stocked
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import UNGUARDED
 from dreamgym.recipes.parts import Parts, open_parts
-from dreamgym.runlog import RunDir, read_jsonl, write_atomic
+from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it

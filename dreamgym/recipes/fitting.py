@@ -5,6 +5,7 @@ Each function is a phase: finished, it is marked in the run directory and never 
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,18 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dreamgym.episodes import read_trajectories
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
-from dreamgym.experience.coverage import with_other_goals
+from dreamgym.experience.coverage import RELABELLED, with_other_goals
 from dreamgym.llm import tiny
 from dreamgym.progress import progress
 from dreamgym.protocols import Family
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.parts import Parts
-from dreamgym.runlog import RunDir, read_trajectories
+from dreamgym.runlog import RunDir
 from dreamgym.train import dpo, sft
 from dreamgym.types import Trajectory, Transition, Turn
+
+log = logging.getLogger(__name__)
 
 Watch = Callable[[int, float, dict[str, float]], bool]
 """(step, share done, losses) -> whether to stop."""
@@ -33,12 +37,13 @@ def gather(run: RunDir, config: SharedConfig) -> Parts:
     """Offline trajectories, and the tokenizer of their texts."""
     family = build.make_family(config)
     if not run.done("logs"):
-        logs = build.sized(read_logs(files, family), config) if (files := config.logs.files) else build.offline(family, config)
+        logs = build.offline(family, config) if not config.logs.files else build.sized(read_logs(config.logs.files, family), config)
+        logs, kept_out = without_held_out(logs, family, config)
         run.episodes("logs", logs)
         steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
         if not wins:
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
-        run.mark("logs", {"trajectories": len(logs), "transitions": steps, "successes": wins})
+        run.mark("logs", {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out})
     logs = run.read_episodes("logs")
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):
@@ -49,10 +54,22 @@ def gather(run: RunDir, config: SharedConfig) -> Parts:
     return Parts(config, run.path, family, logs, tokenizer, build.vocabulary(tokenizer))
 
 
+def without_held_out(logs: Sequence[Trajectory], family: Family, config: SharedConfig) -> tuple[list[Trajectory], int]:
+    """The logs without episodes on tasks that policies will be judged by, and how many those were: nothing may learn from them."""
+    judged = config.eval
+    held_out = family.tasks("dev", judged.dev_tasks, seed=build.DEV_SEED) + family.tasks("test", judged.tasks, seed=build.TEST_SEED)
+    names = {task.id for task in held_out}  # in houses the same sentence is another task in every other room
+    kept = [episode for episode in logs if episode.task.id not in names]
+    if gone := len(logs) - len(kept):
+        log.warning("%d of %d logged episodes are on held-out tasks. They are left out.", gone, len(logs))
+    return kept, gone
+
+
 def read_logs(files: Sequence[Path], family: Family) -> list[Trajectory]:
     """The episodes of files as logs: whoever acted, they are demonstrations now, without tokens of their own.
 
-    A step without reasoning is explained by the family's scripted teacher. UsageError for a dream, another environment, a name given twice.
+    A step without reasoning is explained by the family's scripted teacher. UsageError for a dream, another environment, a name given twice,
+    and a name that says it is a copy.
     """
     found: dict[str, Trajectory] = {}
     for file in files:
@@ -63,6 +80,10 @@ def read_logs(files: Sequence[Path], family: Family) -> list[Trajectory]:
                 raise UsageError(f"'{file}' holds a dream, '{episode.id}'. Logs are real: leave out what an experience model made up.")
             if episode.id in found:
                 raise UsageError(f"Two logged episodes are called '{episode.id}' (the second in '{file}'). Give every one its own id.")
+            if RELABELLED in episode.id:
+                raise UsageError(
+                    f"A logged episode is called '{episode.id}' (in '{file}'), and '{RELABELLED}' marks our own copies. Rename it."
+                )
             found[episode.id] = _logged(episode, family)
     return list(found.values())
 

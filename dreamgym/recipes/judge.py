@@ -11,10 +11,11 @@ from typing import Any
 from dreamgym import plugins
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.judge import JudgeConfig, draw, judge, report
+from dreamgym.files import write_atomic
 from dreamgym.progress import progress
 from dreamgym.protocols import Chat, Family
 from dreamgym.recipes.annotate import used
-from dreamgym.runlog import RunDir, write_atomic
+from dreamgym.runlog import RunDir
 
 AUDIT = "audit-with_guard"
 

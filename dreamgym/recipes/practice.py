@@ -13,6 +13,7 @@ from typing import Any
 
 from dreamgym.clusters import Clustered, Clusters
 from dreamgym.curriculum import TaskCurriculum
+from dreamgym.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.evals.gap import GapMeter
 from dreamgym.experience.env import DreamBatch
 from dreamgym.loop import train
@@ -25,7 +26,7 @@ from dreamgym.recipes.config import RLBlock, World
 from dreamgym.recipes.parts import Dreamer, Parts
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout
-from dreamgym.runlog import RunDir, trajectory_from_json, trajectory_to_json
+from dreamgym.runlog import RunDir
 from dreamgym.train import checkpoint
 from dreamgym.train.learner import Learner
 from dreamgym.train.weights import restore, state_of

@@ -13,7 +13,8 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from dreamgym.runlog import RunDir, write_atomic
+from dreamgym.files import write_atomic
+from dreamgym.runlog import RunDir
 
 PAGE = "report.html"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dreamgym.errors import RunDirError
-from dreamgym.runlog import write_atomic
+from dreamgym.files import write_atomic
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dreamgym import runlog
+from dreamgym import files
 from dreamgym.errors import DreamGymError, RunDirError
 from dreamgym.llm import tiny
 from dreamgym.train import checkpoint
@@ -37,7 +37,7 @@ def test_a_torn_state_is_named_with_what_to_do(tmp_path: Path, keep: int):
 
 def test_a_full_disk_is_named_and_the_state_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     checkpoint.save(tmp_path / "a.pt", {"step": 4})
-    monkeypatch.setattr(runlog.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(DreamGymError, match=r"No space left on the disk for '.*a\.pt'"):
         checkpoint.save(tmp_path / "a.pt", {"step": 5})
     assert checkpoint.load(tmp_path / "a.pt") == {"step": 4}

@@ -314,10 +314,16 @@ def test_a_slightly_broken_outcome_is_repaired_and_says_so():
         said("r", "room 2", "perhaps"),
         said("r", "", "1 stop"),
         said("r", " ", "1 stop"),
+        *(
+            said("r", "room 2", outcome)
+            for outcome in ("0 .1 stop", "0,1 stop", "0.5.1 stop", "1 1 stop", "100 stop", "007 stop", "--1 stop")
+        ),
+        [*WORDS.encode("r"), WORDS[STATE], *said("r", "room 2", "1 stop")],
+        [*said("r", "room 2", "1 stop")[:-1], WORDS[ACT], *WORDS.encode("x"), WORDS[END]],
         [*WORDS.encode("r"), WORDS[REWARD], *WORDS.encode("s"), WORDS[NEXT], *WORDS.encode("1 stop"), WORDS[END]],  # the wrong way round
     ],
 )
-def test_what_has_no_state_or_no_outcome_is_not_read_at_all(ids: list[int]):
+def test_what_has_no_state_or_no_outcome_or_a_marker_too_many_is_not_read_at_all(ids: list[int]):
     assert parse(WORDS, ids, Pieces()) is None
 
 

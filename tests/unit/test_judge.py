@@ -16,9 +16,10 @@ from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.evals._agreement import bootstrap, kappa, spearman
 from dreamgym.evals.judge import QUESTIONS, JudgeConfig, Judged, draw, exact_steps, judge, report
+from dreamgym.files import read_jsonl
 from dreamgym.llm.scripted import ScriptedChat
 from dreamgym.logs.scripted import collect
-from dreamgym.runlog import RunDir, read_jsonl
+from dreamgym.runlog import RunDir
 from dreamgym.types import Observation, Trajectory
 
 CORRIDOR = corridor.make(length=5)

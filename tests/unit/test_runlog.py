@@ -6,31 +6,26 @@ import errno
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym import runlog
+from dreamgym import episodes, files
+from dreamgym.episodes import read_trajectories, trajectory_from_json, trajectory_to_json, write_trajectories
 from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
+from dreamgym.files import append_jsonl, read_jsonl, write_atomic
 from dreamgym.progress import progress, track
-from dreamgym.runlog import (
-    RunDir,
-    append_jsonl,
-    read_jsonl,
-    read_trajectories,
-    trajectory_from_json,
-    trajectory_to_json,
-    write_atomic,
-    write_trajectories,
-)
+from dreamgym.runlog import RunDir
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 CONFIG = 'seed = 0\n\n[dream]\niterations = 3\nname = "a"\n'
@@ -146,7 +141,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "a" / "file.txt"
     write_atomic(path, "old ü")
     assert path.read_text("utf-8") == "old ü"
-    monkeypatch.setattr(runlog.os, "replace", _raises(KeyboardInterrupt()))
+    monkeypatch.setattr(files.os, "replace", _raises(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, b"new")
     assert path.read_text("utf-8") == "old ü" and os.listdir(path.parent) == ["file.txt"]
@@ -156,10 +151,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int):
     path = tmp_path / "file.jsonl"
     append_jsonl(path, {"step": 0})
-    monkeypatch.setattr(runlog.os, "fsync", _raises(OSError(code, "full")))
+    monkeypatch.setattr(files.os, "fsync", _raises(OSError(code, "full")))
     with pytest.raises(DreamGymError, match=r"No space left.*file\.jsonl"):
         write_atomic(path, "new")
-    monkeypatch.setattr(runlog.os, "pwrite", _writes_half_then_raises(OSError(code, "full")))
+    monkeypatch.setattr(files.os, "pwrite", _writes_half_then_raises(OSError(code, "full")))
     with pytest.raises(DreamGymError, match=r"No space left.*file\.jsonl"):
         append_jsonl(path, {"step": 1})
     assert path.read_text() == '{"step": 0}\n'
@@ -168,7 +163,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path: Path, monke
 def test_a_really_full_disk_is_told_too():
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    with pytest.raises(DreamGymError, match="/dev/full"), runlog._naming(Path("/dev/full")), open("/dev/full", "w") as file:
+    with pytest.raises(DreamGymError, match="/dev/full"), files.naming(Path("/dev/full")), open("/dev/full", "w") as file:
         file.write("x" * 100_000)
 
 
@@ -281,8 +276,36 @@ def test_a_line_that_is_json_and_no_episode_is_named(run: RunDir, line: str):
         run.read_episodes("logs")
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("turns", 0, "reward"), "1", "reward is '1', and not a finite number"),
+        (("turns", 0, "reward"), math.nan, "reward is nan"),
+        (("turns", 0, "state"), None, "state is None, and not str"),
+        (("turns", 0, "action"), 3, "action is 3, and not str"),
+        (("turns", 0, "terminated"), "no", "terminated is 'no', and not bool"),
+        (("task", "instruction"), None, "instruction is None"),
+        (("source",), "dreamt", "source is 'dreamt', and not one of real, dream, demo"),
+        (("success",), "no", "success is 'no', and not bool"),
+        (("turns",), [], "it succeeds without a turn"),
+    ],
+)
+def test_values_that_no_episode_has_are_named_and_never_read_as_something_else(
+    place: tuple[str | int, ...], value: object, says: str, tmp_path: Path
+):
+    record: Any = trajectory_to_json(an_episode())
+    assert record["success"]
+    inner = record
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    (tmp_path / "odd.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(UsageError, match=re.escape(says)):
+        read_trajectories(tmp_path / "odd.jsonl")
+
+
 text = st.text(max_size=12)
-keys = text.filter(lambda key: key != runlog.TUPLE)  # which hypothesis finds in the source and tries
+keys = text.filter(lambda key: key != episodes.TUPLE)  # which hypothesis finds in the source and tries
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
     lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(keys, inner, max_size=3),
@@ -297,12 +320,21 @@ completions = st.builds(Completion, integers, integers, st.lists(floats, max_siz
 verdicts = st.none() | st.builds(Verdict, st.booleans(), st.lists(text, max_size=2).map(tuple))
 observations = st.builds(Observation, text)
 transitions = st.builds(
-    Transition, observations, text, observations, floats, st.booleans(), text, integers, verdicts, st.dictionaries(keys, values, max_size=2)
+    Transition,
+    observations,
+    text,
+    observations,
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    text,
+    integers,
+    verdicts,
+    st.dictionaries(keys, values, max_size=2),
 )
 turns = st.lists(st.builds(Turn, transitions, st.none() | completions), max_size=3).map(tuple)
 trajectories = st.builds(
     Trajectory, text, tasks, st.sampled_from(["real", "dream", "demo"]), turns, st.booleans(), st.booleans(), st.none() | text, text
-)
+).map(lambda made: replace(made, success=made.success and bool(made.turns)))
 
 
 @given(trajectories)

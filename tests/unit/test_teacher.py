@@ -18,13 +18,14 @@ from _fault_server import FaultServer
 
 from dreamgym import cli, plugins
 from dreamgym.envs import corridor
+from dreamgym.episodes import read_trajectories, write_trajectories
 from dreamgym.errors import RunDirError, ServerError, UsageError
 from dreamgym.experience.asking import AskConfig, ask
 from dreamgym.experience.json_chat import read_object
 from dreamgym.experience.teacher import ChatTeacher, ScriptedTeacher
+from dreamgym.files import read_jsonl
 from dreamgym.llm.scripted import ScriptedChat
 from dreamgym.logs.scripted import collect
-from dreamgym.runlog import read_jsonl, read_trajectories, write_trajectories
 
 CORRIDOR = corridor.make(length=4)
 LOGS = collect(CORRIDOR, 8, seed=0)

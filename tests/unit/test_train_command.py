@@ -18,12 +18,14 @@ from _toy import LOOP, SHARED, SIZE, command, object_in, shrink, weights
 
 from dreamgym.config import assignments, dump, filled, read
 from dreamgym.envs import corridor
+from dreamgym.episodes import write_trajectories
 from dreamgym.errors import ConfigError, InvariantError, RunDirError, UsageError
+from dreamgym.files import read_jsonl
 from dreamgym.recipes import parts
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.fitting import gather, read_logs
-from dreamgym.runlog import RunDir, read_jsonl, write_trajectories
+from dreamgym.runlog import RunDir
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 REAL = f'mode = "real"\nstart = "scratch"\n{SHARED}\n[rl]\n{LOOP}'
@@ -123,6 +125,7 @@ def test_a_number_of_transitions_bounds_logs_from_files_as_it_bounds_scripted_on
     [
         ({"source": "dream"}, "holds a dream, 'x'"),
         ({"id": "y"}, "Two logged episodes are called 'y'"),
+        ({"id": "acme/as/x"}, "'/as/' marks our own copies"),
         ({"env": "webshop"}, "episode of 'webshop', and the run is of 'corridor'"),
     ],
 )
@@ -134,6 +137,17 @@ def test_dreams_other_environments_and_names_given_twice_are_no_logs(tmp_path: P
     write_trajectories(tmp_path / "logs.jsonl", [replace(logged, id="y"), replace(odd, **change)])
     with pytest.raises(UsageError, match=words):
         read_logs([tmp_path / "logs.jsonl"], FAMILY)
+
+
+def test_episodes_on_held_out_tasks_are_no_logs(tmp_path: Path, real: Path, caplog: pytest.LogCaptureFixture):
+    """A run's own evaluations have the format of logs, and whoever trains on them measures nothing afterwards."""
+    train, dev, test = (FAMILY.tasks(split, 2, seed=0) for split in ("train", "dev", "test"))
+    write_trajectories(tmp_path / "logs.jsonl", [FAMILY.behave(task, "expert", seed=0) for task in (*train, *dev, *test)])
+    config = read(TrainConfig, real, {"logs.files": [str(tmp_path / "logs.jsonl")]})
+    with parts.open_run(tmp_path / "run", config) as run:
+        assert [episode.task for episode in gather(run, config).logs] == train
+        assert run.data("logs")["held_out"] == len(dev) + len(test) > 0
+    assert f"{len(dev) + len(test)} of {len(dev) + len(test) + 2} logged episodes are on held-out tasks" in caplog.text
 
 
 # Configuration
