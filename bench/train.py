@@ -148,7 +148,7 @@ def ours(size: Size) -> dict[str, Any]:
     setting.script.force()
     model = setting.model(0)
     player = Player(setting, *(HFEngine(one, setting.tokenizer, dtype="auto") for one in (model, setting.model(1))))
-    learner = Learner(model, make("train.algos", name="grpo"), LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1))
+    learner = Learner(model, make("train.algos", "grpo"), LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1))
     player.split.watch(learner, "update", "learner")
     measured = []
     for _ in range(2):

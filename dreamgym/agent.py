@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from dreamgym.errors import UsageError
 from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary
+from dreamgym.llm.overflow import generate
 from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory
 
@@ -53,8 +54,8 @@ class Agent:
         for conversation, view in zip(conversations, views, strict=True):
             conversation.ids += [words[STATE], *words.encode(view.text), words[ACT]]
         sampling = Sampling(self.max_action_tokens, stop=(words[END],), temperature=temperature)
-        completions = self.llm.generate(
-            [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
+        completions = generate(
+            self.llm, [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
         )
         for conversation, completion in zip(conversations, completions, strict=True):
             conversation.ids += completion.ids

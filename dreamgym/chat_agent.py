@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from dreamgym.chat import ChatFormat
 from dreamgym.errors import ConfigError, UsageError
+from dreamgym.llm.overflow import generate
 from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Action, Completion, Observation, Request, Sampling, Task, Trajectory
 
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
-_NAMED = re.compile(r"action:", re.IGNORECASE)
+_NAMED = re.compile(r"(?<![\w-])action:", re.IGNORECASE)
 
 
 @dataclass
@@ -72,8 +73,8 @@ class ChatAgent:
         for talk, view in zip(conversations, views, strict=True):
             talk.ids = self._prompt(talk, view.text)
         sampling = Sampling(self.max_reply_tokens, stop=self.form.stop, temperature=temperature)
-        completions = self.llm.generate(
-            [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
+        completions = generate(
+            self.llm, [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
         )
         for talk, view, completion in zip(conversations, views, completions, strict=True):
             talk.turns.append((view.text, completion.ids))

@@ -38,15 +38,15 @@ class CurriculumConfig(Config):
     synthetic_share: float = Field(default=0.1, ge=0.0, le=1.0)
     """lambda: the largest share of synthetic tasks in an iteration. The paper gives no value; in the shop 0.25 cost three points
     (docs/log.md)."""
-    proposals: int = 16
+    proposals: int = Field(default=16, ge=0)
     """Variations asked for per iteration."""
-    seed_tasks: int = 8
+    seed_tasks: int = Field(default=8, ge=1)
     """The most valuable recent tasks, from which variations are made."""
     revisit: float = Field(default=0.5, ge=0.0, le=1.0)
     """The largest share of the real tasks of an iteration that are drawn again, among those now thought worth more than a fresh one."""
     fade: float = Field(default=0.9, ge=0.0, le=1.0)
     """What is left of a measurement after one iteration; the rest is the worth of a fresh task. 1 trusts the policy not to have moved."""
-    pool_limit: int = 512
+    pool_limit: int = Field(default=512, ge=1)
     """Synthetic tasks kept; the least valuable go first."""
     band: tuple[float, float] = (0.0, 1.0)
     """An invented task is retired once its mean return lies at or beyond either end: too hard or solved. (-inf, inf) retires none."""
@@ -105,10 +105,11 @@ class TaskCurriculum:
         promise = [self.worth(e) - self.usual for e in known]  # by the surplus: many faded tasks do not outweigh the few mixed just now
         again = _draw(rng, known, int((n - len(invented)) * self.config.revisit), promise)
         used = {entry.task.id for entry in again}
-        rest = sorted((e for e in real if e.task.id not in used), key=lambda e: e.tried)
-        fewest = [e for e in rest if e.tried == rest[0].tried] if rest else []
+        rest = [e for e in real if e.task.id not in used]
         missing = n - len(invented) - len(again)
-        fresh = _draw(rng, fewest if len(fewest) >= missing else rest, missing, None)
+        fewest = min((e.tried for e in rest), default=0)
+        fresh = _draw(rng, [e for e in rest if e.tried == fewest], missing, None)
+        fresh += _draw(rng, [e for e in rest if e.tried > fewest], missing - len(fresh), None)
         return [entry.task for entry in (*fresh, *again, *invented)]
 
     @property

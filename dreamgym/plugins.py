@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -45,7 +46,7 @@ def load(kind: str, name: str) -> ModuleType:
     return module
 
 
-def make(kind: str, name: str, **config: Any) -> Any:
+def make(kind: str, name: str, /, **config: Any) -> Any:
     """Build the plug-in: `make("envs", "corridor", length=6)`. PluginError where it wants what was not given, or the other way round."""
     plugin = load(kind, name).make
     try:
@@ -56,3 +57,9 @@ def make(kind: str, name: str, **config: Any) -> Any:
             f"The {kind} plug-in '{name}' cannot be made from {given}: {error}. See make() of '{plugin.__module__}'."
         ) from error
     return plugin(**config)
+
+
+def named(kind: str, settings: Mapping[str, Any]) -> Any:
+    """Build the plug-in that settings name, from the rest of them: `named("train.algos", {"name": "ppo", "gamma": 0.95})`."""
+    rest = dict(settings)
+    return make(kind, rest.pop("name"), **rest)

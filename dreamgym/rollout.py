@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dreamgym.protocols import BatchEnv, Policy
 from dreamgym.types import Completion, Observation, StepResult, Task, Trajectory, Transition, Turn
 
+TOO_LONG = "the conversation no longer fits into the policy's context"
+
 
 def rollout(
     agent: Policy,
@@ -21,6 +23,7 @@ def rollout(
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
     Finished episodes leave the batch. A step whose `info` holds an "error" ends its episode as a failed rollout: kept, never trained on.
+    So does a conversation that no longer fits into the policy's context.
     """
     conversations = agent.begin(tasks, name=name)
     observations = env.start(tasks, seed=seed)
@@ -34,8 +37,13 @@ def rollout(
             temperature=temperature,
             seeds=[(seed, i, step) for i in active],
         )
-        results = env.step(active, [completion.text for completion in completions])
-        for i, completion, result in zip(active, completions, results, strict=True):
+        for i, completion in zip(active, completions, strict=True):
+            if completion.finish == "overflow":
+                last[i] = StepResult(observations[i], 0.0, False, False, {"error": TOO_LONG})
+        going = [i for i, completion in zip(active, completions, strict=True) if completion.finish != "overflow"]
+        completions = [completion for completion in completions if completion.finish != "overflow"]
+        results = env.step(going, [completion.text for completion in completions])
+        for i, completion, result in zip(going, completions, results, strict=True):
             turns[i].append(_turn(observations[i], completion, result))
             observations[i], last[i] = result.observation, result
         active = [i for i in active if not _over(last[i])]

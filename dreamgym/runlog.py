@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from dreamgym.episodes import episode_from_json, lines_of
 from dreamgym.errors import ConfigError, InvariantError, RunDirError
-from dreamgym.files import append_jsonl, naming, plain, read_json, read_jsonl, write_atomic
+from dreamgym.files import append_jsonl, dumps, naming, plain, read_json, read_jsonl, write_atomic
 from dreamgym.types import Trajectory
 
 FORMAT = 1
@@ -104,6 +104,13 @@ class RunDir:
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
         """The records of a JSON Lines file of the run; none when it does not exist."""
         return read_jsonl(self.path / name)
+
+    def keep_lines(self, name: str, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the other records of a JSON Lines file, such as those that an interrupted process wrote behind its last checkpoint."""
+        records = self.read_jsonl(name)
+        kept = [record for record in records if wanted(record)]
+        if len(kept) < len(records):
+            self.write_atomic(name, "".join(dumps(record, allow_nan=False) + "\n" for record in kept))
 
     def episodes(self, name: str, trajectories: Iterable[Trajectory], *, completions: bool = True) -> Path:
         """Write `episodes/<name>.jsonl`, replacing it. Without `completions`, sampled tokens are left out: smaller, not trainable."""

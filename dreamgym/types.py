@@ -126,7 +126,7 @@ class Completion:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str  # of `ids`, without the stop that ended them
-    finish: Literal["stop", "length"]  # "stop": a stop was sampled and is the last of `ids`
+    finish: Literal["stop", "length", "overflow"]  # "stop": sampled, the last of `ids`; "overflow": the prompt had no room, nothing was
     version: int = 0
 
 

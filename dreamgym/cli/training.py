@@ -99,7 +99,10 @@ def init(
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
     head = "# Settings of `dreamgym train`, all at their defaults: remove the # of a block's name and of what should differ.\n\n"
     lines = dump(TrainConfig()).splitlines()
-    write_atomic(file, head + "\n".join(f"# {line}" if line else "" for line in lines) + "\n")
+    try:
+        write_atomic(file, head + "\n".join(f"# {line}" if line else "" for line in lines) + "\n")
+    except OSError as error:
+        raise UsageError(f"Cannot write '{file}': {error.strerror}. Give another name.") from error
     print(f"written: {file}")
 
 

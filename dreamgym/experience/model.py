@@ -124,7 +124,7 @@ class ExperienceModel:
         if self._starts is None:
             self._starts = defaultdict(list)
             for memory in self.replay.memories():
-                if memory.step == 0 and memory.source != "dream":
+                if memory.step == 0 and memory.source == "demo":  # what else is real may have come after an interruption
                     self._starts[memory.instruction].append(memory.state)
         known = {name: self._starts[name] for name in instructions if name in self._starts}
         return {name: random.Random(f"start/{self.seed}/{seed}/{name}").choice(states) for name, states in known.items()}

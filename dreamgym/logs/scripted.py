@@ -16,6 +16,8 @@ def collect(family: Family, n: int, *, seed: int, mix: Mapping[str, float] | Non
     if unknown := [name for name in mix if name not in family.behaviours]:
         known = ", ".join(family.behaviours)
         raise UsageError(f"'{family.name}' has no behaviour '{unknown[0]}'.{nearest(unknown[0], family.behaviours)} Known: {known}.")
+    if min(mix.values()) < 0 or not any(mix.values()):
+        raise UsageError(f"The shares of behaviours are {dict(mix)}: none may be below 0, and not all may be 0.")
     rng = random.Random(f"logs/{seed}")
     tasks = family.tasks(split, n, seed=seed)
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)

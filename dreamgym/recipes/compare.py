@@ -140,18 +140,22 @@ def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
     if not paths:
         raise UsageError("Nothing to compare. Give run directories, or --config FILE to train the arms of one.")
     if len(paths) == 1 and (paths[0] / "compare.json").is_file():
-        return costed(json.loads((paths[0] / "compare.json").read_text(encoding="utf-8")), latency_s)
+        return costed(_finished(paths[0] / "compare.json"), latency_s)
     groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for path in (one for given in paths for one in (sorted(given.glob("seed-*")) or [given])):
-        directory = RunDir.view(path)
-        summary = directory.summary()
-        if summary is None:
-            raise RunDirError(f"'{path}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
-        groups.setdefault(_without_seed(directory.config_toml), []).append((path.name, summary))
+    for given in paths:
+        name = given.name if sum(other.name == given.name for other in paths) == 1 else str(given)
+        for path in sorted(given.glob("seed-*")) or [given]:
+            directory = RunDir.view(path)
+            groups.setdefault(_without_seed(directory.config_toml), []).append((name, _summary(directory)))
     table: dict[str, tuple[str, Entry | None]] = {}
     ablated: dict[str, tuple[str, Entry | None]] = {}
     for members in groups.values():
         name, summaries = members[0][0], [summary for _, summary in members]
+        seeds = [seed for summary in summaries for seed in summary["seeds"]]
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+            raise UsageError(f"Seed {twice[0]} of '{name}' is given twice, by runs of the same settings. Give every run once.")
+        if any(key.startswith(f"{name}/") for key in table):
+            name = f"{name}, {len(table)}"
         key, of = (f"{name}/", f" ({name})") if len(groups) > 1 else ("", "")
         for row in QUICKSTART:
             if any(summary.get(row) for summary in summaries):
@@ -261,6 +265,27 @@ def _rate(value: float, low: float, high: float) -> str:
 def _label(arm: str) -> str:
     name, dash, mode = arm.rpartition("-")
     return LABELS[arm] if not dash else f"{ALGORITHMS.get(name, name.upper())}, {LABELS[mode].lower().replace('s2r', 'S2R')}"
+
+
+def _summary(directory: RunDir) -> dict[str, Any]:
+    """A finished run's summary; RunDirError, which says what to do, for one that has none."""
+    summary = directory.summary()
+    if summary is not None:
+        return summary
+    if directory.path.name.startswith("seed-") and (directory.path.parent / "compare.json").is_file():
+        raise RunDirError(f"'{directory.path.parent}' is a comparison, and not a run. Give its folder alone to see its tables.")
+    raise RunDirError(f"'{directory.path}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
+
+
+def _finished(file: Path) -> dict[str, Any]:
+    """The tables of a finished comparison; RunDirError for a file that holds none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunDirError(f"'{file}' is not JSON: {error}. Give the command that made it again.") from error
+    if not isinstance(found, dict) or not {"table1", "table2", "seeds", "commit"} <= found.keys():
+        raise RunDirError(f"'{file}' is no comparison. Give the command that made it again, or the run directories themselves.")
+    return found
 
 
 def _without_seed(toml: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -41,19 +41,19 @@ class LogsBlock(Config):
 
     files: tuple[Path, ...] = ()
     """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted behaviours are played."""
-    trajectories: int = 5000
+    trajectories: int = Field(default=5000, ge=1)
     """Scripted episodes; files are read whole."""
     transitions: int | None = Field(default=None, ge=1)
     """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
-    mix: dict[str, float] = Field(default_factory=dict)
+    mix: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Shares of the scripted behaviours; empty: those of the environment family."""
     invalid_actions: float = Field(default=0.0, ge=0, le=1)
     """Share of logged steps before which the experience model also sees an action that the state does not admit."""
     near_goals: float = Field(default=0.0, ge=0, le=1)
     """Share of finished episodes copied under an instruction that differs in one word, so that the outcome flips."""
-    other_goals: float = 0.3
+    other_goals: float = Field(default=0.3, ge=0, le=1)
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
-    task_pairs: int = 1000
+    task_pairs: int = Field(default=1000, ge=0)
     """Training rows for task variation."""
 
 
@@ -96,7 +96,7 @@ class AlgorithmBlock(Config):
         named = {"name": cls.model_fields["name"].default, **values}
         if not isinstance(named["name"], str):
             raise ConfigError(f"An algorithm's name is text such as 'grpo', not {named['name']!r}.")
-        return {"name": named["name"], **plugins.make("train.algos", **named).config.model_dump()}
+        return {"name": named["name"], **plugins.named("train.algos", named).config.model_dump()}
 
 
 class RefreshBlock(Config):
@@ -112,7 +112,7 @@ class RLBlock(Config):
     """One call of the loop."""
 
     algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
-    iterations: int = 60
+    iterations: int = Field(default=60, ge=0)
     tasks_per_iter: int = Field(default=32, ge=1)
     group_size: int = Field(default=8, ge=1)
     """Rollouts of each task; algorithms that compare them need two or more."""
@@ -124,14 +124,14 @@ class RLBlock(Config):
     clusters: int = Field(default=0, ge=0)
     """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
     section 4.2). 0 values every task by its own rollouts."""
-    train_tasks: int = 2000
-    max_real_steps: int | None = None
-    """Stop before an iteration as long as the longest so far would use more real steps than this."""
-    max_seconds: float | None = None
+    train_tasks: int = Field(default=2000, ge=1)
+    max_real_steps: int | None = Field(default=None, ge=1)
+    """Stop before an iteration as long as the longest so far would use more real steps than this; the first one may be as long as it is."""
+    max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     learner: LearnerConfig = LearnerConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
-    probe_every: int = 10
+    probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
     probe_tasks: int = Field(default=48, ge=1)
     max_gap: float = 0.15
@@ -148,11 +148,18 @@ class RLBlock(Config):
             return self
         return self.model_copy(update={"curriculum": self.curriculum.model_copy(update={"synthetic_share": 0.0, **uniform})})
 
+    @field_validator("learner")
+    @classmethod
+    def _seeded_by_the_run(cls, learner: LearnerConfig) -> LearnerConfig:
+        if learner.seed:
+            raise ValueError("its seed is the run's: set seed at the top")
+        return learner
+
     @field_validator("group_size")
     @classmethod
     def _comparable(cls, size: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
-        if size < 2 and algorithm and plugins.make("train.algos", **algorithm.model_dump()).grouped:
+        if size < 2 and algorithm and plugins.named("train.algos", algorithm.model_dump()).grouped:
             raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
         return size
 
@@ -160,7 +167,7 @@ class RLBlock(Config):
     @classmethod
     def _refillable(cls, refills: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm")
-        if refills and algorithm and not plugins.make("train.algos", **algorithm.model_dump()).grouped:
+        if refills and algorithm and not plugins.named("train.algos", algorithm.model_dump()).grouped:
             raise ValueError(f"must be 0, because {algorithm.name} learns from groups without variance too")
         return refills
 
@@ -175,17 +182,17 @@ class RLBlock(Config):
 class EvalBlock(Config):
     """The final evaluation in the real environment, on held-out tasks."""
 
-    tasks: int = 1000
-    dev_tasks: int = 300
-    seed: int = 1
-    paired: int = 1024
+    tasks: int = Field(default=1000, ge=1)
+    dev_tasks: int = Field(default=300, ge=1)
+    seed: int = Field(default=1, ge=0)
+    paired: int = Field(default=1024, ge=0)
     """Dreamed episodes replayed in the real environment to measure the dream under the trained policy."""
 
 
 class SharedConfig(Config):
     """What every recipe needs: environment, logs, experience model, warm start, and how policies are judged."""
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     env: EnvBlock = EnvBlock()
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
@@ -330,9 +337,12 @@ class CompareConfig(BaselineConfig):
                 raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
-        for arm in (*self.arms, *([self.ablated] if self.ablations else [])):
-            if arm not in OFFLINE:
-                self.block(arm)
+        arms = [arm for arm in (*self.arms, *([self.ablated] if self.ablations else [])) if arm not in OFFLINE]
+        for arm in arms:
+            self.block(arm)
+        for name, settings in self.algorithms.items():
+            if settings != CompareConfig.model_fields["algorithms"].get_default(call_default_factory=True).get(name):
+                AlgorithmBlock.model_validate({"name": name, **settings})
         return self
 
     def block(self, arm: str) -> RLBlock:

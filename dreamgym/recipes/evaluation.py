@@ -86,13 +86,13 @@ def fidelity_json(measured: Fidelity) -> dict[str, Any]:
 def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int, seed: int) -> dict[str, Any]:
     """Greedy and sampled success of one of a run's policies on a split of its environment's tasks, and the real steps that took.
 
-    By default the policy that came last; UsageError for one that the run does not have.
+    By default the policy that came last and is no ablation; UsageError for one that the run does not have.
     """
     parts = build.open_parts(path)
     known = policies(path)
     if not known:
         raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
-    name = policy or known[-1]
+    name = policy or next((name for name in reversed(known) if "-no-" not in name), known[-1])
     if name not in known:
         raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
     chosen = parts.family.tasks(split, tasks, seed=build.TEST_SEED)

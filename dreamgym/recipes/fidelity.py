@@ -18,7 +18,7 @@ from dreamgym.progress import progress
 from dreamgym.protocols import Family, Stocked
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import UNGUARDED
-from dreamgym.recipes.parts import Parts, open_parts
+from dreamgym.recipes.parts import Parts, latest_experience, open_parts
 from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
@@ -32,9 +32,10 @@ def held_out(path: Path, n: int) -> dict[str, Any]:
     """`measure_parts` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run."""
     if not RunDir.view(path).done("experience"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
-    kept = _file(path, n)
-    if not kept.exists():
-        write_atomic(kept, json.dumps(measure_parts(open_parts(path), n), allow_nan=False) + "\n")
+    kept, name = _file(path, n), latest_experience(RunDir.view(path))
+    if not kept.exists() or read_jsonl(kept)[0].get("experience", "experience") != name:  # refreshed since
+        found = {"experience": name, **measure_parts(open_parts(path), n)}
+        write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")
     return read_jsonl(kept)[0]
 
 

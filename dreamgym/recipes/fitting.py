@@ -181,7 +181,7 @@ def preferences(parts: Parts) -> list[Trajectory]:
     wins = [t for t in parts.logs if t.success]
     rng = random.Random(f"preferences/{seed}")
     copies = []
-    for win in wins:
+    for win in wins if ended else ():
         other = rng.choice(ended)
         if other.task.id != win.task.id:
             copies += with_other_goals([other], domain, [win.task], 1.0, seed)

@@ -85,9 +85,9 @@ class Parts:
         """Keep a policy's model under that name."""
         self.policies.save(model, self.checkpoint(name))
 
-    def agent(self, model: Any) -> Agent | ChatAgent:
-        """The policy that samples from `model`, which may be in training."""
-        return self.policies.agent(model)
+    def agent(self, model: Any, *, exact: bool = False) -> Agent | ChatAgent:
+        """The policy that samples from `model`, which may be in training; `exact`: at the model's own precision."""
+        return self.policies.agent(model, exact=exact)
 
     def real(self) -> EnvPool:
         """A fresh set of real environments, with its own count of steps."""
@@ -114,7 +114,7 @@ class Parts:
         domain = self.family.domain
         about = block.about or (domain.about if isinstance(domain, Described) else "")
         openings = {t.task.instruction: t.turns[0].transition.state.text for t in self.logs if t.turns}
-        chat = plugins.make("llm", **{"name": "openai", **({} if "name" in block.llm else {"flavour": "chat"}), **block.llm})
+        chat = plugins.named("llm", {"name": "openai", **({} if "name" in block.llm else {"flavour": "chat"}), **block.llm})
         settings = PromptedConfig.model_validate(block.model_dump(include=set(PromptedConfig.model_fields)))
         return PromptedExperienceModel(chat, replay, guard, settings, about=about, openings=openings, seed=self.config.seed)
 
@@ -133,7 +133,13 @@ def open_parts(path: Path) -> Parts:
     if not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
-    return Parts(config, path, make_family(config), run.read_episodes("logs"), tokenizer, vocabulary(tokenizer))
+    return Parts(config, path, make_family(config), run.read_episodes("logs"), tokenizer, vocabulary(tokenizer), latest_experience(run))
+
+
+def latest_experience(run: RunDir) -> str:
+    """The checkpoint of the run's experience model, after the last refresh while a policy practised in it."""
+    dreamt = [run.data(name).get("dreams_with") for name in ("mixed", "dream") if run.done(name)]
+    return next((name for name in dreamt if name), "experience")
 
 
 def quiet() -> None:
@@ -229,7 +235,7 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:
     """Ids and weights of every successful logged episode, as the policy reads it."""
-    rows = [parts.policies.demonstration(trajectory) for trajectory in parts.logs if trajectory.success]
+    rows = [parts.policies.demonstration(trajectory) for trajectory in parts.logs if trajectory.success and trajectory.error is None]
     return [ids for ids, _ in rows], [weights for _, weights in rows]
 
 

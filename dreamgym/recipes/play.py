@@ -20,6 +20,9 @@ def play_dream(path: Path, instruction: str | None) -> None:
     _show(env.reset(task))
     while action := _ask():
         result = env.step(action)
+        if "error" in result.info:
+            print(f"the dream is over: {result.info['error']}")
+            return
         print(f"  reasoning: {result.info['reasoning']}")
         _show(result.observation)
         if result.terminated or result.truncated:

@@ -49,8 +49,9 @@ class Policies(Protocol):
     def load(self, path: Path) -> Any: ...
     def save(self, model: Any, path: Path) -> None: ...
 
-    def agent(self, model: Any) -> Agent | ChatAgent:
-        """A policy that samples from `model`, which may be in training."""
+    def agent(self, model: Any, *, exact: bool) -> Agent | ChatAgent:
+        """A policy that samples from `model`, which may be in training. `exact`: at the model's own precision, as a learner without bf16
+        computes; else in bfloat16 where that is faster."""
         ...
 
     def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
@@ -73,8 +74,8 @@ class SmallPolicies:
     def save(self, model: Any, path: Path) -> None:
         tiny.save(model, self.tokenizer, path)
 
-    def agent(self, model: Any) -> Agent:
-        return Agent(HFEngine(model, self.tokenizer, **{"dtype": "auto", **self.block.engine}), self.words, self.domain)
+    def agent(self, model: Any, *, exact: bool) -> Agent:
+        return Agent(_engine(model, self.tokenizer, self.block, exact), self.words, self.domain)
 
     def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
         return demonstration(episode, self.words, self.domain)
@@ -105,10 +106,9 @@ class ChatPolicies:
     def save(self, model: Any, path: Path) -> None:
         backbones.save(model, self.tokenizer, path)
 
-    def agent(self, model: Any) -> ChatAgent:
-        engine = HFEngine(model, self.tokenizer, **{"dtype": "auto", **self.block.engine})
+    def agent(self, model: Any, *, exact: bool) -> ChatAgent:
         return ChatAgent(
-            engine,
+            _engine(model, self.tokenizer, self.block, exact),
             self.form,
             self.domain,
             instructions=self.instructions,
@@ -124,3 +124,7 @@ class ChatPolicies:
         if self.tokenizer is None:
             self.tokenizer, self.form = tokenizer, ChatFormat.of(tokenizer, **self.block.template)
         return model
+
+
+def _engine(model: Any, tokenizer: Any, block: PolicyBlock, exact: bool) -> HFEngine:
+    return HFEngine(model, tokenizer, **{"dtype": None if exact else "auto", **block.engine})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from dreamgym.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.evals.gap import GapMeter
 from dreamgym.experience.env import DreamBatch
 from dreamgym.loop import train
-from dreamgym.plugins import make
+from dreamgym.plugins import make, named
 from dreamgym.progress import progress
 from dreamgym.protocols import BatchEnv, Curriculum
 from dreamgym.recipes import parts as build
@@ -60,8 +61,8 @@ class Practice:
         self.real = parts.real()
         self.meter = GapMeter(parts.family, parts.real())
         self.model = parts.policy(start)
-        self.agent = parts.agent(self.model)
-        algorithm = make("train.algos", **block.algorithm.model_dump())
+        self.agent = parts.agent(self.model, exact=not block.learner.bf16)
+        algorithm = named("train.algos", block.algorithm.model_dump())
         settings = block.learner.model_copy(update={"seed": self.seed})
         self.learner = Learner(
             self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
@@ -119,7 +120,8 @@ class Practice:
         family, block, judged = self.parts.family, self.block, self.parts.config.eval
         config = block.curriculum if self.dream else block.curriculum.model_copy(update={"synthetic_share": 0.0})
         held_out = family.tasks("dev", judged.dev_tasks, seed=build.DEV_SEED) + family.tasks("test", judged.tasks, seed=build.TEST_SEED)
-        pages = {m.next_state: m for m in self.replay.memories(env=family.name) if m.source != "dream"}
+        # of the logs alone: what else is real in the buffer depends on when the loop was interrupted
+        pages = {m.next_state: m for m in self.replay.memories(env=family.name) if m.source == "demo"}
         return TaskCurriculum(
             family.tasks("train", block.train_tasks, seed=build.TRAIN_SEED),
             config,
@@ -179,8 +181,9 @@ class Practice:
             return set(range(len(tasks))) if self.world == "real" else set()
         size = self.block.group_size
         known = [k for k in range(0, len(tasks), size) if tasks[k].source == "real"]
-        n = round(self.block.real_share * len(tasks) / size)
-        return {k + j for k in known[:: max(1, len(known) // max(1, n))][:n] for j in range(size)}
+        n = max(1, round(self.block.real_share * len(tasks) / size))
+        every = max(1, len(known) // n)
+        return {first + j for first in known[::every][:n] for j in range(size)}
 
     def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int) -> list[Trajectory]:
         """`part` keeps the random streams of an iteration's rollouts apart."""
@@ -290,8 +293,14 @@ class Practice:
         checkpoint.save(self._path, state)
 
     def _resume(self) -> None:
+        """Go on from the checkpoint; what was written behind it is dropped, so that every iteration is told once."""
+        self._restore()
+        self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != self.name or line["iteration"] < self.iteration)
+
+    def _restore(self) -> None:
         if not self._path.exists():
             self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
+            shutil.rmtree(self.parts.checkpoint(f"{self.name}-good"), ignore_errors=True)  # of an attempt that was given up
             self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
         state = checkpoint.load(self._path)

@@ -108,7 +108,7 @@ def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     return rows | {
         "audit": [summary["audit"] for summary in summaries],
         "seeds": [seed for summary in summaries for seed in summary["seeds"]],
-        "commit": last["commit"],
+        "commit": ", ".join(dict.fromkeys(summary["commit"] for summary in summaries)),
         "budget": last["budget"],
         "peak_rss_mb": max(summary["peak_rss_mb"] for summary in summaries),
     }

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from dreamgym.config import Config
@@ -20,13 +21,15 @@ log = logging.getLogger(__name__)
 class FitConfig(Config):
     """How rows are fitted, whatever the loss."""
 
-    epochs: float = 3.0
-    lr: float = 2e-3
-    min_lr: float = 1e-5
-    warmup: float = 0.03
+    epochs: float = Field(default=3.0, gt=0)
+    """How often the rows' tokens are gone through, were batches full. Padded ones hold less: of unequal or very long rows less is seen."""
+    lr: float = Field(default=2e-3, gt=0)
+    min_lr: float = Field(default=1e-5, ge=0)
+    """Where the schedule ends; never above `lr`."""
+    warmup: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps over which the learning rate rises."""
-    weight_decay: float = 0.01
-    grad_clip: float = 1.0
+    weight_decay: float = Field(default=0.01, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
     bf16: bool = True
     seed: int = 0
 
@@ -73,11 +76,12 @@ def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Ad
 
 
 def set_lr(optimiser: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
-    """Linear warm-up, then a cosine to `min_lr`."""
+    """Linear warm-up, then a cosine to `min_lr`, or to `lr` where that is less."""
     if done < config.warmup:
         lr = config.lr * (done + 1e-3) / config.warmup
     else:
         phase = (done - config.warmup) / (1 - config.warmup)
-        lr = config.min_lr + (config.lr - config.min_lr) * 0.5 * (1 + math.cos(math.pi * phase))
+        least = min(config.min_lr, config.lr)
+        lr = least + (config.lr - least) * 0.5 * (1 + math.cos(math.pi * phase))
     for group in optimiser.param_groups:
         group["lr"] = lr

@@ -30,17 +30,17 @@ from dreamgym.types import Trajectory
 class LearnerConfig(Config):
     """How gradients become steps."""
 
-    lr: float = 5e-4
+    lr: float = Field(default=5e-4, gt=0.0)
     schedule: Literal["constant", "linear"] = "linear"
     """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
-    weight_decay: float = 0.0
-    grad_clip: float = 0.5
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    grad_clip: float = Field(default=0.5, gt=0.0)
     minibatches: int = Field(default=4, ge=1)
     """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
     min_trajectories: int = Field(default=24, ge=1)
     """Adam's step does not shrink with its evidence: late in training few groups are mixed, and a step on five episodes is mostly noise."""
-    epochs: int = 1
-    micro_tokens: int = 16_384
+    epochs: int = Field(default=1, ge=1)
+    micro_tokens: int = Field(default=16_384, ge=1)
     temperature: float = Field(default=1.0, gt=0.0)
     """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
     bf16: bool = True

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 
 from dreamgym.errors import ConfigError, InvariantError, UsageError
@@ -27,10 +28,10 @@ from dreamgym.train.forward import device_of, token_logprobs
 class SFTConfig(FitConfig):
     """How to fit rows of weighted tokens."""
 
-    batch_tokens: int = 16_384
-    """Positions per optimiser step."""
-    seconds: float | None = None
-    """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains all epochs."""
+    batch_tokens: int = Field(default=16_384, ge=1)
+    """Positions per optimiser step, padding included."""
+    seconds: float | None = Field(default=None, gt=0)
+    """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains as `epochs` says."""
 
 
 def train(
@@ -106,7 +107,9 @@ def _step(
         raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the rows.")
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+    norm = parallel.number(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
+    if not math.isfinite(norm):
+        raise InvariantError(f"The supervised gradient is {norm}. Lower the learning rate ({config.lr}) or look at the rows.")
     optimiser.step()
     losses = {"loss": loss.item()}
     if segments is not None:

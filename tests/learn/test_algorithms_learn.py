@@ -78,7 +78,7 @@ def test_an_algorithm_raises_sampled_success_in_the_real_corridor(beginner: tupl
     env = EnvPool(FAMILY.env, FAMILY.domain)
     iterations = 20 if algorithm.get("critic", {}).get("kind") == "separate" else 30  # a second model costs time, and learns faster
     before = sampled(agent)
-    made = plugins.make("train.algos", **algorithm)
+    made = plugins.named("train.algos", algorithm)
     train(
         curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), domain=FAMILY.domain),
         collect=lambda tasks, i: rollout(agent, env, tasks, seed=i, max_steps=FAMILY.max_steps, name=str(i)),

@@ -89,16 +89,14 @@ def practise(run: RunDir, parts: Parts, *, world: World, kill_in: int | None = N
         block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})
     session = Practice(run, parts, "policy", start="warm", block=block, world=world)
     if kill_in is not None:
-        whole = session.learner.update
-        remember = session.replay.add
+        save = session._save
 
-        def add(trajectories: Any) -> int:
-            count = remember(trajectories)
-            if session.learner.updates == kill_in + 1:
+        def die() -> None:
+            if session.iteration == kill_in + 1:
                 raise Killed
-            return count
+            save()
 
-        session.learner.update, session.replay.add = whole, add  # type: ignore[method-assign]
+        session._save = die  # type: ignore[method-assign]
         with pytest.raises(Killed):
             session.run_loop()
     else:
