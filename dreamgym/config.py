@@ -118,13 +118,20 @@ def dump(config: Config) -> str:
     return text
 
 
-def _lines(block: dict[str, Any], path: list[str]) -> list[str]:
-    plain = {k: v for k, v in block.items() if not isinstance(v, dict) and v is not None}
+def template(config: Config) -> str:
+    """Every setting as a comment to be changed, those too that are not set by default."""
+    lines = "\n".join(_lines(config.model_dump(mode="json"), [], unset=True)).strip().splitlines()
+    return "\n".join(f"# {line}" if line else "" for line in lines) + "\n"
+
+
+def _lines(block: dict[str, Any], path: list[str], unset: bool = False) -> list[str]:
+    """Blocks and values as lines of TOML. What is not set is left out, or told in a comment when `unset`."""
+    plain = {k: v for k, v in block.items() if not isinstance(v, dict) and (v is not None or unset)}
     lines = [f"\n[{'.'.join(map(_key, path))}]"] if path and (plain or not block) else []
-    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    lines += [f"# {_key(key)} = ... is not set" if value is None else f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     for key, value in block.items():
         if isinstance(value, dict):
-            lines += _lines(value, [*path, key])
+            lines += _lines(value, [*path, key], unset)
     return lines
 
 

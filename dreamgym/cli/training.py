@@ -90,7 +90,7 @@ def init(
     file: Annotated[Path, typer.Argument(help="The file to write, such as train.toml. An existing one is left alone.")],
 ) -> None:
     """Write every setting of `dreamgym train` with its default, commented out, to change what should differ."""
-    from dreamgym.config import dump
+    from dreamgym.config import template
     from dreamgym.errors import UsageError
     from dreamgym.files import write_atomic
     from dreamgym.recipes.config import TrainConfig
@@ -98,9 +98,8 @@ def init(
     if file.exists():
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
     head = "# Settings of `dreamgym train`, all at their defaults: remove the # of a block's name and of what should differ.\n\n"
-    lines = dump(TrainConfig()).splitlines()
     try:
-        write_atomic(file, head + "\n".join(f"# {line}" if line else "" for line in lines) + "\n")
+        write_atomic(file, head + template(TrainConfig()))
     except OSError as error:
         raise UsageError(f"Cannot write '{file}': {error.strerror}. Give another name.") from error
     print(f"written: {file}")

@@ -86,6 +86,14 @@ def test_an_iteration_holds_distinct_tasks_and_every_fresh_task_comes_before_a_t
     assert len(set(seen)) == 60 == len(seen)
 
 
+def test_the_last_fresh_tasks_come_before_tired_ones_though_they_do_not_fill_an_iteration():
+    curriculum = pool(revisit=0.0, tasks=TASKS[:33])
+    for _ in range(4):
+        curriculum.observe([group(t, 1, 0) for t in curriculum.sample(10)])
+        curriculum.expand()
+    assert all(entry.tried for entry in curriculum.pool.values()), "33 tasks in four iterations of ten"
+
+
 def test_valuable_tasks_come_back_more_often_than_worthless_ones():
     curriculum = pool(revisit=0.5)
     curriculum.observe([group(t, 1, 0) for t in TASKS[:10]] + [group(t, 0, 0) for t in TASKS[10:20]])

@@ -12,7 +12,8 @@ import torch
 
 from dreamgym.config import build, dump
 from dreamgym.llm import tiny
-from dreamgym.recipes import fitting, practice
+from dreamgym.llm.hf import HFEngine
+from dreamgym.recipes import fitting, policies, practice
 from dreamgym.recipes import parts as make
 from dreamgym.recipes.config import RunConfig, World
 from dreamgym.recipes.parts import Parts
@@ -333,3 +334,16 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
     lines = run.read_jsonl("metrics.jsonl")
     assert [line["failed_in_a_row"] for line in lines] == [1, 2, 3, 4] and not had_gradient(run, "policy")
     assert practice._note(lines[-1]) == "success 0.00, nothing earned for 4 iterations" and practice._note(lines[0]) == "success 0.00"
+
+
+@pytest.mark.parametrize(("bf16", "dtype"), [(True, "auto"), (False, None)])
+def test_a_learner_without_bfloat16_practises_with_a_sampler_without_it(
+    bf16: bool, dtype: str | None, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log-probs of a sampler at another precision are not those that the loss compares with."""
+    asked = []
+    monkeypatch.setattr(policies, "HFEngine", lambda *args, **how: asked.append(how["dtype"]) or HFEngine(*args, **how))
+    run, parts = prepared("run")
+    block = parts.config.s2r.model_copy(update={"learner": parts.config.s2r.learner.model_copy(update={"bf16": bf16})})
+    Practice(run, parts, "policy", start="warm", block=block, world="real").replay.close()
+    assert asked == [dtype]

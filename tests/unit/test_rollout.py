@@ -149,6 +149,17 @@ def test_an_error_ends_its_episode_only_and_is_recorded():
     assert (good.policy_version, good.model_version, good.source) == (9, 4, "dream")
 
 
+def test_a_conversation_that_outgrows_the_context_fails_and_the_others_go_on():
+    class Short(ScriptedLLM):
+        max_context = 190  # of bytes: enough for two turns
+
+    llm = Short(walker)
+    short, long = rollout(agent(llm), EnvPool(FAMILY.env, FAMILY.domain), [task(3, 4), task(1, 4)], seed=5, max_steps=10)
+    assert short.success and short.error is None
+    assert "no longer fits" in str(long.error) and not long.success and 0 < len(long.turns) < 4
+    assert all(len(prompt) + 24 <= 190 for prompt in llm.prompts), "nobody was asked what could not be answered"
+
+
 def test_a_horizon_of_the_environment_ends_an_episode_as_truncated():
     (episode,) = rollout(Noting(), Script({(0, 1): StepResult(Observation("x"), 0.0, False, True)}), [task(1, 2)], seed=5, max_steps=4)
     assert (len(episode.turns), episode.truncated, episode.success) == (2, True, False)

@@ -151,6 +151,15 @@ def test_nothing_to_train_on_is_the_users_error():
         train(tiny(), [], [], CONFIG)
 
 
+def test_a_gradient_that_is_not_a_number_stops_the_training_before_it_is_stepped_on():
+    model = tiny()
+    model.model.norm.weight.register_hook(lambda grad: grad * math.inf)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(InvariantError, match="supervised gradient"):
+        train(model, IDS, WEIGHTS, CONFIG)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_loss_that_is_not_a_number_stops_the_training():
     model = tiny()
     with torch.no_grad():

@@ -193,6 +193,7 @@ def test_init_writes_every_setting_of_train_as_a_comment(
     file = tmp_path / "train.toml"
     assert command(monkeypatch, capsys, "init", file)[0] == 0
     assert read(TrainConfig, file) == TrainConfig()
+    assert "# # max_real_steps = ... is not set" in file.read_text(), "what has no default is named too"
     file.write_text("\n".join(line.removeprefix("# ") for line in file.read_text().splitlines()[1:]))
     assert read(TrainConfig, file) == TrainConfig()
     assert command(monkeypatch, capsys, "init", file)[0] == 2, "an existing file is left alone"
