@@ -12,10 +12,9 @@ from typing import Any
 from dreamgym.evals.success import Rate
 from dreamgym.runlog import RunDir
 
+NOTES = ("process", "sft-curve")  # what a run keeps beside its phases
 LOOPS = ("dream", "s2r", "real_only", "mixed")
 """The phases that call the loop, in the order of a run."""
-
-PHASES = ("logs", "tokenizer", "experience", "warm", "sft", *LOOPS, *(f"eval-{name}" for name in ("warm", "sft", *LOOPS)), "audit")
 
 POLICIES = {  # row of the results: (its name in the phases, its label, what it is)
     "warm_start": ("warm", "Warm start", "imitates the successful logs, briefly"),
@@ -100,7 +99,7 @@ class Run:
 def read(run: RunDir) -> Run:
     """Read a run, finished or not."""
     summary = run.summary() or {}
-    phases = {name: run.data(name) for name in PHASES if run.done(name)}
+    phases = {name: run.data(name) for name in run.finished() if name not in NOTES}
     toml = ""
     with suppress(FileNotFoundError):
         toml = run.config_toml

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dreamgym.evals.success import Rate
-from dreamgym.report.data import LOOPS, PHASES, POLICIES, Audit, Fidelity, Run, block, number
+from dreamgym.report.data import LOOPS, POLICIES, Audit, Fidelity, Run, block, number
 
 WITHIN = 0.10  # a gap up to this is small enough to read dream success as real success
 FEW = 30  # episodes below which no sentence about the gap is worth writing
@@ -93,7 +93,7 @@ def status(run: Run) -> str:
     """Empty for a finished run; otherwise how far it is."""
     if run.finished:
         return ""
-    done = ", ".join(name for name in PHASES if name in run.phases) or "nothing yet"
+    done = ", ".join(run.phases) or "nothing yet"
     open_phases = [(phase, lines[-1]) for phase, lines in run.lines.items() if phase not in run.phases]
     now = "; ".join(f"{phase} is at iteration {line['iteration']}" for phase, line in open_phases)
     return f"Finished phases: {done}." + (f" In progress: {now}." if now else "")
