@@ -95,6 +95,15 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
+def load_tokenizer(config: BackboneConfig) -> Any:
+    """The tokenizer alone, without markers: quick, and it fails as `load` does when the model is not here."""
+    _directory.settle(config.model)
+    adapter = _adapter_of(config)
+    tokenizer = _tokenizer(config.model, None if adapter else config.revision, config)
+    _choose_pad(tokenizer)
+    return tokenizer
+
+
 def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
     """Write a checkpoint directory that `load` reads: all weights, or the adapters alone. It appears whole or not at all."""
 

@@ -51,7 +51,9 @@ def gather(run: RunDir, config: SharedConfig) -> Parts:
         tiny.save(tiny.build(tokenizer, config.model.size, seed=config.seed), tokenizer, path)
         run.mark("tokenizer", {"vocabulary": len(tokenizer)})
     tokenizer = tiny.load(path)[1]
-    return Parts(config, run.path, family, logs, tokenizer, build.vocabulary(tokenizer))
+    parts = Parts(config, run.path, family, logs, tokenizer, build.vocabulary(tokenizer))
+    _ = parts.policies  # a backbone that is not here is told now, and not when the experience model has been fitted
+    return parts
 
 
 def without_held_out(logs: Sequence[Trajectory], family: Family, config: SharedConfig) -> tuple[list[Trajectory], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dreamgym.agent import Agent, demonstration
 from dreamgym.chat import ChatFormat
@@ -37,6 +37,15 @@ class PolicyBlock(Config):
     """Past turns that a backbone's prompt shows at most; without it, all."""
     engine: dict[str, Any] = Field(default_factory=dict)
     """Further settings of the sampling engine, such as `cache_bytes = 20_000_000_000`."""
+
+    @field_validator("backbone")
+    @classmethod
+    def _in_its_own_words(cls, backbone: BackboneConfig | None) -> BackboneConfig | None:
+        if backbone and backbone.markers:
+            raise ValueError(
+                "markers are for the layout of small models, and a policy's backbone speaks its own template: leave them out"
+            )
+        return backbone
 
 
 class Policies(Protocol):
@@ -85,7 +94,7 @@ class ChatPolicies:
     """A pretrained backbone in its own chat template. Of a model with adapters, checkpoints hold the adapters alone."""
 
     def __init__(self, block: PolicyBlock, domain: Domain) -> None:
-        """ConfigError when nobody says how actions are written."""
+        """ConfigError when nobody says how actions are written; UsageError for a model that is not here, or that knows no chat."""
         assert block.backbone is not None
         self.block, self.backbone, self.domain = block, block.backbone, domain
         self.instructions = block.instructions or (f"{domain.about}\n{domain.manual}" if isinstance(domain, Described) else "")
@@ -94,14 +103,14 @@ class ChatPolicies:
                 f"The environment '{domain.name}' does not say how actions are written. Set policy.instructions, for example "
                 "'Write one line such as Action: search[red mug].'"
             )
-        self.tokenizer: Any = None  # comes with the first model
-        self.form: ChatFormat
+        self.tokenizer = backbones.load_tokenizer(self.backbone)
+        self.form = ChatFormat.of(self.tokenizer, **block.template)
 
     def first(self, checkpoint: Path) -> Any:
-        return self._load(self.backbone)
+        return backbones.load(self.backbone)[0]
 
     def load(self, path: Path) -> Any:
-        return self._load(self.backbone.model_copy(update={"model": str(path), "revision": None, "lora": None, "markers": False}))
+        return backbones.load(self.backbone.model_copy(update={"model": str(path), "revision": None, "lora": None}))[0]
 
     def save(self, model: Any, path: Path) -> None:
         backbones.save(model, self.tokenizer, path)
@@ -118,12 +127,6 @@ class ChatPolicies:
 
     def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
         return chat_demonstration(episode, self.form, self.domain, instructions=self.instructions)
-
-    def _load(self, config: BackboneConfig) -> Any:
-        model, tokenizer = backbones.load(config)
-        if self.tokenizer is None:
-            self.tokenizer, self.form = tokenizer, ChatFormat.of(tokenizer, **self.block.template)
-        return model
 
 
 def _engine(model: Any, tokenizer: Any, block: PolicyBlock, exact: bool) -> HFEngine:

@@ -124,6 +124,14 @@ def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], word
         read(TrainConfig, settings(tmp_path / "run.toml", blank, "dream"), changes)
 
 
+def test_a_backbone_that_is_not_here_is_told_before_anything_is_fitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = settings(tmp_path / "run.toml", tmp_path / "nowhere", "dream")
+    code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", "--config", file)
+    assert code == 2 and "No model at" in err and "experience model" not in err
+
+
 def make() -> ScriptedChat:
     """The plug-in that dreams here: an instruct model that knows the corridor by heart."""
     table = {}
