@@ -25,6 +25,16 @@ POLICIES = {  # row of the results: (its name in the phases, its label, what it 
     "mixed": ("mixed", "Mixed", "RL in both at once, from the warm start"),
 }
 
+WITHOUT = {  # what an ablation does instead
+    "curriculum": "real tasks drawn alike, none invented",
+    "task_generation": "no invented tasks",
+    "replay": "no retrieved memories",
+    "shuffled": "memories drawn at random",
+    "reasoning": "states without a reasoning trace",
+    "history": "no earlier steps are shown",
+    "guard": "whatever the model claims counts",
+}
+
 COSTS = {
     "real_transitions_offline": "real steps: logs",
     "real_transitions_online": "real steps: training",
@@ -110,7 +120,10 @@ def read(run: RunDir) -> Run:
         summary=summary,
         phases=phases,
         lines=_by_phase(run.read_jsonl("metrics.jsonl")),
-        rows=[row for key in POLICIES if (row := _row(key, summary.get(key), phases))],
+        rows=[
+            *(row for key, names in POLICIES.items() if (row := _row(key, *names, summary.get(key), phases))),
+            *_ablations(summary.get("ablations") or {}, phases),
+        ],
         audits=_audits(summary.get("audit") or phases.get("audit"), summary.get("seeds")),
     )
 
@@ -165,9 +178,18 @@ def _by_phase(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[st
     return {phase: [record for _, record in lines] for phase, lines in found.items()}
 
 
-def _row(key: str, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
+def _ablations(entries: Mapping[str, Any], phases: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The dream without one part of the method each, as far as they were evaluated."""
+    judged = [name.removeprefix("eval-dream-no-") for name in phases if name.startswith("eval-dream-no-")]
+    rows = [
+        _row(f"no_{part}", f"dream-no-{part}", f"Dream, without {part.replace('_', ' ')}", WITHOUT.get(part, ""), entries.get(part), phases)
+        for part in dict.fromkeys([*entries, *judged])
+    ]
+    return [row for row in rows if row]
+
+
+def _row(key: str, phase: str, label: str, meaning: str, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
     """A row from the summary, or, while there is none, from what its evaluation left."""
-    phase, label, meaning = POLICIES[key]
     if not isinstance(entry, Mapping):
         judged = phases.get(f"eval-{phase}")
         if judged is None:

@@ -257,7 +257,7 @@ def test_the_results_tell_rate_interval_and_cost_and_leave_out_absent_rows(page:
 
 
 def test_the_headline_does_not_claim_more_than_the_intervals():
-    run = data.Run("r", {}, "", SUMMARY, {}, {}, [data._row(k, SUMMARY[k], {}) for k in ("warm_start", "dream")], [])  # type: ignore[misc]
+    run = data.Run("r", {}, "", SUMMARY, {}, {}, [data._row(k, *data.POLICIES[k], SUMMARY[k], {}) for k in ("warm_start", "dream")], [])  # type: ignore[misc]
     assert "+8.7 points, and the intervals do not overlap" in sentences.headline(run)
     for value in (0.19, 0.21, 0.14):  # the last two lie outside the warm start's interval, and theirs overlap it
         close = SUMMARY | {"dream": row(value, 0.1, 0, 0, 1, 1.0)}
@@ -313,6 +313,18 @@ def test_every_kind_of_loop_has_its_curves(name: str, tmp_path: Path):
             run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "seconds": float(i), **line})
     found = words(report.write(tmp_path / "run").read_text("utf-8"))
     assert f"{data.POLICIES[name][1]}: success in training" in found
+
+
+def test_an_ablation_is_a_row_whether_the_run_is_finished_or_not(tmp_path: Path):
+    path = full_run(tmp_path / "run")
+    with RunDir.open(path, CONFIG) as run:
+        run.mark("eval-dream-no-curriculum", {"greedy": rate(0.25), "sampled": rate(0.2)})
+    (unfinished,) = [one for one in data.read(RunDir.view(path)).rows if one.key == "no_curriculum"]
+    assert unfinished.label == "Dream, without curriculum" and unfinished.greedy and unfinished.greedy.value == 0.25
+    with RunDir.open(path, CONFIG) as run:
+        run.write_summary(SUMMARY | {"ablations": {"replay": row(0.3, 0.2, 0, 0, 900, 40.0)}})
+    text = words(report.write(path).read_text("utf-8"))
+    assert "Dream, without replay" in text and "no retrieved memories" in text and "Dream, without curriculum" in text
 
 
 def test_every_metric_that_a_run_writes_is_explained(page: str, tmp_path: Path):
