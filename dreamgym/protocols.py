@@ -197,6 +197,14 @@ class LeavesOpen(Protocol):
 
 
 @runtime_checkable
+class PaysFractions(Protocol):
+    """A Family whose environment may pay for a part of a success, which no text check knows."""
+
+    pays_fractions: str
+    """The option under which it does, such as `outcome = false`; "" when it pays for whole successes only."""
+
+
+@runtime_checkable
 class Glimpsed(Protocol):
     """A Domain whose states each show a part of the world. What was never seen can only be drawn; what was seen stays as it was."""
 

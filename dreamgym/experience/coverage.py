@@ -2,7 +2,7 @@
 
 A policy in training will try all of them. Every copy is labelled by the Domain's text check or its action rules, which see what an agent
 sees; its id begins with the id of the trajectory it was made from, so that a row never retrieves its own original. Where the text leaves
-an outcome open no copy is made.
+an outcome open no copy is made. Labels are 0 and 1: where an environment pays fractions, nobody knows what a copy would have earned.
 """
 
 from __future__ import annotations
