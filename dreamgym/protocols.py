@@ -188,6 +188,23 @@ class Stocked(Protocol):
 
 
 @runtime_checkable
+class LeavesOpen(Protocol):
+    """A Domain whose texts may show neither a success nor a failure, such as a range of prices around the bound. `check` refuses those."""
+
+    def leaves_open(self, instruction: str, history: Sequence[Transition], claim: Transition) -> bool:
+        """Whether a claimed success is refused although nothing shows that it is none."""
+        ...
+
+
+@runtime_checkable
+class PaysFractions(Protocol):
+    """A Family whose environment may pay for a part of a success, which no text check knows."""
+
+    pays_fractions: str
+    """The option under which it does, such as `outcome = false`; "" when it pays for whole successes only."""
+
+
+@runtime_checkable
 class Glimpsed(Protocol):
     """A Domain whose states each show a part of the world. What was never seen can only be drawn; what was seen stays as it was."""
 

@@ -1,7 +1,8 @@
 """What logs seldom hold and an experience model must know: wrong goals, goals missed by a hair, and actions that do not exist.
 
 A policy in training will try all of them. Every copy is labelled by the Domain's text check or its action rules, which see what an agent
-sees; its id begins with the id of the trajectory it was made from, so that a row never retrieves its own original.
+sees; its id begins with the id of the trajectory it was made from, so that a row never retrieves its own original. Where the text leaves
+an outcome open no copy is made. Labels are 0 and 1: where an environment pays fractions, nobody knows what a copy would have earned.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dreamgym.protocols import Domain
+from dreamgym.protocols import Domain, LeavesOpen
 from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
 RELABELLED = "/as/"  # in the id of a copy, between the trajectory it was made from and what was made of it
@@ -32,7 +33,7 @@ def with_other_goals(
         if rng.random() >= share or not last.terminated:
             continue
         task = rng.choice(tasks)
-        if _met(task.instruction, trajectory, domain):
+        if _met(task.instruction, trajectory, domain) is not False:
             continue
         copies.append(_relabelled(trajectory, task, domain, success=False))
     return copies
@@ -52,7 +53,7 @@ def with_near_goals(trajectories: Sequence[Trajectory], domain: Domain, share: f
             continue
         near = _near(trajectory.task.instruction, after)
         for instruction in rng.sample(near, min(TRIES, len(near))):
-            if domain.well_formed(instruction) and _met(instruction, trajectory, domain) != trajectory.success:
+            if domain.well_formed(instruction) and _met(instruction, trajectory, domain) == (not trajectory.success):
                 task = Task(f"near/{len(copies)}", instruction, trajectory.task.env, source="synthetic", parents=(trajectory.task.id,))
                 copies.append(_relabelled(trajectory, task, domain, success=not trajectory.success))
                 break
@@ -79,9 +80,12 @@ def with_invalid_actions(trajectories: Sequence[Trajectory], domain: Domain, sha
     return copies
 
 
-def _met(instruction: str, trajectory: Trajectory, domain: Domain) -> bool:
-    """Whether the text shows that the episode ends as `instruction` asks."""
-    return domain.check(instruction, trajectory.transitions[:-1], replace(trajectory.transitions[-1], reward=1.0)).passed
+def _met(instruction: str, trajectory: Trajectory, domain: Domain) -> bool | None:
+    """Whether the text shows that the episode ends as `instruction` asks, or None where it shows neither that nor the contrary."""
+    past, claim = trajectory.transitions[:-1], replace(trajectory.transitions[-1], reward=1.0)
+    if domain.check(instruction, past, claim).passed:
+        return True
+    return None if isinstance(domain, LeavesOpen) and domain.leaves_open(instruction, past, claim) else False
 
 
 def _relabelled(trajectory: Trajectory, task: Task, domain: Domain, *, success: bool) -> Trajectory:

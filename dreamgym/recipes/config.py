@@ -216,6 +216,22 @@ class SharedConfig(Config):
         """Whether a policy begins as the weights of the experience model (decision 3)."""
         return not self.pretrained
 
+    @property
+    def dreams(self) -> bool:
+        """Whether an experience model is needed at all."""
+        return True
+
+    @property
+    def checked_settings(self) -> dict[str, str]:
+        """Settings that take a text check of whole successes for what the environment would pay, with the values that switch them off."""
+        if not self.dreams:
+            return {}
+        shares = {"logs.other_goals": self.logs.other_goals, "logs.near_goals": self.logs.near_goals}
+        refreshed = {name: block for name, block in self if isinstance(block, RLBlock) and block.on_gap == "refresh"}
+        shares |= {f"{name}.refresh.other_goals": block.refresh.other_goals for name, block in refreshed.items()}
+        grounded = {"guard.grounding": "false"} if self.guard.grounding else {}
+        return grounded | {name: "0" for name, share in shares.items() if share}
+
     @model_validator(mode="after")
     def _somebody_to_start_as(self) -> Self:
         if not self.pretrained and not self.policy.warm_start:
@@ -294,6 +310,11 @@ class TrainConfig(SharedConfig):
     def starts_as_experience(self) -> bool:
         """Whether the policy begins as the weights of the experience model."""
         return self.start == "experience" and not self.pretrained
+
+    @property
+    def dreams(self) -> bool:
+        """Whether an experience model is needed: to practise in, or to start as."""
+        return self.mode != "real" or self.starts_as_experience
 
     @model_validator(mode="after")
     def _refreshable(self) -> Self:

@@ -34,8 +34,8 @@ Watch = Callable[[int, float, dict[str, float]], bool]
 
 
 def gather(run: RunDir, config: SharedConfig) -> Parts:
-    """Offline trajectories, and the tokenizer of their texts."""
-    family = build.make_family(config)
+    """Offline trajectories, and the tokenizer of their texts. ConfigError for settings that cannot be right in this environment."""
+    family = build.begin(config)
     if not run.done("logs"):
         logs = build.offline(family, config) if not config.logs.files else build.sized(read_logs(config.logs.files, family), config)
         logs, kept_out = without_held_out(logs, family, config)

@@ -15,7 +15,7 @@ from dreamgym.agent import Agent
 from dreamgym.chat_agent import ChatAgent
 from dreamgym.config import Config, dump, filled, resolve
 from dreamgym.envs._pool import EnvPool
-from dreamgym.errors import RunDirError
+from dreamgym.errors import ConfigError, RunDirError
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
 from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
 from dreamgym.experience.env import DreamBatch
@@ -25,7 +25,7 @@ from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
 from dreamgym.logs.scripted import collect
-from dreamgym.protocols import Described, Domain, Family
+from dreamgym.protocols import Described, Domain, Family, PaysFractions
 from dreamgym.protocols import ReplayBuffer as Memories
 from dreamgym.recipes.config import Ablation, DreamerBlock, SharedConfig
 from dreamgym.recipes.policies import ChatPolicies, Policies, SmallPolicies
@@ -159,6 +159,19 @@ def sign(run: RunDir) -> None:
 def make_family(config: SharedConfig) -> Family:
     """The environment family of a run."""
     return plugins.make("envs", config.env.name, **config.env.options)
+
+
+def begin(config: SharedConfig) -> Family:
+    """The environment family of a run that begins; ConfigError for settings that cannot be right in it."""
+    family = make_family(config)
+    option = family.pays_fractions if isinstance(family, PaysFractions) else ""
+    if option and (checked := config.checked_settings):
+        raise ConfigError(
+            f"env {family.name}: it pays fractions of a success ({option}), and the text check behind {', '.join(checked)} knows whole "
+            f"successes only, so it would zero them. Set {', '.join(f'{name} = {off}' for name, off in checked.items())}, "
+            "or change that option of the environment."
+        )
+    return family
 
 
 def offline(family: Family, config: SharedConfig) -> list[Trajectory]:

@@ -35,7 +35,7 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
         parts.sign(directory)
         say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted behaviours in the real environment"))
         shared = fitting.gather(directory, config)
-        if config.mode != "real" or config.starts_as_experience:
+        if config.dreams:
             say("experience model: " + ("an instruct model, asked" if config.dreamer else "whole logged trajectories (Eq. 5)"))
             fitting.train_experience(directory, shared)
         say("warm start: " + ("the policy imitates the successful logs" if config.policy.warm_start else "none, the backbone as it came"))

@@ -49,7 +49,7 @@ def train(config: SharedConfig, envs: Sequence[EnvBlock], path: Path) -> dict[st
     named = config.model_copy(update={"experience": config.experience.model_copy(update={"named": True})})
     configs = [named.model_copy(update={"env": env}) for env in envs]
     with RunDir.open(path, "\n".join(f"[environments.{i}]\n{_within(one, i)}" for i, one in enumerate(configs))) as run:
-        families = [build.make_family(one) for one in configs]
+        families = [build.begin(one) for one in configs]
         for env, family, one in zip(envs, families, configs, strict=True):
             if not run.done(f"logs-{env.name}"):
                 fresh = build.offline(family, one)

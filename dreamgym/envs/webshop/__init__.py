@@ -49,7 +49,8 @@ class WebShopConfig(Config):
     """Who finds nouns for the title score: spacy, rule, or auto (spaCy if a model is there). By default rule for generated catalogues."""
     mode: Mode = "text_rich"
     outcome: bool = True
-    """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1]."""
+    """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1], which no text check can
+    confirm: runs with an experience model then want `guard.grounding` off and no copies under other goals."""
     max_steps: int = Field(8, ge=1)
 
 
@@ -72,6 +73,7 @@ class WebShopFamily:
     def __init__(self, config: WebShopConfig) -> None:
         self.config = config
         self.max_steps = config.max_steps
+        self.pays_fractions = "" if config.outcome else "outcome = false"
         _check(config)
         original = config.items is not None or config.built is not None
         self.domain = ShopDomain(wide=original)

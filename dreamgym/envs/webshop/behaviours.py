@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from dreamgym.envs.webshop import wording
-from dreamgym.envs.webshop.domain import RESULT, Item, Requirements, elements, read_item, requirements
+from dreamgym.envs.webshop.domain import Item, Requirements, Row, elements, ends, read_item, requirements, rows
 from dreamgym.types import Action
 
 Shopper = Callable[[str, str, random.Random, "Memo"], Action]
@@ -113,14 +113,14 @@ def _by_content(instruction: str, state: str, rng: random.Random, memo: Memo, sl
 
 
 def _best_result(wanted: Requirements, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:
-    rows = [row for row in RESULT.findall(state) if row[0] not in memo.rejected]
-    fitting = [row for row in rows if wanted.bound is None or float(row[1]) <= wanted.bound] or rows
+    new = [row for row in rows(state) if row.asin not in memo.rejected]
+    fitting = [row for row in new if _affordable(wanted, row)] or new
     if not fitting:
         memo.pages += 1
         return "click[next >]" if memo.pages < 3 else "click[back to search]"
     memo.clicked = set()
-    best = max(fitting, key=lambda row: len(set(row[2].split()) & set(wanted.words)))
-    memo.current = rng.choice(fitting)[0] if rng.random() < slip / 2 else best[0]
+    best = max(fitting, key=lambda row: len(set(row.title.split()) & set(wanted.words)))
+    memo.current = (rng.choice(fitting) if rng.random() < slip / 2 else best).asin
     return f"click[{memo.current}]"
 
 
@@ -134,21 +134,32 @@ def _query(wanted: Requirements, rng: random.Random, memo: Memo, slip: float) ->
 
 
 def _from_results(wanted: Requirements, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:
-    rows = RESULT.findall(state)
-    if rows and rng.random() < slip / 2:
-        memo.current = rng.choice(rows)[0]
+    """Open the first result that fits, by a slip any; else turn the page, ask again, and at last take what there is."""
+    found = rows(state)
+    if found and rng.random() < slip / 2:
+        memo.current = rng.choice(found).asin
         return f"click[{memo.current}]"
-    for asin, price, title in rows:
-        fits = all(word in title.split() for word in wanted.words) and (
-            wanted.bound is None or float(price) <= wanted.bound or rng.random() < slip
-        )
-        if fits and asin not in memo.rejected:
-            memo.current = asin
-            return f"click[{asin}]"
+    for row in found:
+        if _fits(wanted, row, rng, slip) and row.asin not in memo.rejected:
+            memo.current = row.asin
+            return f"click[{row.asin}]"
     memo.pages += 1
-    if rows and memo.pages < 3:
+    if found and memo.pages < 3:
         return "click[next >]"
-    return _query(wanted, rng, memo, slip) if memo.searches < 3 else f"click[{rng.choice(rows)[0]}]" if rows else "click[back to search]"
+    if memo.searches < 3:
+        return _query(wanted, rng, memo, slip)
+    return f"click[{rng.choice(found).asin}]" if found else "click[back to search]"
+
+
+def _fits(wanted: Requirements, row: Row, rng: random.Random, slip: float) -> bool:
+    """Whether a result is what was asked for, as far as its line tells; a slip overlooks the price."""
+    words = row.title.split()
+    return all(word in words for word in wanted.words) and (_affordable(wanted, row) or rng.random() < slip)
+
+
+def _affordable(wanted: Requirements, row: Row) -> bool:
+    """Whether the price may be within the bound: shoppers hope for the lower end of a range."""
+    return wanted.bound is None or ends(row.price)[0] <= wanted.bound
 
 
 def _from_item(wanted: Requirements, item: Item, rng: random.Random, memo: Memo, slip: float) -> Action:

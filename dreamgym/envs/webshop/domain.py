@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.actions import parse
-from dreamgym.envs.webshop.wording import Requirements
+from dreamgym.envs.webshop.wording import Evidence, Prices, Requirements
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
@@ -22,11 +22,17 @@ DONE = "purchase done"
 HOME = "shop home\n[search]"
 BUTTON = re.compile(r"^\s*\[(clicked )?button\] (.*) \[(?:clicked )?button_\]$")
 ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
-RESULT = re.compile(r"^\[(b\w+)\] \$([\d.]+)(?: to \S+)? (.+)$", re.MULTILINE)  # ASIN, price, title
-ITEM = re.compile(r"item \$([\d.]+)(?: to \S+)? (.+)")
+PRICE = r"\$[\d.]+(?: to \$[\d.]+)?"
+RESULT = re.compile(rf"^\[(\w+)\] ({PRICE}) (.+)$", re.MULTILINE)
+ITEM = re.compile(rf"item ({PRICE}) (.+)")
+RESULTS_PAGE = re.compile(r"page (-?\d+) \(total results: \d+\)")
 OPTION_LINE = re.compile(r"^([^\[\]\n]+): (\[.+\])$", re.MULTILINE)
 UNTITLED = re.compile(r"(button_\]\n)(?:\s*\n)?(?=\$[\d.]+(?: to \$[\d.]+)?\n|price: )")
 CHOSEN_LINE = re.compile(r"^chosen (\[.+\])$", re.MULTILINE)
+PAGE_BUTTONS = ("description", "features", "reviews", "buy now", "< prev", "back to search")
+UNNAMED = "unnamed"
+"""Stands for the name of an option that has none."""
+YES_OR_NO = {True: "yes", False: "no", None: "maybe"}
 FILLER = frozenset(
     [
         "i",
@@ -55,14 +61,27 @@ INSTRUCTION = re.compile(
 )
 
 
+class Row(NamedTuple):
+    """A line of results."""
+
+    asin: str
+    price: str  # as shown: "$12", or "$12 to $20"
+    title: str
+
+
 @dataclass(frozen=True)
 class Item:
     """What an item page shows."""
 
     title: str
-    price: float
+    prices: Prices
     offered: dict[str, tuple[str, ...]]
     chosen: dict[str, str]
+
+    @property
+    def price(self) -> str:
+        """The price, or its range, as the teacher writes it."""
+        return " to ".join(f"${end:g}" for end in dict.fromkeys(self.prices))
 
 
 @lru_cache(maxsize=65536)
@@ -93,9 +112,20 @@ def read_item(state: str) -> Item | None:
     marked = ELEMENT.findall(line[1]) if (line := CHOSEN_LINE.search(state)) else []
     chosen = {name: value for value in marked for name, values in offered.items() if value in values}
     try:
-        return Item(head[2], float(head[1]), offered, chosen)
+        return Item(head[2], ends(head[1]), offered, chosen)
     except ValueError:
         return None
+
+
+def rows(state: str) -> list[Row]:
+    """The results that a state lists; none on another page."""
+    return [Row(*found) for found in RESULT.findall(state)]
+
+
+def ends(price: str) -> Prices:
+    """`"$12 to $20"` -> (12.0, 20.0), and `"$12"` -> (12.0, 12.0). ValueError for what is no number, such as `"$1.2.3"`."""
+    shown = sorted(float(end) for end in price.replace("$", "").split(" to "))
+    return shown[0], shown[-1]
 
 
 class ShopDomain:
@@ -152,7 +182,7 @@ class ShopDomain:
             return "search"
         if argument == "buy now":
             return "purchase"
-        if argument in {asin for asin, _, _ in RESULT.findall(observation.text)}:
+        if argument in {row.asin for row in rows(observation.text)}:
             return "open item"
         item = read_item(observation.text)
         return "option" if item and any(argument in values for values in item.offered.values()) else "other"
@@ -166,8 +196,8 @@ class ShopDomain:
         if name == "search":
             return f"search {argument}, so results."
         if argument == "buy now":
-            return _explain_purchase(self.read(task.instruction), state, transition.terminated and transition.reward >= 1.0)
-        shown = {asin: f"${price} {title}" for asin, price, title in RESULT.findall(state)}
+            return self._explain_purchase(task.instruction, history, transition)
+        shown = {row.asin: f"{row.price} {row.title}" for row in rows(state)}
         if argument in shown:
             return f"open [{argument}] {shown[argument]}, so its page."
         if argument == "back to search":
@@ -177,26 +207,53 @@ class ShopDomain:
         return f"choose [{argument}], so it is chosen."
 
     def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
-        """Whether a claimed success stands on what the state shows. It never turns a failure into a success."""
+        """Whether a claimed success stands on what the state shows. It never turns a failure into a success.
+
+        Of a price range the upper end must be within the bound: what the shop charges is drawn from the range and shown nowhere.
+        """
+        reasons = self._against(instruction, history, claim)
+        return Verdict(not reasons, tuple(reasons))
+
+    def leaves_open(self, instruction: str, history: Sequence[Transition], claim: Transition) -> bool:
+        """Whether nothing stands against a success but a price range that reaches over the bound."""
+        wanted, item = self.read(instruction), read_item(claim.state.text)
+        if wanted is None or item is None or wording.within(item.prices, wanted.bound) is not None:
+            return False
+        return self._against(instruction, history, claim) == wording.too_dear(item.prices, wanted.bound)
+
+    def _against(self, instruction: str, history: Sequence[Transition], claim: Transition) -> list[str]:
+        """What stands against a claimed success."""
         if parse(claim.action) != ("click", "buy now"):
-            return Verdict(False, ("success without a purchase",))
+            return ["success without a purchase"]
         if not claim.terminated:
-            return Verdict(False, ("a purchase without an end",))
+            return ["a purchase without an end"]
         wanted, item = self.read(instruction), read_item(claim.state.text)
         if wanted is None:
-            return Verdict(False, ("the instruction cannot be read",))
+            return ["the instruction cannot be read"]
         if item is None:
-            return Verdict(False, ("no item page to buy from",))
-        visit = _since_opening(history)
-        clicked = {parse(t.action)[1] for t in visit}
-        seen = " ".join(t.next_state.text for t in visit if t.next_state.text.startswith("details "))
+            return ["no item page to buy from"]
+        evidence = _evidence(item, history)
+        return wording.missing(wanted, evidence) if self.wide else _missing(wanted, item, evidence)
+
+    def _explain_purchase(self, instruction: str, history: Sequence[Transition], purchase: Transition) -> str:
+        """What was bought, whether it is what was asked for, one fact after the other, and how it ended.
+
+        Facts about a sentence in anybody's words rest on what `check` looks at; those about a generated one on the item page alone.
+        """
+        end = "success" if purchase.terminated and purchase.reward >= 1.0 else "failure"
+        wanted, item = self.read(instruction), read_item(purchase.state.text)
+        if wanted is None or item is None:
+            return f"buy, {end}."
         if self.wide:
-            values = [value for values in item.offered.values() for value in values]
-            reasons = wording.missing(
-                wanted, shown=f"{item.title} {seen}", price=item.price, offered=values, chosen=_chosen(item, visit), clicked=clicked
-            )
-            return Verdict(not reasons, tuple(reasons))
-        return _missing(wanted, item, clicked, seen)
+            evidence = _evidence(item, history)
+            met, chosen = wording.met(wanted, evidence), [value for _, value in evidence.chosen]
+        else:
+            met, chosen = _met(wanted, item), list(item.chosen.values())
+        facts = [f"{asked} {YES_OR_NO[answer]}" for asked, answer in met]
+        if wanted.bound is not None:
+            facts.append(f"{item.price} under {wanted.bound:g} {YES_OR_NO[wording.within(item.prices, wanted.bound)]}")
+        bought = f"{item.price} {item.title} {''.join(f'[{value}]' for value in chosen)}".strip()
+        return f"buy {bought}. {', '.join(facts)}, {end}."
 
     def brief(self, memory: Memory) -> str:
         """A memory as the experience model reads it: the action and what the page then held, without the constant buttons."""
@@ -225,7 +282,7 @@ def elements(state: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _view(state: str) -> View:
-    names = {str(i): row[0] for i, row in enumerate(RESULT.findall(state), start=1)}
+    names = {str(i): row.asin for i, row in enumerate(rows(state), start=1)}
     text = state
     for short, name in names.items():
         text = text.replace(f"[{name}]", f"[{short}]", 1)
@@ -242,6 +299,19 @@ def _since_opening(history: Sequence[Transition]) -> list[Transition]:
     return visit
 
 
+def _evidence(item: Item, history: Sequence[Transition]) -> Evidence:
+    """What the item's pages show, and what was clicked on them since the item was opened."""
+    visit = _since_opening(history)
+    read = [t.next_state.text for t in visit if t.next_state.text.startswith("details ")]
+    return Evidence(
+        prose=" ".join([item.title, *read]),
+        prices=item.prices,
+        offered=tuple(value for values in item.offered.values() for value in values),
+        chosen=tuple(_chosen(item, visit)),
+        clicked=frozenset(parse(t.action)[1] for t in visit),
+    )
+
+
 def _chosen(item: Item, visit: Sequence[Transition]) -> list[tuple[str, str]]:
     """Options as the page marks them, and last clicks on values that the original cannot mark: those that JSON writes differently."""
     pairs = dict(item.chosen)
@@ -252,18 +322,25 @@ def _chosen(item: Item, visit: Sequence[Transition]) -> list[tuple[str, str]]:
     return list(pairs.items())
 
 
-def _missing(wanted: Requirements, item: Item, clicked: Collection[str | None], seen: str) -> Verdict:
+def _missing(wanted: Requirements, item: Item, evidence: Evidence) -> list[str]:
     """What an instruction asks for and the page, with what was clicked on it, does not show.
 
     A page that says `chosen [red]` is not enough: a dream may copy that line from somebody else's visit. The click must be in the history.
     """
-    text = f"{item.title} {seen}".split()
+    text = evidence.prose.split()
     reasons = [f"no evidence for '{word}'" for word in wanted.words if word not in text]
     reasons += [f"{name} is not {value}" for name, value in wanted.options if item.chosen.get(name) != value]
-    reasons += [f"nobody clicked {value}" for name, value in wanted.options if item.chosen.get(name) == value and value not in clicked]
-    if wanted.bound is not None and item.price > wanted.bound:
-        reasons.append(f"price {item.price} is above {wanted.bound}")
-    return Verdict(not reasons, tuple(reasons))
+    marked = [value for name, value in wanted.options if item.chosen.get(name) == value]
+    reasons += [f"nobody clicked {value}" for value in marked if value not in evidence.clicked]
+    return reasons + wording.too_dear(item.prices, wanted.bound)
+
+
+def _met(wanted: Requirements, item: Item) -> list[tuple[str, bool]]:
+    """Every word and option of a generated instruction, with whether the item page shows it."""
+    words = item.title.split()
+    return [(word, word in words) for word in wanted.words] + [
+        (f"[{value}]", item.chosen.get(name) == value) for name, value in wanted.options
+    ]
 
 
 def _could_meet(wanted: Requirements, item: Item) -> bool:
@@ -271,28 +348,24 @@ def _could_meet(wanted: Requirements, item: Item) -> bool:
     return (
         all(word in words for word in wanted.words)
         and all(value in item.offered.get(name, ()) for name, value in wanted.options)
-        and (wanted.bound is None or item.price <= wanted.bound)
+        and wording.within(item.prices, wanted.bound) is True
     )
 
 
 def _could_meet_widely(wanted: Requirements, item: Item) -> bool:
     """Whether some choice of options leaves nothing missing."""
-    offered = [(name, value) for name, values in item.offered.items() for value in values]
-    values = [value for _, value in offered]
-    return not wording.missing(wanted, shown=item.title, price=item.price, offered=values, chosen=offered, clicked=values, share=1.0)
+    offered = tuple((name, value) for name, values in item.offered.items() for value in values)
+    values = tuple(value for _, value in offered)
+    best = Evidence(item.title, item.prices, offered=values, chosen=offered, clicked=frozenset(values))
+    return not wording.missing(wanted, best, share=1.0)
 
 
-def _explain_purchase(wanted: Requirements | None, state: str, success: bool) -> str:
-    item = read_item(state)
-    if wanted is None or item is None:
-        return f"buy, {'success' if success else 'failure'}."
-    words = item.title.split()
-    facts = [f"{word} {'yes' if word in words else 'no'}" for word in wanted.words]
-    facts += [f"[{value}] {'yes' if item.chosen.get(name) == value else 'no'}" for name, value in wanted.options]
-    if wanted.bound is not None:
-        facts.append(f"${item.price:g} under {wanted.bound:g} {'yes' if item.price <= wanted.bound else 'no'}")
-    bought = f"${item.price:g} {item.title} {''.join(f'[{value}]' for value in item.chosen.values())}".strip()
-    return f"buy {bought}. {', '.join(facts)}, {'success' if success else 'failure'}."
+class Line(NamedTuple):
+    """A line of the rich text: what it says, and whether it is a button and marked as clicked."""
+
+    text: str
+    is_button: bool = False
+    clicked: bool = False
 
 
 @lru_cache(maxsize=65536)
@@ -304,26 +377,51 @@ def _abstract(text: str) -> str:
     if lines[0] == "webshop":
         return HOME
     lines = [line for line in lines if not line.startswith("you have clicked ")][2:]  # drops the two instruction lines
-    nodes = [(match[2], True, bool(match[1])) if (match := BUTTON.match(line)) else (_prose(line), False, False) for line in lines]
-    labels = [text for text, is_button, _ in nodes if is_button]
-    if "buy now" in labels:
-        return _abstract_item(nodes)
-    if page := next((text for text, is_button, _ in nodes if not is_button and text.startswith("page ")), None):
-        return _abstract_results(nodes, page.split()[1])
-    body = " ".join(text for text, is_button, _ in nodes if not is_button) or "nothing"
-    return f"details {body}\n[< prev][back to search]"
+    page = [_line(line) for line in lines]
+    if "buy now" in (line.text for line in page if line.is_button):
+        return _abstract_item(page)
+    prose = [line.text for line in page if not line.is_button]
+    if number := next((match[1] for text in prose if (match := RESULTS_PAGE.fullmatch(text))), None):
+        return _abstract_results(page, number)
+    return f"details {' '.join(prose) or 'nothing'}\n[< prev][back to search]"
 
 
-def _abstract_results(nodes: Sequence[tuple[str, bool, bool]], number: str) -> str:
-    controls = ("back to search", "next >", "< prev")
-    rows, buttons = [], []
-    for i, (text, is_button, _) in enumerate(nodes):
-        if is_button and text in controls:
-            buttons.append(text)
-        elif is_button:
-            rows.append(f"[{text}] {_whole(nodes[i + 2][0])} {nodes[i + 1][0]}")
-    listed = [f"[{name}]" for name in ("next >", "< prev", "back to search") if name in buttons]
-    return "\n".join([f"results {number}", *rows, "".join(listed)])
+def _abstract_results(page: Sequence[Line], number: str) -> str:
+    """Every product is a button with its ASIN, then a line with its title and one with its price."""
+    controls = ("next >", "< prev", "back to search")
+    buttons = [line.text for line in page if line.is_button]
+    listed = [
+        f"[{line.text}] {_whole(page[i + 2].text)} {page[i + 1].text}"
+        for i, line in enumerate(page)
+        if line.is_button and line.text not in controls
+    ]
+    return "\n".join([f"results {number}", *listed, "".join(f"[{name}]" for name in controls if name in buttons)])
+
+
+def _abstract_item(page: Sequence[Line]) -> str:
+    """Options stand first, every name before its values; then come title, price and rating, and the page's own buttons.
+
+    Values that no name precedes are kept under `UNNAMED`; after another option's they cannot be told from those, in the original either.
+    """
+    title_at, price_at, _ = [i for i, line in enumerate(page) if not line.is_button][-3:]
+    options: list[str] = []
+    chosen = ""
+    for line in page[:title_at]:
+        if not line.is_button:
+            options.append(f"{line.text}: ")
+        elif line.text not in PAGE_BUTTONS:
+            options = options or [f"{UNNAMED}: "]
+            options[-1] += f"[{line.text}]"
+            chosen += f"[{line.text}]" if line.clicked else ""
+    price = _whole(page[price_at].text.removeprefix("price: "))
+    marked = [f"chosen {chosen}"] if chosen else []
+    buttons = "".join(f"[{name}]" for name in PAGE_BUTTONS)
+    return "\n".join([f"item {price} {page[title_at].text}", *options, *marked, buttons])
+
+
+def _line(text: str) -> Line:
+    match = BUTTON.match(text)
+    return Line(match[2], True, bool(match[1])) if match else Line(_prose(text))
 
 
 def _prose(line: str) -> str:
@@ -334,20 +432,3 @@ def _prose(line: str) -> str:
 def _whole(price: str) -> str:
     """`$24.0` -> `$24`: the shop prints floats, and a zero that never varies says nothing."""
     return re.sub(r"\.0\b", "", price)
-
-
-def _abstract_item(nodes: Sequence[tuple[str, bool, bool]]) -> str:
-    fixed = ("back to search", "< prev", "description", "features", "reviews", "buy now")
-    plain = [text for text, is_button, _ in nodes if not is_button]
-    names, title, price = plain[:-3], plain[-3], plain[-2].removeprefix("price: ")
-    options: list[str] = []
-    chosen = ""
-    for text, is_button, clicked in nodes:
-        if is_button and text not in fixed:
-            options[-1] += f"[{text}]"
-            chosen += f"[{text}]" if clicked else ""
-        elif not is_button and text in names and len(options) < len(names):
-            options.append(f"{text}: ")
-    listed = [*options, *([f"chosen {chosen}"] if chosen else [])]
-    buttons = "[description][features][reviews][buy now][< prev][back to search]"
-    return "\n".join([f"item {_whole(price)} {title}", *listed, buttons])

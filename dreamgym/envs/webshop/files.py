@@ -24,6 +24,7 @@ KINDS = {
     "by_asin": "items_ins_v2*.json: an object of attributes by ASIN",
     "human": "items_human_ins.json: an object of instructions by ASIN",
 }
+DECODER = json.JSONDecoder()
 _ABSENT: Any = object()
 
 
@@ -86,54 +87,71 @@ def items(path: Path) -> Iterator[dict[str, Any]]:
             raise UsageError(f"'{path}' is not JSON in UTF-8: {error}. Expected {KINDS['items']}.") from error
 
 
-def _elements(file: TextIO, path: Path) -> Iterator[Any]:
-    decode = json.JSONDecoder().raw_decode
-    buffer, at, count = file.read(CHUNK), 0, 0
+class _Text:
+    """A JSON text that is read in chunks, from its start to its end."""
 
-    def more() -> bool:
-        nonlocal buffer, at
-        chunk = file.read(CHUNK)
-        buffer, at = buffer[at:] + chunk, 0
+    def __init__(self, file: TextIO) -> None:
+        self.file, self.buffer, self.at = file, file.read(CHUNK), 0
+
+    def peek(self) -> str:
+        """The next character that is no white space; '' at the end."""
+        while True:
+            while self.at < len(self.buffer) and self.buffer[self.at] in " \t\r\n":
+                self.at += 1
+            if self.at < len(self.buffer):
+                return self.buffer[self.at]
+            if not self._more():
+                return ""
+
+    def skip(self) -> None:
+        """Go past the character that was peeked at."""
+        self.at += 1
+
+    def value(self) -> Any:
+        """The next JSON value. JSONDecodeError where there is none, RecursionError where it is nested too deeply."""
+        self.peek()
+        while True:
+            try:
+                value, self.at = DECODER.raw_decode(self.buffer, self.at)
+                return value
+            except json.JSONDecodeError as error:  # the chunk may end inside the value
+                if len(self.buffer) - error.pos > SLACK or not self._more():
+                    raise
+
+    def _more(self) -> bool:
+        """Read another chunk and let go of what was used; False at the end of the file."""
+        chunk = self.file.read(CHUNK)
+        self.buffer, self.at = self.buffer[self.at :] + chunk, 0
         return bool(chunk)
 
-    def skip() -> str:
-        """The next character that is no white space; '' at the end."""
-        nonlocal at
-        while True:
-            while at < len(buffer) and buffer[at] in " \t\r\n":
-                at += 1
-            if at < len(buffer):
-                return buffer[at]
-            if not more():
-                return ""
+
+def _elements(file: TextIO, path: Path) -> Iterator[Any]:
+    """The elements of the list that the file holds, each decoded when it is asked for."""
+    text, count = _Text(file), 0
 
     def broken(why: str) -> UsageError:
         return UsageError(f"'{path}' is not JSON: {why} at item {count}. Expected {KINDS['items']}. Is the file cut short?")
 
-    if skip() != "[":
+    if text.peek() != "[":
         raise UsageError(f"'{path}' is not a JSON list. Expected {KINDS['items']}.")
-    at += 1
-    if skip() == "]":
+    text.skip()
+    if text.peek() == "]":
         return
     while True:
-        skip()
-        while True:
-            try:
-                value, at = decode(buffer, at)
-                break
-            except json.JSONDecodeError as error:  # the chunk may end inside the item
-                if len(buffer) - error.pos > SLACK or not more():
-                    raise broken(error.msg) from error
-            except RecursionError as error:
-                raise broken("it is nested too deeply") from error
+        try:
+            value = text.value()
+        except json.JSONDecodeError as error:
+            raise broken(error.msg) from error
+        except RecursionError as error:
+            raise broken("it is nested too deeply") from error
         yield value
         count += 1
-        mark = skip()
+        mark = text.peek()
         if mark == "]":
             return
         if mark != ",":
             raise broken(f"expected ',' or ']', got '{mark or 'the end'}'")
-        at += 1
+        text.skip()
 
 
 def by_asin(path: Path, kind: str = "by_asin") -> dict[str, Any]:

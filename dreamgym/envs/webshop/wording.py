@@ -8,9 +8,9 @@ a price bound, and gives None for what words alone cannot settle: a negation, an
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from dreamgym.envs.webshop.porter import stem
 
@@ -43,6 +43,10 @@ good great nice suitable perfect use used using color colors colour colored size
 """
 FILLER = frozenset(_FILLER.split())
 """Words that ask for nothing a page could show, and the names of options, whose values stand on their own."""
+
+
+Prices = tuple[float, float]
+"""The lowest and the highest price that a page leaves possible: the same number twice, except of a range."""
 
 
 @dataclass(frozen=True)
@@ -78,35 +82,63 @@ def read(instruction: str) -> Requirements | None:
     return Requirements(words, tuple(pairs), bounds[0] if bounds else None)
 
 
-def missing(
-    wanted: Requirements,
-    *,
-    shown: str,
-    price: float,
-    offered: Iterable[str],
-    chosen: Sequence[tuple[str, str]],
-    clicked: Collection[str | None],
-    share: float = EVIDENCE,
-) -> list[str]:
-    """What has no evidence. `shown` is prose seen of the item, `offered` its option values, `chosen` the pairs (name, value).
+@dataclass(frozen=True)
+class Evidence:
+    """What a visit to an item showed. A chosen value counts only if somebody clicked it: a dream may copy the mark from another visit."""
 
-    A chosen value counts only if somebody clicked it: a dream may copy the mark from another visit. A word that an option could have
-    met needs its click; of the others a `share` must be shown.
-    """
-    picked = [value for _, value in chosen if value in clicked]
-    evidence, choosable = _stems([shown, *picked]), _stems(offered)
-    unseen = [word for word in wanted.words if not _stems([word]) <= evidence]
+    prose: str
+    prices: Prices
+    offered: tuple[str, ...]  # option values
+    chosen: tuple[tuple[str, str], ...]  # (name, value)
+    clicked: frozenset[str | None]
+
+    @cached_property
+    def stems(self) -> set[str]:
+        """Of the prose and of every value that was picked."""
+        return _stems([self.prose, *(value for _, value in self.chosen if value in self.clicked)])
+
+    def shows(self, word: str) -> bool:
+        return _stems([word]) <= self.stems
+
+    def picked(self, name: str, value: str) -> bool:
+        return (name, value) in self.chosen and value in self.clicked
+
+
+def met(wanted: Requirements, evidence: Evidence) -> list[tuple[str, bool]]:
+    """Every word and option that is asked for, with whether there is evidence for it."""
+    return [(word, evidence.shows(word)) for word in wanted.words] + [
+        (f"[{value}]", evidence.picked(name, value)) for name, value in wanted.options
+    ]
+
+
+def missing(wanted: Requirements, evidence: Evidence, *, share: float = EVIDENCE) -> list[str]:
+    """What has no evidence. A word that an option could have met needs its click; of the others a `share` must be shown."""
+    choosable = _stems(evidence.offered)
+    unseen = [word for word in wanted.words if not evidence.shows(word)]
     left_open = [word for word in unseen if _stems([word]) <= choosable]
     too_few = len(wanted.words) - len(unseen) < share * len(wanted.words)
     reasons = [f"no evidence for '{word}'" for word in (unseen if too_few else left_open)]
     for name, value in wanted.options:
-        if (name, value) not in chosen:
+        if (name, value) not in evidence.chosen:
             reasons.append(f"{name} is not {value}")
-        elif value not in clicked:
+        elif value not in evidence.clicked:
             reasons.append(f"nobody clicked {value}")
-    if wanted.bound is not None and price > wanted.bound:
-        reasons.append(f"price {price} is above {wanted.bound}")
-    return reasons
+    return reasons + too_dear(evidence.prices, wanted.bound)
+
+
+def within(prices: Prices, bound: float | None) -> bool | None:
+    """Whether what is charged is within a bound; None when the range of prices reaches over it."""
+    if bound is None or prices[1] <= bound:
+        return True
+    return None if prices[0] <= bound else False
+
+
+def too_dear(prices: Prices, bound: float | None) -> list[str]:
+    """The reason against a price, if there is one. A range is too dear as soon as it may be."""
+    if within(prices, bound) is True:
+        return []
+    shown = " to ".join(str(end) for end in dict.fromkeys(prices))
+    return [f"price {shown} {'is' if within(prices, bound) is False else 'may be'} above {bound}"]
 
 
 def _stems(texts: Iterable[str]) -> set[str]:
