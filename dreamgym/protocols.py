@@ -135,6 +135,16 @@ class BatchEnv(Protocol):
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]: ...
 
 
+class RealEnv(BatchEnv, Protocol):
+    """The real environment, in this process or in others. `steps` is what it was charged."""
+
+    steps: int
+
+    def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
+        """What really follows each task's actions, until they or the episode end; None where it cannot be had, as for an invented task."""
+        ...
+
+
 class Domain(Protocol):
     """Everything about an environment family that is not its simulator.
 

@@ -1,6 +1,6 @@
-"""Many real episodes side by side: the `BatchEnv` of a real environment, with every step counted.
+"""Many real episodes side by side in this process: the `BatchEnv` of a real environment, with every step counted.
 
-One process for now: the shop answers thousands of steps a second. Environments that are slow get worker processes here.
+The shop answers thousands of steps a second. Environments that are slow or crash get worker processes (`_workers`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dreamgym.protocols import Domain, Env
-from dreamgym.types import Action, Observation, StepResult, Task
+from dreamgym.types import Action, Observation, StepResult, Task, Transition
 
 
 class EnvPool:
-    """Real environments behind the interface that dreams have too. `steps` is what the real world was charged."""
+    """Real environments behind the interface that dreams have too (the `RealEnv` protocol). `steps` is what the real world was charged."""
 
     source = "real"
     version = 0
@@ -21,12 +21,17 @@ class EnvPool:
         self.make_env, self.domain = make_env, domain
         self.envs: list[Env] = []
         self.steps = 0
+        self._spare: Env | None = None  # for walks, which disturb no episode
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """One episode per task; `seed` is for stochastic environments."""
-        while len(self.envs) < len(tasks):
+        return [self.begin(slot, task) for slot, task in enumerate(tasks)]
+
+    def begin(self, slot: int, task: Task) -> Observation:
+        """A new episode in one slot; those in the others go on."""
+        while len(self.envs) <= slot:
             self.envs.append(self.make_env())
-        return [self.domain.abstract(env.reset(task)) for env, task in zip(self.envs, tasks, strict=False)]
+        return self.domain.abstract(self.envs[slot].reset(task))
 
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
         """Act in the episodes named by `slots`."""
@@ -36,3 +41,21 @@ class EnvPool:
             raw, reward, terminated = self.envs[slot].step(action)
             results.append(StepResult(self.domain.abstract(raw), reward, terminated, info={"action": action}))
         return results
+
+    def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
+        """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept."""
+        return [self._walk(task, actions) for task, actions in walks]
+
+    def _walk(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
+        env = self._spare = self._spare or self.make_env()
+        if not env.accepts(task):
+            return None
+        state, walk = self.domain.abstract(env.reset(task)), list[Transition]()
+        for action in actions:
+            raw, reward, terminated = env.step(action)
+            walk.append(Transition(state, action, self.domain.abstract(raw), reward, terminated))
+            state = walk[-1].next_state
+            if terminated:
+                break
+        self.steps += len(walk)
+        return tuple(walk)

@@ -3,7 +3,7 @@
 Each step of held-out real episodes is one question, and so are near misses, actions that the real environment refused
 (`near_misses`). Errors do not add up along an episode, as they do in paired replay (`replayed`): the two measures complete each other.
 
-    questions = ask_about(episodes, env, domain, misses=0.3, seed=0)
+    questions = ask_about(episodes, real, domain, misses=0.3, seed=0)
     raw = forecast(model, questions)              # with its guard off
     measure(questions, raw, known=parts) and measure(questions, watched(guard, questions, raw), known=parts)
 """
@@ -23,7 +23,7 @@ from dreamgym.evals._agreement import Interval
 from dreamgym.evals.success import Rate, wilson
 from dreamgym.experience.dreaming import UNREADABLE
 from dreamgym.experience.guard import Guard, masked
-from dreamgym.protocols import Domain, Env, SortsActions
+from dreamgym.protocols import Domain, RealEnv, SortsActions
 from dreamgym.types import Action, Observation, Prediction, Query, Trajectory, Transition, Verdict
 
 End = Literal["success", "failure", "goes on", "left out"]
@@ -79,14 +79,14 @@ class HeldOut:
 
 
 def ask_about(
-    episodes: Sequence[Trajectory], env: Env, domain: Domain, *, misses: float, seed: int
+    episodes: Sequence[Trajectory], real: RealEnv, domain: Domain, *, misses: float, seed: int
 ) -> tuple[list[Question], dict[str, int]]:
     """Every step of real episodes as a question, and a near miss beside about `misses` of them; and counts of what was asked.
 
     Episodes that broke are left out: nobody knows what followed.
     """
     sound = [episode for episode in episodes if episode.error is None and episode.turns]
-    drawn = near_misses.draw(sound, env, domain, share=misses, seed=seed)
+    drawn = near_misses.draw(sound, real, domain, share=misses, seed=seed)
     missed = {(one.episode, one.step): one for one in drawn.misses}
     questions = []
     for i, episode in enumerate(sound):

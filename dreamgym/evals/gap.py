@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dreamgym.evals.replayed import Fidelity, compare, summarise, twins
 from dreamgym.evals.success import Rate, success
-from dreamgym.protocols import BatchEnv, Env, Family, Policy
+from dreamgym.protocols import Family, Policy, RealEnv
 from dreamgym.rollout import rollout
 from dreamgym.types import Trajectory
 
@@ -49,7 +49,7 @@ class Gap:
 class GapMeter:
     """Probes with real steps and keeps count of them in `real_steps`."""
 
-    def __init__(self, family: Family, real: BatchEnv) -> None:
+    def __init__(self, family: Family, real: RealEnv) -> None:
         self.family, self.real = family, real
         self.real_steps = 0
 
@@ -59,15 +59,12 @@ class GapMeter:
         count = min(n, len(known))
         chosen = [known[i * len(known) // count] for i in range(count)]
         fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.family.max_steps, name=f"probe/{seed}")
-        pairs = twins(chosen, self._env, self.family.domain)
+        pairs = twins(chosen, self.real)
         episodes = (*fresh, *(real for _, real in pairs))
         steps = sum(len(t.turns) for t in episodes)
         self.real_steps += steps
         paired = summarise([compare(dream, real) for dream, real in pairs])
         return Gap(success(chosen), success(fresh), paired, steps, episodes)
-
-    def _env(self) -> Env:
-        return self.family.env()
 
 
 def _known(rate: Rate) -> float | None:

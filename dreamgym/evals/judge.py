@@ -8,7 +8,7 @@ hallucination means that nothing is made up. A judge can be kind, lazy or blind,
 * the order of the four questions is drawn for each transition, and some are asked again in the opposite order (`retest`);
 * where the environment says whether a dreamed step is exactly what would have happened, the judge is compared with it (`agreement`).
 
-    judged = judge(chat, draw(dreams, logs, JudgeConfig(), env=family.env(), domain=family.domain), JudgeConfig())
+    judged = judge(chat, draw(dreams, logs, JudgeConfig(), real=EnvPool(family.env, family.domain)), JudgeConfig())
     print(report(judged))
 """
 
@@ -30,7 +30,7 @@ from dreamgym.evals._agreement import Interval, bootstrap, kappa, spearman
 from dreamgym.experience.asking import AskConfig, Ledger, Reply, ask
 from dreamgym.experience.chat_prompts import claim as shown_claim
 from dreamgym.experience.json_chat import BadReply, Message, messages, number_in, read_object, text_in
-from dreamgym.protocols import Chat, Domain, Env
+from dreamgym.protocols import Chat, RealEnv
 from dreamgym.types import Trajectory, Transition
 
 Kind = Literal["dream", "real", "corrupted"]
@@ -96,12 +96,10 @@ class Judged:
     problem: str = ""
 
 
-def draw(
-    dreams: Sequence[Trajectory], logs: Sequence[Trajectory], config: JudgeConfig, *, env: Env | None = None, domain: Domain | None = None
-) -> list[Case]:
+def draw(dreams: Sequence[Trajectory], logs: Sequence[Trajectory], config: JudgeConfig, *, real: RealEnv | None = None) -> list[Case]:
     """Random transitions of the dreams, controls from the logs, and corrupted controls, in random order.
 
-    Steps that a rule answered are left out: the model did not write them. With `env` and `domain`, dreamed steps are replayed there.
+    Steps that a rule answered are left out: the model did not write them. With `real`, dreamed steps are replayed there.
     """
     rng = random.Random(f"judge/{config.seed}")
     steps = _spread([t for t in dreams if t.error is None], config.n, rng)
@@ -110,8 +108,9 @@ def draw(
     if config.controls and not (logs := [t for t in logs if t.error is None and t.turns]):
         raise UsageError("There is no real transition for the controls. Give logged episodes, or controls=0 and an unchecked judge.")
     cases = [_case("dream", episode, i, config, exact=None) for episode, i in steps]
-    if env is not None and domain is not None:
-        known = {id(episode): exact_steps(episode, env, domain) for episode, _ in steps}
+    if real is not None:
+        episodes = list({id(episode): episode for episode, _ in steps}.values())
+        known = {id(episode): exact for episode, exact in zip(episodes, exact_steps(episodes, real), strict=True)}
         cases = [replace(case, exact=known[id(episode)][i]) for case, (episode, i) in zip(cases, steps, strict=True)]
     cases += [_case("real", episode, i, config, exact=True) for episode, i in _spread(logs, config.controls, rng)]
     spoilt = [_case("real", episode, i, config, exact=True) for episode, i in _spread(logs, config.controls, rng)]
@@ -120,16 +119,21 @@ def draw(
     return cases
 
 
-def exact_steps(episode: Trajectory, env: Env, domain: Domain) -> list[bool | None]:
+def exact_steps(episodes: Sequence[Trajectory], real: RealEnv) -> list[list[bool | None]]:
     """For each dreamed step, whether the environment does the same: state, end and success. None past the first other state."""
+    walks = real.repeat([(episode.task, [transition.action for transition in episode.transitions]) for episode in episodes])
+    return [_exact(episode, walk or ()) for episode, walk in zip(episodes, walks, strict=True)]
+
+
+def _exact(episode: Trajectory, walk: Sequence[Transition]) -> list[bool | None]:
     known: list[bool | None] = []
-    if env.accepts(episode.task) and domain.abstract(env.reset(episode.task)) == episode.transitions[0].state:
-        for transition in episode.transitions:
-            raw, reward, terminated = env.step(transition.action)
-            same_state = domain.abstract(raw) == transition.next_state
-            known.append(same_state and (terminated, reward >= 1.0) == (transition.terminated, transition.reward >= 1.0))
-            if not same_state or terminated:
-                break
+    for dreamed, true in zip(episode.transitions, walk, strict=False):
+        if true.state != dreamed.state:
+            break
+        same_state = true.next_state == dreamed.next_state
+        known.append(same_state and (true.terminated, true.reward >= 1.0) == (dreamed.terminated, dreamed.reward >= 1.0))
+        if not same_state:
+            break
     return [*known, *([None] * (len(episode.turns) - len(known)))]
 
 

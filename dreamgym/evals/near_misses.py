@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dreamgym.protocols import Domain, Env
+from dreamgym.protocols import Domain, RealEnv
 from dreamgym.types import Action, Observation, Trajectory, Transition
 
 Way = Literal["letter", "elsewhere", "grammar"]
@@ -42,12 +42,12 @@ class Drawn:
     lost: int  # the episode could not be repeated up to that step
 
 
-def draw(episodes: Sequence[Trajectory], env: Env, domain: Domain, *, share: float, seed: int) -> Drawn:
+def draw(episodes: Sequence[Trajectory], real: RealEnv, domain: Domain, *, share: float, seed: int) -> Drawn:
     """One near miss at about `share` of the steps of real episodes, each tried in the real environment after the steps before it."""
     rng = random.Random(f"near-misses/{seed}")
     spell = spelling(episodes)
     offered = sorted({spell(name) for episode in episodes for t in episode.transitions for name in ELEMENT.findall(t.state.text)})
-    misses, counts = [], Counter[str]()
+    tries: list[NearMiss] = []
     for i, episode in enumerate(episodes):
         for step in range(len(episode.turns)):
             if rng.random() >= share:
@@ -55,11 +55,11 @@ def draw(episodes: Sequence[Trajectory], env: Env, domain: Domain, *, share: flo
             state = episode.transitions[step].state
             way = WAYS[rng.randrange(len(WAYS))]
             action = domain.canonical(miss(state, episode.transitions[step].action, way, spell, offered, rng))
-            verdict = _tried(episode, step, action, env, domain)
-            counts[verdict] += 1
-            if verdict == "stood still":
-                misses.append(NearMiss(i, step, way, action))
-    return Drawn(misses, counts["took effect"], counts["lost"])
+            tries.append(NearMiss(i, step, way, action))
+    walks = real.repeat([(episodes[one.episode].task, _up_to(one, episodes[one.episode])) for one in tries])
+    verdicts = [_verdict(one, episodes[one.episode], walk) for one, walk in zip(tries, walks, strict=True)]
+    misses = [one for one, verdict in zip(tries, verdicts, strict=True) if verdict == "stood still"]
+    return Drawn(misses, verdicts.count("took effect"), verdicts.count("lost"))
 
 
 def spelling(episodes: Sequence[Trajectory]) -> Callable[[str], Action]:
@@ -110,14 +110,13 @@ def stood_still(transition: Transition) -> bool:
     return transition.next_state == transition.state and not transition.terminated and not transition.reward
 
 
-def _tried(episode: Trajectory, step: int, action: Action, env: Env, domain: Domain) -> str:
-    state = domain.abstract(env.reset(episode.task))
-    for past in episode.transitions[:step]:
-        raw, _, terminated = env.step(past.action)
-        if terminated:
-            return "lost"
-        state = domain.abstract(raw)
-    if state != episode.transitions[step].state:
+def _up_to(one: NearMiss, episode: Trajectory) -> list[Action]:
+    """The near miss after the actions before it."""
+    return [*(past.action for past in episode.transitions[: one.step]), one.action]
+
+
+def _verdict(one: NearMiss, episode: Trajectory, walk: Sequence[Transition] | None) -> str:
+    """What the near miss did in reality, if the way to it could be repeated."""
+    if walk is None or len(walk) <= one.step or walk[one.step].state != episode.transitions[one.step].state:
         return "lost"
-    raw, reward, terminated = env.step(action)
-    return "stood still" if stood_still(Transition(state, action, domain.abstract(raw), reward, terminated)) else "took effect"
+    return "stood still" if stood_still(walk[one.step]) else "took effect"

@@ -6,12 +6,12 @@ is the only honest measure of a dream under the policy that practises in it; acc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.evals.success import Rate, wilson
 from dreamgym.experience.guard import masked
-from dreamgym.protocols import Domain, Env
+from dreamgym.protocols import RealEnv
 from dreamgym.types import Trajectory, Transition, Turn
 
 
@@ -59,25 +59,24 @@ class Fidelity:
         return self.dream_success.value - self.real_success.value
 
 
-def replay(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[Replay]:
+def replay(episodes: Sequence[Trajectory], real: RealEnv) -> list[Replay]:
     """Execute each dreamed episode's actions in the real environment. Episodes of invented tasks cannot be, and are left out."""
-    return [compare(episode, real) for episode, real in twins(episodes, make_env, domain)]
+    return [compare(episode, twin) for episode, twin in twins(episodes, real)]
 
 
-def twins(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[tuple[Trajectory, Trajectory]]:
-    """Each episode that can be relived, with its real twin."""
-    env = make_env()
-    return [(episode, relive(episode, env, domain)) for episode in episodes if env.accepts(episode.task) and episode.error is None]
+def twins(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
+    """Each sound episode that can be relived, with its real twin."""
+    return relive([episode for episode in episodes if episode.error is None], real)
 
 
-def disputed(episodes: Sequence[Trajectory], make_env: Callable[[], Env], domain: Domain) -> list[Replay]:
+def disputed(episodes: Sequence[Trajectory], real: RealEnv) -> list[Replay]:
     """What reality says of the episodes that the guard left out because it and the model disagree (`guard.masked`).
 
     `replay` leaves them out as well, so no rate of it counts them: give these to `summarise`, and it says how much they could hide.
     """
-    env = make_env()
-    ends = [(episode, episode.transitions[-1].verdict) for episode in episodes if episode.turns and env.accepts(episode.task)]
-    return [compare(episode, relive(episode, env, domain)) for episode, verdict in ends if verdict is not None and masked(verdict)]
+    ends = [(episode, episode.transitions[-1].verdict) for episode in episodes if episode.turns]
+    left_out = [episode for episode, verdict in ends if verdict is not None and masked(verdict)]
+    return [compare(episode, twin) for episode, twin in relive(left_out, real)]
 
 
 def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = None) -> Fidelity:
@@ -104,26 +103,27 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
     )
 
 
-def relive(episode: Trajectory, env: Env, domain: Domain) -> Trajectory:
-    """What really follows the actions of an episode, until they or the real episode end: a real episode of the same task."""
-    state = domain.abstract(env.reset(episode.task))
-    turns: list[Turn] = []
-    for transition in episode.transitions:
-        raw, reward, terminated = env.step(transition.action)
-        after = domain.abstract(raw)
-        turns.append(Turn(Transition(state, transition.action, after, reward, terminated)))
-        state = after
-        if terminated:
-            break
-    last = turns[-1].transition
-    success = last.terminated and last.reward >= 1.0
+def relive(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
+    """Each episode whose task reality knows, with what really follows its actions, until they or the real episode end."""
+    walks = real.repeat([(episode.task, [transition.action for transition in episode.transitions]) for episode in episodes])
+    return [(episode, _twin(episode, walk)) for episode, walk in zip(episodes, walks, strict=True) if walk]
+
+
+def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
+    last = walk[-1]
     return Trajectory(
-        f"{episode.id}/relived", episode.task, "real", tuple(turns), success, truncated=not last.terminated, behaviour=episode.behaviour
+        f"{episode.id}/relived",
+        episode.task,
+        "real",
+        tuple(map(Turn, walk)),
+        success=last.terminated and last.reward >= 1.0,
+        truncated=not last.terminated,
+        behaviour=episode.behaviour,
     )
 
 
 def compare(episode: Trajectory, real: Trajectory) -> Replay:
-    """A dreamed episode beside its real twin, as `relive` makes it."""
+    """A dreamed episode beside its real twin, as `relive` gives it."""
     agreeing, diverged, parted, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):

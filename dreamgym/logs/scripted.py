@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dreamgym.errors import UsageError, nearest
 from dreamgym.protocols import Family
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
+
+Job = tuple[Task, str, int]
+"""An episode to be played: its task, the behaviour, and the seed."""
+Play = Callable[[Sequence[Job]], list[Trajectory]]
 
 
-def collect(family: Family, n: int, *, seed: int, mix: Mapping[str, float] | None = None, split: str = "train") -> list[Trajectory]:
-    """`n` episodes on distinct tasks of a split where it holds that many, behaviours drawn by `mix`. Deterministic in `seed`."""
+def collect(
+    family: Family, n: int, *, seed: int, mix: Mapping[str, float] | None = None, split: str = "train", play: Play | None = None
+) -> list[Trajectory]:
+    """`n` episodes on distinct tasks of a split where it holds that many, behaviours drawn by `mix`. Deterministic in `seed`.
+
+    `play` plays them elsewhere, as worker processes do (`WorkerPool.behave`); by default they are played here.
+    """
     mix = mix or family.behaviours
     if unknown := [name for name in mix if name not in family.behaviours]:
         known = ", ".join(family.behaviours)
@@ -21,4 +30,10 @@ def collect(family: Family, n: int, *, seed: int, mix: Mapping[str, float] | Non
     rng = random.Random(f"logs/{seed}")
     tasks = family.tasks(split, n, seed=seed)
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
-    return [family.behave(tasks[i % len(tasks)], name, seed=seed + i // len(tasks)) for i, name in enumerate(names)]
+    jobs = [(tasks[i % len(tasks)], name, seed + i // len(tasks)) for i, name in enumerate(names)]
+    return play(jobs) if play else played(family, jobs)
+
+
+def played(family: Family, jobs: Sequence[Job]) -> list[Trajectory]:
+    """The episodes, in order, played in this process."""
+    return [family.behave(task, behaviour, seed=seed) for task, behaviour, seed in jobs]

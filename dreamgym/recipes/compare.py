@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.envs._workers import WorkerPool
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.files import write_atomic
 from dreamgym.recipes import fitting, parts, results
@@ -50,8 +51,9 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     commits: dict[str, None] = {}
     for seed in config.seeds:
         one = config.model_copy(update={"seed": seed})
-        with parts.open_run(path / f"seed-{seed}", one.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})) as directory:
-            train_arms(directory, one, say)  # the stored configuration names no arms, so that others may come later
+        stored = one.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})  # it names no arms: others may come later
+        with parts.open_run(path / f"seed-{seed}", stored) as directory, parts.hire(one.env) as workers:
+            train_arms(directory, one, say, workers)
             found.append(rows(directory, one))
             commits |= dict.fromkeys(directory.data("process")["commits"])
     table = {arm: (_label(arm), results.pool([whole[arm] for whole, _ in found])) for arm in found[0][0]}
@@ -64,14 +66,14 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     return report
 
 
-def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], None]) -> None:
+def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], None], workers: WorkerPool | None) -> None:
     """What all arms of a seed share, and then every arm and ablation that is not evaluated yet."""
     arms = ["warm", *config.arms, *([config.ablated] if config.ablations else [])]
     if all(directory.done(f"eval-{policy}") for policy in [*arms, *(f"{config.ablated}-no-{name}" for name in config.ablations)]):
         return
     parts.sign(directory)
     say(f"seed {config.seed}: logs, experience model and warm start, once for all arms")
-    shared = fitting.gather(directory, config)
+    shared = fitting.gather(directory, config, workers)
     fitting.train_experience(directory, shared)
     fitting.warm_start(directory, shared)
     judge_policies(directory, shared, ["warm"])

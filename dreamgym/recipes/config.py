@@ -34,6 +34,9 @@ class EnvBlock(Config):
 
     name: str = "webshop"
     options: dict[str, Any] = Field(default_factory=dict)
+    workers: int = Field(default=0, ge=0)
+    """Processes that real episodes, scripted ones too, are played in; 0: this one. They change speed and safety, not results: one that
+    dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone."""
 
 
 class LogsBlock(Config):

@@ -50,8 +50,8 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
     for kind, guard in guards.items():
         dream, experience = parts.dream(build.open_replay(None, parts.logs), guard)
         episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
-        replays = replay(episodes, parts.family.env, parts.family.domain)
-        left_out = disputed(episodes, parts.family.env, parts.family.domain)
+        replays = replay(episodes, parts.real())
+        left_out = disputed(episodes, parts.real())
         counts = {"unreadable": experience.counts["unreadable"], "masked": experience.guard.counts["failure_disputed"]}
         found[kind] = (
             fidelity_json(summarise(replays, left_out))
@@ -73,7 +73,7 @@ def _glimpses_json(parts: Parts, model: build.Dreamer, episodes: Sequence[Trajec
         return {}
     tasks = parts.family.tasks("dev", min(64, block.dev_tasks), seed=build.DEV_SEED)
     usual = max(parts.family.behaviours, key=lambda name: parts.family.behaviours[name])
-    real = [parts.family.behave(task, usual, seed=0) for task in tasks]
+    real = parts.behave([(task, usual, 0) for task in tasks])
     steps = sum(len(episode.turns) for episode in real)
     return {"revisits": asdict(revisits(episodes, domain)), "settled": asdict(settled(model, real, domain)), "settled_real_steps": steps}
 
@@ -96,7 +96,8 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int, s
     if name not in known:
         raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
     chosen = parts.family.tasks(split, tasks, seed=build.TEST_SEED)
-    found, _, steps = _judged(parts, name, chosen, seed)
+    with build.hire(parts.config.env) as workers:
+        found, _, steps = _judged(replace(parts, workers=workers), name, chosen, seed)
     return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
 
 
@@ -109,9 +110,10 @@ def policies(path: Path) -> list[str]:
 def _judged(parts: Parts, name: str, tasks: Sequence[Task], seed: int) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
     """(the rates of greedy and sampled episodes, the episodes, the real steps that they took)."""
     agent, real, found, episodes = parts.agent(parts.policy(name)), parts.real(), {}, {}
+    before = real.steps
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         episodes[kind] = evaluate(
             agent, real, tasks, max_steps=parts.family.max_steps, temperature=temperature, seed=seed, name=f"{name}/{kind}"
         )
         found[kind] = asdict(success(episodes[kind]))
-    return found, episodes, real.steps
+    return found, episodes, real.steps - before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dreamgym.evals.fidelity import ask_about, forecast, known_parts, measure, w
 from dreamgym.evals.lookup import Lookup
 from dreamgym.experience.guard import Guard
 from dreamgym.files import read_jsonl, write_atomic
-from dreamgym.logs.scripted import collect
+from dreamgym.logs.scripted import Play, collect
 from dreamgym.progress import progress
 from dreamgym.protocols import Family, Stocked
 from dreamgym.recipes import parts as build
@@ -50,9 +51,11 @@ def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
 
     The model is asked once, with its guard off; what the guard makes of its answers is computed from them.
     """
-    episodes = held_out_episodes(parts.family, n, seed=seed)
     domain = parts.family.domain
-    questions, counts = ask_about(episodes, parts.family.env(), domain, misses=MISSES, seed=seed)
+    with build.hire(parts.config.env) as workers:
+        manned = replace(parts, workers=workers)
+        episodes = held_out_episodes(parts.family, n, seed=seed, play=manned.behave)
+        questions, counts = ask_about(episodes, manned.real(), domain, misses=MISSES, seed=seed)
     known = _existing(parts.family, parts.logs)
     _, model = parts.dream(build.open_replay(None, parts.logs), UNGUARDED)
     lookup = Lookup(parts.logs, domain)
@@ -70,14 +73,15 @@ def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
     return found
 
 
-def held_out_episodes(family: Family, n: int, *, seed: int) -> list[Trajectory]:
+def held_out_episodes(family: Family, n: int, *, seed: int, play: Play | None = None) -> list[Trajectory]:
     """Fresh real episodes by the scripted behaviours on development tasks, which share no target with training tasks.
 
     One half is of the family's usual mix and one of its best behaviours, so that there are terminals of both kinds.
     """
     half = n // 2
     best = {"expert": 1.0} if "expert" in family.behaviours else None
-    return collect(family, n - half, seed=seed, split=SPLIT) + collect(family, half, seed=seed + 1, mix=best, split=SPLIT)
+    usual = collect(family, n - half, seed=seed, split=SPLIT, play=play)
+    return usual + collect(family, half, seed=seed + 1, mix=best, split=SPLIT, play=play)
 
 
 def audited(audit: dict[str, Any]) -> dict[str, Any]:

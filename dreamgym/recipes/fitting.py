@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dreamgym.envs._workers import WorkerPool
 from dreamgym.episodes import read_trajectories
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
@@ -33,17 +34,24 @@ Watch = Callable[[int, float, dict[str, float]], bool]
 """(step, share done, losses) -> whether to stop."""
 
 
-def gather(run: RunDir, config: SharedConfig) -> Parts:
-    """Offline trajectories, and the tokenizer of their texts. ConfigError for settings that cannot be right in this environment."""
+def gather(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None) -> Parts:
+    """Offline trajectories, and the tokenizer of their texts. `workers` are what `parts.hire` gives for the configuration.
+
+    ConfigError for settings that cannot be right in this environment.
+    """
+    if config.env.workers and workers is None:
+        raise InvariantError(f"env.workers = {config.env.workers}, and nobody hired them. Use `with parts.hire(config.env) as workers:`.")
     family = build.begin(config)
     if not run.done("logs"):
-        logs = build.offline(family, config) if not config.logs.files else build.sized(read_logs(config.logs.files, family), config)
+        files = config.logs.files
+        logs = build.sized(read_logs(files, family), config) if files else build.offline(family, config, workers)
         logs, kept_out = without_held_out(logs, family, config)
         run.episodes("logs", logs)
         steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
         if not wins:
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
-        run.mark("logs", {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out})
+        found = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out}
+        run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
     logs = run.read_episodes("logs")
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):
@@ -51,7 +59,7 @@ def gather(run: RunDir, config: SharedConfig) -> Parts:
         tiny.save(tiny.build(tokenizer, config.model.size, seed=config.seed), tokenizer, path)
         run.mark("tokenizer", {"vocabulary": len(tokenizer)})
     tokenizer = tiny.load(path)[1]
-    parts = Parts(config, run.path, family, logs, tokenizer, build.vocabulary(tokenizer))
+    parts = Parts(config, run.path, family, logs, tokenizer, build.vocabulary(tokenizer), workers=workers)
     _ = parts.policies  # a backbone that is not here is told now, and not when the experience model has been fitted
     return parts
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym import plugins
+from dreamgym.envs._pool import EnvPool
+from dreamgym.envs._workers import hire
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.judge import JudgeConfig, draw, judge, report
 from dreamgym.files import write_atomic
@@ -31,8 +33,12 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
         known = run.episode_names()
         raise UsageError(f"The run has no episodes '{name}'.{nearest(name, known)} Known: {', '.join(known) or 'none'}.")
     episodes, logs = run.read_episodes(name), run.read_episodes("logs")
-    family = _family(run)
-    cases = draw([t for t in episodes if t.source == "dream"], logs, config, env=family.env(), domain=family.domain)
+    env = tomllib.loads(run.config_toml).get("env", {})  # of the configuration no more than this, so that no model is loaded
+    name_of_env, options = env.get("name", "webshop"), env.get("options", {})
+    family: Family = plugins.make("envs", name_of_env, **options)
+    with hire(name_of_env, options, env.get("workers", 0)) as workers:
+        real = workers or EnvPool(family.env, family.domain)
+        cases = draw([t for t in episodes if t.source == "dream"], logs, config, real=real)
     stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")
     with progress(len(cases) + min(config.retests, len(cases)), "judging") as advance:
         judged = judge(chat, cases, config, replies=stem.with_name(f"{stem.name}.replies.jsonl"), watch=advance)
@@ -49,10 +55,3 @@ def _latest(run: RunDir) -> str:
     if AUDIT not in names and not practised:
         raise RunDirError(f"'{run.path}' holds no dreamed episodes yet. Give the command that made it again: it resumes.")
     return AUDIT if AUDIT in names else practised[-1]
-
-
-def _family(run: RunDir) -> Family:
-    """The real environment of the run, which says what is exact. Read from the configuration alone, so that no model is loaded."""
-    block = tomllib.loads(run.config_toml).get("env", {})
-    family: Family = plugins.make("envs", block.get("name", "webshop"), **block.get("options", {}))
-    return family

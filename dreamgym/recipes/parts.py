@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tomllib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,9 @@ from dreamgym import layout, plugins
 from dreamgym.agent import Agent
 from dreamgym.chat_agent import ChatAgent
 from dreamgym.config import Config, dump, filled, resolve
+from dreamgym.envs import _workers
 from dreamgym.envs._pool import EnvPool
+from dreamgym.envs._workers import WorkerPool
 from dreamgym.errors import ConfigError, RunDirError
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
 from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
@@ -24,10 +27,10 @@ from dreamgym.experience.model import ExperienceModel
 from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
-from dreamgym.logs.scripted import collect
-from dreamgym.protocols import Described, Domain, Family, PaysFractions
+from dreamgym.logs.scripted import Job, collect, played
+from dreamgym.protocols import Described, Domain, Family, PaysFractions, RealEnv
 from dreamgym.protocols import ReplayBuffer as Memories
-from dreamgym.recipes.config import Ablation, DreamerBlock, SharedConfig
+from dreamgym.recipes.config import Ablation, DreamerBlock, EnvBlock, SharedConfig
 from dreamgym.recipes.policies import ChatPolicies, Policies, SmallPolicies
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.shuffled import Shuffled
@@ -51,6 +54,7 @@ class Parts:
     tokenizer: Any
     words: Vocabulary
     experience: str = "experience"  # the checkpoint that dreams
+    workers: WorkerPool | None = None  # who plays real episodes; None: this process
 
     def without(self, ablation: Ablation) -> Parts:
         """The parts of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
@@ -89,9 +93,13 @@ class Parts:
         """The policy that samples from `model`, which may be in training; `exact`: at the model's own precision."""
         return self.policies.agent(model, exact=exact)
 
-    def real(self) -> EnvPool:
-        """A fresh set of real environments, with its own count of steps."""
-        return EnvPool(self.family.env, self.family.domain)
+    def real(self) -> RealEnv:
+        """Real environments: the workers', which everybody shares and whose steps add up, or a fresh set in this process."""
+        return self.workers or EnvPool(self.family.env, self.family.domain)
+
+    def behave(self, jobs: Sequence[Job]) -> list[Trajectory]:
+        """Episodes by scripted behaviours, in order."""
+        return self.workers.behave(jobs) if self.workers else played(self.family, jobs)
 
     def replay(self, name: str) -> ReplayBuffer:
         """The replay buffer of a loop, seeded with the logs when it is new."""
@@ -123,6 +131,11 @@ def open_run(path: Path, config: Config) -> RunDir:
     """The run directory of this configuration, new or to go on with. A stored configuration that lacks today's newest keys means their
     defaults."""
     return RunDir.open(path, dump(config), fill=lambda stored: dump(filled(type(config), stored, where=str(path / "config.toml"))))
+
+
+def hire(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
+    """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
+    return _workers.hire(env.name, env.options, env.workers)
 
 
 def open_parts(path: Path) -> Parts:
@@ -174,9 +187,10 @@ def begin(config: SharedConfig) -> Family:
     return family
 
 
-def offline(family: Family, config: SharedConfig) -> list[Trajectory]:
+def offline(family: Family, config: SharedConfig, workers: WorkerPool | None) -> list[Trajectory]:
     """Scripted offline trajectories: as many as are asked for, or as hold so many transitions."""
-    return sized(collect(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix), config)
+    play = workers.behave if workers else None
+    return sized(collect(family, config.logs.trajectories, seed=config.seed, mix=config.logs.mix, play=play), config)
 
 
 def sized(logs: list[Trajectory], config: SharedConfig) -> list[Trajectory]:

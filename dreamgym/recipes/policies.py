@@ -42,9 +42,7 @@ class PolicyBlock(Config):
     @classmethod
     def _in_its_own_words(cls, backbone: BackboneConfig | None) -> BackboneConfig | None:
         if backbone and backbone.markers:
-            raise ValueError(
-                "markers are for the layout of small models, and a policy's backbone speaks its own template: leave them out"
-            )
+            raise ValueError("markers are for the layout of small models, and a policy's backbone speaks its own template: leave them out")
         return backbone
 
 

@@ -73,6 +73,7 @@ class Practice:
         self.used = {"train": 0, "real": 0, "probe": 0}  # steps; "real" ones are among "train"
         self.longest = 0  # real steps of the iteration that took most
         self.refills = 0  # of the present iteration
+        self.replaced = self._replaced()  # workers, by the end of the iteration before
         self._resume()
 
     @property
@@ -210,6 +211,9 @@ class Practice:
             found |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
         if self.dream and self.block.probe_every and self.iteration % self.block.probe_every == 0:
             found |= self._probe(trajectories)
+        if self.parts.workers:
+            found["workers_replaced"] = self._replaced() - self.replaced
+            self.replaced = self._replaced()
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
         self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **found})
@@ -219,6 +223,9 @@ class Practice:
         self._save()
         self._advance(note=_note(found))
         return bool(self.stopped)
+
+    def _replaced(self) -> int:
+        return self.parts.workers.restarts if self.parts.workers else 0
 
     def _probe(self, trajectories: list[Trajectory]) -> dict[str, Any]:
         """Measure the gap of what was dreamed; an open one (twice in a row) ends the loop, and a rollback restores the last policy that

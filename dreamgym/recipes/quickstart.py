@@ -57,10 +57,10 @@ def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str]
 def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases of one seed in one run directory. The same call on the same directory resumes."""
     parts.quiet()
-    with parts.open_run(path, config) as run:
+    with parts.open_run(path, config) as run, parts.hire(config.env) as workers:
         parts.sign(run)
         say("1/7 logs: scripted behaviours of mixed skill in the real environment")
-        shared = fitting.gather(run, config)
+        shared = fitting.gather(run, config, workers)
         say("2/7 experience model: reasoning, next state, reward and end, from whole logged trajectories (Eq. 5)")
         fitting.train_experience(run, shared)
         say("3/7 warm start and converged SFT: the policy imitates the successful logs")

@@ -31,10 +31,10 @@ def settings(path: Path, file: Path | None, overrides: Sequence[str]) -> TrainCo
 def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases in one run directory; returns its summary. The same call on the same directory goes on where it was interrupted."""
     parts.quiet()
-    with parts.open_run(path, config) as directory:
+    with parts.open_run(path, config) as directory, parts.hire(config.env) as workers:
         parts.sign(directory)
         say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted behaviours in the real environment"))
-        shared = fitting.gather(directory, config)
+        shared = fitting.gather(directory, config, workers)
         if config.dreams:
             say("experience model: " + ("an instruct model, asked" if config.dreamer else "whole logged trajectories (Eq. 5)"))
             fitting.train_experience(directory, shared)

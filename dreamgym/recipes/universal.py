@@ -31,8 +31,8 @@ def compare(config: SharedConfig, envs: Sequence[EnvBlock], path: Path, *, held_
     found: dict[str, Any] = {}
     for env in envs:
         alone = config.model_copy(update={"env": env})
-        with RunDir.open(path / env.name, dump(alone)) as run:
-            fitting.train_experience(run, fitting.gather(run, alone))
+        with RunDir.open(path / env.name, dump(alone)) as run, build.hire(env) as workers:
+            fitting.train_experience(run, fitting.gather(run, alone, workers))
         single = fidelity.held_out(path / env.name, held_out)
         found[env.name] = {"universal": fidelity.measure_parts(together[env.name], held_out), "single": single}
     return found
@@ -52,7 +52,8 @@ def train(config: SharedConfig, envs: Sequence[EnvBlock], path: Path) -> dict[st
         families = [build.begin(one) for one in configs]
         for env, family, one in zip(envs, families, configs, strict=True):
             if not run.done(f"logs-{env.name}"):
-                fresh = build.offline(family, one)
+                with build.hire(env) as workers:
+                    fresh = build.offline(family, one, workers)
                 run.episodes(f"logs-{env.name}", fresh)
                 run.mark(f"logs-{env.name}", {"transitions": sum(len(episode.turns) for episode in fresh)})
         logs = [run.read_episodes(f"logs-{env.name}") for env in envs]

@@ -141,6 +141,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         "refills": Metric(
             "rounds", "times that further tasks were drawn because too few groups were mixed, where that is allowed", "always at its limit"
         ),
+        "workers_replaced": Metric(
+            "workers",
+            "worker processes that died or fell silent since the iteration before, and were replaced, where there are any; of logs, "
+            "while they were collected",
+            "above 0 again and again: the environment crashes, or memory runs out",
+        ),
         "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
         "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "stands still while success rises"),
         "steps": Metric("steps", "optimiser steps taken", "0"),

@@ -11,6 +11,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.envs import corridor
+from dreamgym.envs._pool import EnvPool
 from dreamgym.errors import UsageError
 from dreamgym.evals.bound import improvement, measure, penalty
 from dreamgym.evals.replayed import replay, summarise
@@ -19,6 +20,7 @@ from dreamgym.runlog import RunDir
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 FAMILY = corridor.make(length=4)
+REAL = EnvPool(FAMILY.env, FAMILY.domain)
 TASK = Task("1-3", corridor.Goal(1, 3).instruction, "corridor", goal={"start": 1, "target": 3, "key": 0})
 
 
@@ -53,7 +55,7 @@ def test_the_theorems_terms_as_worked_by_hand():
 @pytest.mark.parametrize(("wrong", "bad"), [(0, STUCK), (3, STUCK), (10, STUCK), (4, STINGY)])
 def test_in_the_corridor_the_gap_of_the_dream_is_exactly_the_share_of_episodes_that_part(wrong: int, bad: Trajectory):
     """The policy walks right and opens. Really it always succeeds; in the dream it fails in `wrong` of 10 episodes, each of which parts."""
-    replays = replay([bad] * wrong + [TRUE] * (10 - wrong), FAMILY.env, FAMILY.domain)
+    replays = replay([bad] * wrong + [TRUE] * (10 - wrong), REAL)
     found = measure(replays)
     assert abs(summarise(replays).gap) == pytest.approx(wrong / 10) == pytest.approx(found.parted.value)
     assert abs(summarise(replays).gap) <= found.gap
@@ -61,35 +63,35 @@ def test_in_the_corridor_the_gap_of_the_dream_is_exactly_the_share_of_episodes_t
 
 def test_dreams_that_were_left_out_count_as_parted():
     """The policy's dream success is over them too, and no replay says how far they were from reality."""
-    found = measure(replay([TRUE] * 50, FAMILY.env, FAMILY.domain), left_out=50)
+    found = measure(replay([TRUE] * 50, REAL), left_out=50)
     assert (found.parted.value, found.parted.n) == (0.5, 100) and found.gap > 0.5
     assert found.transition_error.n == 150
 
 
 def test_errors_are_counted_up_to_the_step_that_parts_and_no_further():
-    found = measure(replay([STUCK, STINGY, TRUE], FAMILY.env, FAMILY.domain))
+    found = measure(replay([STUCK, STINGY, TRUE], REAL))
     assert (found.transition_error.value, found.transition_error.n) == (1 / 7, 7)  # 1 + 3 + 3 steps compared
     assert (found.reward_error.value, found.reward_error.n) == (pytest.approx(1 / 7), 7)
 
 
 def test_valid_and_invalid_actions_are_told_apart_by_whether_reality_moved():
     bumps = episode(("left", room(1), 0.0), ("fly", room(2), 0.0))  # the first is refused in both; the second only really
-    found = summarise(replay([bumps, TRUE], FAMILY.env, FAMILY.domain))
+    found = summarise(replay([bumps, TRUE], REAL))
     assert (found.state_exact_invalid.value, found.state_exact_invalid.n) == (1 / 2, 2)
     assert (found.state_exact_valid.value, found.state_exact_valid.n) == (1.0, 3)
 
 
 def test_a_bound_that_says_nothing_says_so():
     few, many = ([TRUE] * n for n in (1, 200))
-    assert measure(replay([STUCK], FAMILY.env, FAMILY.domain)).to_json()["vacuous"] == ["theorem", "gap"]
-    assert measure(replay(few, FAMILY.env, FAMILY.domain)).gap > 0.5  # one episode proves little
-    assert measure(replay(many, FAMILY.env, FAMILY.domain)).to_json()["vacuous"] == []
+    assert measure(replay([STUCK], REAL)).to_json()["vacuous"] == ["theorem", "gap"]
+    assert measure(replay(few, REAL)).gap > 0.5  # one episode proves little
+    assert measure(replay(many, REAL)).to_json()["vacuous"] == []
 
 
 def test_the_command_prints_the_measures_under_the_names_that_programs_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    replays = replay([TRUE, STUCK, replace(TRUE, success=True)], FAMILY.env, FAMILY.domain)
+    replays = replay([TRUE, STUCK, replace(TRUE, success=True)], REAL)
     audit: dict[str, Any] = fidelity_json(summarise(replays)) | {"unreadable": 0, "masked": 0, "bound": measure(replays).to_json()}
     with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
         run.mark("audit", {"with_guard": audit, "without_guard": audit})

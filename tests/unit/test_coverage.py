@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from dreamgym.envs import corridor, webshop
+from dreamgym.envs._pool import EnvPool
 from dreamgym.envs.corridor import read_goal
 from dreamgym.errors import UsageError
 from dreamgym.evals import near_misses
@@ -88,7 +89,8 @@ def test_training_and_measuring_miss_in_other_ways():
     copies = with_invalid_actions(logs, family.domain, 1.0, seed=0)
     known = {t.action for e in logs for t in e.transitions}
     learnt = {t.action for e in copies for t in e.transitions} - known
-    asked = {one.action for one in near_misses.draw(logs, family.env(), family.domain, share=1.0, seed=0).misses if one.way != "elsewhere"}
+    drawn = near_misses.draw(logs, EnvPool(family.env, family.domain), family.domain, share=1.0, seed=0)
+    asked = {one.action for one in drawn.misses if one.way != "elsewhere"}
     assert len(learnt) > 100 and len(asked - known) > 50 and len(asked & learnt) < 0.02 * len(asked)
 
 

@@ -15,6 +15,7 @@ from dreamgym.experience.guard import DISAGREED, DISPUTED
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 FAMILY = corridor.make(length=4)
+REAL = EnvPool(FAMILY.env, FAMILY.domain)
 
 
 def task(start: int, target: int) -> Task:
@@ -77,21 +78,21 @@ def test_an_episode_that_broke_is_not_counted_as_a_failure():
 
 
 def test_a_true_dream_replays_without_a_difference():
-    assert replay([TRUE], FAMILY.env, FAMILY.domain) == [Replay(True, True, True, 3, 3, False, True, False, 0.0, valid=(3, 3))]
+    assert replay([TRUE], REAL) == [Replay(True, True, True, 3, 3, False, True, False, 0.0, valid=(3, 3))]
 
 
 def test_a_dream_that_skips_a_room_is_found_out():
-    (found,) = replay([LIE], FAMILY.env, FAMILY.domain)
+    (found,) = replay([LIE], REAL)
     assert (found.dreamed_success, found.real_success, found.diverged, found.agreeing_steps) == (True, False, True, 0)
 
 
 def test_only_the_steps_that_the_world_took_are_charged():
     dreams_on = dreamed(task(1, 3), ("open", room(1)), ("right", room(2)), ("open", opened(2)), reward=0.0)
-    assert replay([dreams_on], FAMILY.env, FAMILY.domain) == [Replay(False, False, True, 0, 1, True, False, True, 0.0, valid=(0, 1))]
+    assert replay([dreams_on], REAL) == [Replay(False, False, True, 0, 1, True, False, True, 0.0, valid=(0, 1))]
 
 
 def test_the_rates_of_a_set_of_dreams_as_worked_by_hand():
-    found = summarise(replay([TRUE, LIE, REFUSED, TOO_SAD, ENDLESS], FAMILY.env, FAMILY.domain))
+    found = summarise(replay([TRUE, LIE, REFUSED, TOO_SAD, ENDLESS], REAL))
     # Dreamed successes: TRUE and LIE. Really: TRUE, and TOO_SAD, whose door was the right one.
     assert (found.dream_success.value, found.real_success.value) == (2 / 5, 2 / 5)
     # Dreams that ended and really fail: LIE and REFUSED; one is called a success, both were before the guard.
@@ -118,8 +119,8 @@ def test_episodes_that_the_guard_left_out_are_counted_and_bound_the_false_failur
         replace(TRUE, error="no step was taken", turns=()),
         masked(TOO_SAD, "price differs"),  # refused, not left out
     ]
-    replays = replay(dreams + unlike, FAMILY.env, FAMILY.domain)
-    left_out = disputed(dreams + unlike, FAMILY.env, FAMILY.domain)
+    replays = replay(dreams + unlike, REAL)
+    left_out = disputed(dreams + unlike, REAL)
     assert [one.real_success for one in left_out] == [True, False, True] and len(replays) == 3
     found = summarise(replays, left_out)
     assert (found.masked_share.value, found.masked_share.n) == (3 / 6, 6)
@@ -132,7 +133,7 @@ def test_episodes_that_the_guard_left_out_are_counted_and_bound_the_false_failur
 
 def test_dreams_without_a_real_twin_are_left_out():
     invented = replace(TRUE, task=replace(TRUE.task, goal=None))
-    assert replay([invented, replace(TRUE, error="broken")], FAMILY.env, FAMILY.domain) == []
+    assert replay([invented, replace(TRUE, error="broken")], REAL) == []
     assert summarise([]).first_divergence is None and summarise([]).gap == 0.0
 
 
@@ -163,7 +164,7 @@ def test_an_evaluation_plays_every_task_once_in_batches():
 
 
 def test_the_gap_meter_compares_the_dream_with_the_world_and_counts_what_that_cost():
-    meter = GapMeter(FAMILY, EnvPool(FAMILY.env, FAMILY.domain))
+    meter = GapMeter(FAMILY, REAL)
     invented = replace(TRUE, task=replace(TRUE.task, goal=None, source="synthetic"))
     gap = meter.measure(Opener(), [TRUE, invented, LIE, replace(LIE, error="broken")], n=10, seed=0)
     assert (gap.dream.value, gap.dream.n, gap.real.value, gap.real.n) == (1.0, 2, 0.0, 2)
@@ -174,7 +175,7 @@ def test_the_gap_meter_compares_the_dream_with_the_world_and_counts_what_that_co
 
 
 def test_a_probe_of_fewer_episodes_is_spread_over_all_of_them():
-    meter = GapMeter(FAMILY, EnvPool(FAMILY.env, FAMILY.domain))
+    meter = GapMeter(FAMILY, REAL)
     many = [replace(TRUE, id=str(i), task=replace(TRUE.task, id=str(i))) for i in range(20)]
     gap = meter.measure(Opener(), many, n=5, seed=0)
     assert gap.dream.n == gap.real.n == 5 and gap.real_steps == 5 + 15
@@ -191,5 +192,5 @@ def test_a_probe_of_fewer_episodes_is_spread_over_all_of_them():
 
 
 def test_a_probe_of_nothing_says_nothing():
-    gap = GapMeter(FAMILY, EnvPool(FAMILY.env, FAMILY.domain)).measure(Opener(), [replace(TRUE, error="broken")], n=5, seed=0)
+    gap = GapMeter(FAMILY, REAL).measure(Opener(), [replace(TRUE, error="broken")], n=5, seed=0)
     assert gap.gap is None and set(gap.metrics().values()) == {None}

@@ -12,6 +12,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.envs import corridor, webshop
+from dreamgym.envs._pool import EnvPool
 from dreamgym.envs.corridor import CorridorDomain, Goal, read_goal
 from dreamgym.evals import near_misses
 from dreamgym.evals.fidelity import Question, ask_about, f1, forecast, known_parts, measure, parts_of, watched
@@ -30,7 +31,8 @@ FAMILIES: dict[str, Family] = {"corridor": CORRIDOR, "webshop": SHOP}
 
 
 def questions_of(family: Family, n: int = 30, *, misses: float = 0.5) -> list[Question]:
-    return ask_about(collect(family, n, seed=5, split="dev"), family.env(), family.domain, misses=misses, seed=1)[0]
+    real = EnvPool(family.env, family.domain)
+    return ask_about(collect(family, n, seed=5, split="dev"), real, family.domain, misses=misses, seed=1)[0]
 
 
 def told(question: Question, state: str | None = None, reward: float | None = None, terminated: bool | None = None) -> Prediction:
@@ -52,7 +54,7 @@ def told(question: Question, state: str | None = None, reward: float | None = No
 def test_a_near_miss_is_what_the_real_environment_refuses_and_comes_in_three_ways(name: str):
     family = FAMILIES[name]
     episodes = collect(family, 40, seed=5, split="dev")
-    drawn = near_misses.draw(episodes, family.env(), family.domain, share=0.5, seed=0)
+    drawn = near_misses.draw(episodes, EnvPool(family.env, family.domain), family.domain, share=0.5, seed=0)
     assert {one.way for one in drawn.misses} == set(near_misses.WAYS) and drawn.lost == 0
     steps = sum(len(episode.turns) for episode in episodes)
     assert 0.4 * steps < len(drawn.misses) + drawn.took_effect < 0.6 * steps
@@ -68,7 +70,8 @@ def test_a_near_miss_is_what_the_real_environment_refuses_and_comes_in_three_way
 
 def test_the_same_seed_draws_the_same_near_misses_and_another_seed_others():
     episodes = collect(SHOP, 10, seed=5, split="dev")
-    one, same, other = (near_misses.draw(episodes, SHOP.env(), SHOP.domain, share=0.5, seed=seed) for seed in (0, 0, 1))
+    real = EnvPool(SHOP.env, SHOP.domain)
+    one, same, other = (near_misses.draw(episodes, real, SHOP.domain, share=0.5, seed=seed) for seed in (0, 0, 1))
     assert one == same != other
 
 
@@ -88,7 +91,8 @@ def test_an_action_that_works_after_all_is_dropped_and_counted():
             return super().step(action if action in corridor.ACTIONS else "open")
 
     episodes = collect(CORRIDOR, 20, seed=5)
-    drawn = near_misses.draw(episodes, Obliging(CORRIDOR.config), CORRIDOR.domain, share=1.0, seed=0)
+    real = EnvPool(lambda: Obliging(CORRIDOR.config), CORRIDOR.domain)
+    drawn = near_misses.draw(episodes, real, CORRIDOR.domain, share=1.0, seed=0)
     assert drawn.took_effect > 0 and drawn.lost > 0 and all(one.action in corridor.ACTIONS for one in drawn.misses)
 
 

@@ -13,6 +13,7 @@ from _fault_server import FaultServer
 
 from dreamgym import cli
 from dreamgym.envs import corridor
+from dreamgym.envs._pool import EnvPool
 from dreamgym.errors import UsageError
 from dreamgym.evals._agreement import bootstrap, kappa, spearman
 from dreamgym.evals.judge import QUESTIONS, JudgeConfig, Judged, draw, exact_steps, judge, report
@@ -23,6 +24,7 @@ from dreamgym.runlog import RunDir
 from dreamgym.types import Observation, Trajectory
 
 CORRIDOR = corridor.make(length=5)
+REAL = EnvPool(CORRIDOR.env, CORRIDOR.domain)
 TABLE = CORRIDOR.transition_table()
 LOGS = collect(CORRIDOR, 40, seed=0)
 Messages = Sequence[Mapping[str, Any]]
@@ -60,7 +62,7 @@ def lazy(_: Messages) -> str:
 
 def judged_by(answer: Callable[[Messages], str], *, config: JudgeConfig | None = None, **options: Any) -> dict[str, Any]:
     config = config or JudgeConfig(n=40, controls=20)
-    cases = draw(DREAMS, LOGS, config, env=CORRIDOR.env(), domain=CORRIDOR.domain)
+    cases = draw(DREAMS, LOGS, config, real=REAL)
     return report(judge(ScriptedChat(answer), cases, config, **options))
 
 
@@ -83,7 +85,7 @@ def test_a_lazy_judge_that_always_says_two_fails_its_controls():
 
 
 def test_a_judge_that_ranks_real_above_corrupted_by_luck_is_not_believed():
-    cases = draw(DREAMS, LOGS, JudgeConfig(n=2, controls=12), env=CORRIDOR.env(), domain=CORRIDOR.domain)
+    cases = draw(DREAMS, LOGS, JudgeConfig(n=2, controls=12), real=REAL)
 
     def scored(real: list[int], bad: list[int]) -> dict[str, Any]:
         left = {"real": iter(real), "corrupted": iter(bad), "dream": iter([1, 1])}
@@ -112,7 +114,7 @@ def test_a_judge_that_scores_by_position_is_found_out_by_the_retest():
 def test_the_judge_is_not_told_which_is_which():
     chat = ScriptedChat(lazy)
     config = JudgeConfig(n=30, controls=15, retests=0)
-    cases = draw(DREAMS, LOGS, config, env=CORRIDOR.env(), domain=CORRIDOR.domain)
+    cases = draw(DREAMS, LOGS, config, real=REAL)
     judge(chat, cases, config)
     kinds = [case.kind for case in cases]
     assert sorted(kinds) != kinds and {kind: kinds.count(kind) for kind in kinds} == {"dream": 30, "real": 15, "corrupted": 15}
@@ -134,10 +136,11 @@ def test_corrupted_transitions_are_never_right():
 
 def test_exactness_is_known_up_to_the_first_difference():
     episode = max(LOGS, key=lambda t: len(t.turns))
-    assert exact_steps(episode, CORRIDOR.env(), CORRIDOR.domain) == [True] * len(episode.turns)
-    assert exact_steps(dreamed(episode, 0), CORRIDOR.env(), CORRIDOR.domain) == [False] + [None] * (len(episode.turns) - 1)
     invented = replace(episode, task=replace(episode.task, goal=None))
-    assert set(exact_steps(invented, CORRIDOR.env(), CORRIDOR.domain)) == {None}
+    same, other, unknown = exact_steps([episode, dreamed(episode, 0), invented], REAL)
+    assert same == [True] * len(episode.turns)
+    assert other == [False] + [None] * (len(episode.turns) - 1)
+    assert set(unknown) == {None}
 
 
 def test_replies_are_kept_and_not_paid_for_again(tmp_path: Path):

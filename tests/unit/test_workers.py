@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from _fragile.processes import vanish
 
 from dreamgym import plugins
 from dreamgym.envs._pool import EnvPool
 from dreamgym.envs._workers import WorkerPool
-from dreamgym.errors import UsageError
+from dreamgym.errors import InvariantError, PluginError, UsageError
+from dreamgym.logs.scripted import collect
 from dreamgym.protocols import BatchEnv
 from dreamgym.types import StepResult, Task
 
@@ -22,6 +26,8 @@ LENGTH = {"length": 9}
 CORRIDOR = plugins.make("envs", "corridor", **LENGTH)
 TASKS = CORRIDOR.tasks("train", 5, seed=0)
 ACTIONS = ["right", "take", "left", "jump", "right", "right"]
+HOUSE = "_fragile.house"
+INVENTED = Task("invented", "open the door", "corridor", source="synthetic")
 
 
 def played(env: BatchEnv, before: Callable[[int], None] = lambda step: None) -> list[list[StepResult]]:
@@ -40,35 +46,42 @@ ALONE = played(EnvPool(CORRIDOR.env, CORRIDOR.domain))
 
 
 @pytest.fixture(scope="module")
-def pool():
+def pool() -> Iterator[WorkerPool]:
     with WorkerPool("corridor", LENGTH, workers=2) as made:
         yield made
 
 
+def pid(pool: WorkerPool, worker: int = 0) -> int:
+    """The process of a worker that has begun."""
+    found = pool.workers[worker]
+    assert found is not None and found.process.pid
+    return found.process.pid
+
+
+# The same results
+
+
 def test_worker_processes_give_what_one_process_gives_and_charge_the_same(pool: WorkerPool):
     alone = EnvPool(CORRIDOR.env, CORRIDOR.domain)
+    before = pool.steps, pool.restarts, pool.redone_steps
     assert played(pool) == played(alone)
-    assert (pool.steps, pool.restarts, pool.redone_steps) == (alone.steps, 0, 0)
+    assert (pool.steps, pool.restarts, pool.redone_steps) == (before[0] + alone.steps, *before[1:])
 
 
-def test_a_killed_worker_is_replaced_and_nobody_notices_but_the_count(pool: WorkerPool):
-    before = pool.restarts
-
-    def kill(step: int) -> None:
-        if step == 3:
-            os.kill(pool.workers[0].process.pid, signal.SIGKILL)
-
-    assert played(pool, kill) == ALONE
-    assert pool.restarts == before + 1
-    assert pool.redone_steps > 0
-
-
-def test_an_error_of_the_environment_is_raised_here_and_the_worker_lives_on(pool: WorkerPool):
-    before = pool.restarts
-    with pytest.raises(UsageError, match="invented"):
-        pool.start([Task("invented", "open the door", "corridor", source="synthetic")], seed=0)
-    assert played(pool) == ALONE
-    assert pool.restarts == before
+@pytest.mark.parametrize(("name", "options"), [("corridor", LENGTH), ("webshop", {})])
+def test_scripted_episodes_and_repeated_ones_are_the_same_in_the_same_order(name: str, options: dict[str, int]):
+    family = plugins.make("envs", name, **options)
+    logs = collect(family, 40, seed=2)
+    walks = [(one.task, [t.action for t in one.transitions]) for one in logs] + [(INVENTED, ["open"])]
+    alone = EnvPool(family.env, family.domain)
+    with WorkerPool(name, options, workers=3) as pool:
+        assert collect(family, 40, seed=2, play=pool.behave) == logs
+        assert pool.repeat(walks) == alone.repeat(walks)
+        assert pool.repeat([]) == [] and pool.behave([]) == []
+        assert pool.start([log.task for log in logs], seed=0) == [log.transitions[0].state for log in logs]
+        first = pool.step(range(40), [log.transitions[0].action for log in logs])
+        assert [result.observation for result in first] == [log.transitions[0].next_state for log in logs]
+    assert alone.repeat(walks)[-1] is None and pool.steps == alone.steps // 2 + 40
 
 
 def test_more_workers_than_episodes_and_no_episode_at_all(pool: WorkerPool):
@@ -79,57 +92,167 @@ def test_more_workers_than_episodes_and_no_episode_at_all(pool: WorkerPool):
         WorkerPool("corridor", workers=0)
 
 
+def test_an_error_of_the_environment_is_raised_here_and_the_worker_lives_on(pool: WorkerPool):
+    before = pool.restarts
+    with pytest.raises(UsageError, match="invented"):
+        pool.start([INVENTED], seed=0)
+    assert played(pool) == ALONE
+    assert pool.restarts == before
+
+
+# Deaths
+
+
+def test_a_killed_worker_is_replaced_and_nobody_notices_but_the_count(pool: WorkerPool):
+    before, redone = pool.restarts, pool.redone_steps
+
+    def kill(step: int) -> None:
+        if step == 3:
+            os.kill(pid(pool), signal.SIGKILL)
+
+    assert played(pool, kill) == ALONE
+    assert pool.restarts == before + 1
+    assert pool.redone_steps > redone
+
+
+def test_a_worker_killed_in_the_midst_of_scripted_or_repeated_episodes_is_replaced_and_they_are_redone(tmp_path: Path):
+    logs = collect(CORRIDOR, 12, seed=2)
+    walks = [(one.task, [t.action for t in one.transitions]) for one in logs]
+    trap = tmp_path / "trap"
+    with WorkerPool(HOUSE, {**LENGTH, "trap": str(trap)}, workers=2) as pool:
+        trap.touch()
+        assert collect(CORRIDOR, 12, seed=2, play=pool.behave) == logs
+        assert pool.restarts == 1 and not trap.exists()
+        trap.touch()
+        assert pool.repeat(walks) == EnvPool(CORRIDOR.env, CORRIDOR.domain).repeat(walks)
+        assert pool.restarts == 2
+
+
+def test_an_action_that_always_kills_its_worker_fails_its_episode_and_no_other():
+    with WorkerPool(HOUSE, LENGTH, workers=1) as pool:
+        pool.start(TASKS[:3], seed=0)
+        pool.step([0, 1, 2], ["right"] * 3)
+        before, dead, after = pool.step([0, 1, 2], ["left", "die", "left"])
+        assert not dead.terminated and "exit code 7" in dead.info["error"]
+        assert all(said in dead.info["error"] for said in (HOUSE, TASKS[1].id, "env.workers = 0"))
+        assert pool.restarts == 3  # it was tried three times
+        alone = EnvPool(CORRIDOR.env, CORRIDOR.domain)
+        alone.start(TASKS[:3], seed=0)
+        alone.step([0, 2], ["right", "right"])
+        assert [before, after] == alone.step([0, 2], ["left", "left"])
+
+
+def test_a_task_that_kills_every_worker_is_named_with_its_environment_and_what_to_do():
+    with WorkerPool(HOUSE, {**LENGTH, "cursed": TASKS[1].id}, workers=2) as pool:
+        for ask in (lambda: pool.start(TASKS, seed=0), lambda: pool.behave([(TASKS[1], "expert", 4)])):
+            with pytest.raises(InvariantError) as caught:
+                ask()
+            assert all(said in str(caught.value) for said in (HOUSE, TASKS[1].id, "3 workers in a row", "exit code 7", "env.workers = 0"))
+        assert pool.repeat([(TASKS[1], ["right"]), (TASKS[2], ["right"])])[0] is None
+        assert len(pool.start(TASKS[2:], seed=0)) == 3, "the pool can be used on"
+
+
+def test_an_episode_that_does_not_repeat_is_a_failed_rollout_when_its_worker_dies():
+    with WorkerPool(HOUSE, {**LENGTH, "moody": True}, workers=1) as pool:
+        pool.start(TASKS[:1], seed=0)
+        pool.step([0], ["right"])
+        os.kill(pid(pool), signal.SIGKILL)
+        (result,) = pool.step([0], ["right"])
+        assert TASKS[0].id in result.info["error"] and "led elsewhere" in result.info["error"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_answer_in_time_counts_as_dead():
+    with WorkerPool(HOUSE, LENGTH, workers=1, timeout_s=2.0) as pool:
+        pool.start(TASKS[:1], seed=0)
+        (result,) = pool.step([0], ["hang"])
+        assert "no answer in 2 s" in result.info["error"]
+
+
+# What cannot live in another process
+
+
 def test_a_family_that_cannot_be_made_says_why_here():
     with WorkerPool("corridor", {"lenght": 9}, workers=1) as pool, pytest.raises(UsageError, match="length"):
         pool.start(TASKS, seed=0)
 
 
-FRAGILE = """
-    import os, time
-    from dreamgym.envs import corridor
-
-    class Fragile(corridor.Corridor):
-        def step(self, action):
-            if action == "die":
-                os._exit(7)
-            if action == "hang":
-                time.sleep(60)
-            return super().step(action)
-
-    class Family(corridor.CorridorFamily):
-        def env(self):
-            return Fragile(self.config)
-
-    def make(**config):
-        return Family(corridor.CorridorConfig(**config))
-"""
+def test_a_family_that_only_this_process_knows_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "made.here", plugins.load("envs", "corridor"))
+    with WorkerPool("made.here", LENGTH, workers=1) as pool, pytest.raises(PluginError, match="made.here"):
+        pool.start(TASKS, seed=0)
 
 
-@pytest.fixture
-def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The dotted name of a corridor in which one action kills the process and another takes a minute."""
-    (tmp_path / "fragile_house").mkdir()
-    (tmp_path / "fragile_house" / "house.py").write_text(textwrap.dedent(FRAGILE))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    return "fragile_house.house"
-
-
-def test_an_action_that_always_kills_its_worker_fails_its_episode_and_no_other(fragile: str):
-    with WorkerPool(fragile, LENGTH, workers=1) as pool:
-        pool.start(TASKS[:2], seed=0)
-        pool.step([0, 1], ["right", "right"])
-        (result,) = pool.step([0], ["die"])
-        assert "exit code 7" in result.info["error"] and not result.terminated
-        assert pool.restarts == 3  # it was tried three times
-        alone = EnvPool(CORRIDOR.env, CORRIDOR.domain)
-        alone.start(TASKS[1:2], seed=0)
-        alone.step([0], ["right"])
-        assert pool.step([1], ["left"]) == alone.step([0], ["left"])
-
-
-@pytest.mark.slow
-def test_a_worker_that_does_not_answer_in_time_counts_as_dead(fragile: str):
-    with WorkerPool(fragile, LENGTH, workers=1, timeout_s=2.0) as pool:
+def test_options_and_tasks_and_results_that_cannot_be_sent_are_named_with_what_to_do():
+    with pytest.raises(UsageError, match=r"options of environment 'corridor' cannot be sent.*env\.workers = 0"):
+        WorkerPool("corridor", {"length": lambda: 9})
+    odd = Task("odd", "go", "corridor", goal={"start": lambda: 1})
+    with WorkerPool(HOUSE, {**LENGTH, "mute": True}, workers=1) as pool:
+        with pytest.raises(UsageError, match=r"task of environment '_fragile\.house' cannot be sent.*env\.workers = 0"):
+            pool.start([odd], seed=0)
         pool.start(TASKS[:1], seed=0)
-        (result,) = pool.step([0], ["hang"])
-        assert "no answer in 2 s" in result.info["error"]
+        with pytest.raises(InvariantError, match=r"'_fragile\.house' cannot send.*env\.workers = 0"):
+            pool.step([0], ["right"])
+
+
+def test_workers_that_die_before_their_environment_is_made_say_what_it_takes():
+    with WorkerPool(HOUSE, {**LENGTH, "stillborn": True}, workers=1) as pool:
+        with pytest.raises(UsageError, match=r"'_fragile\.house' die before it is made \(exit code 7\).*__main__"):
+            pool.start(TASKS, seed=0)
+
+
+# The end
+
+
+def test_a_closed_pool_leaves_no_process_behind_neither_its_own_nor_what_they_started(tmp_path: Path):
+    diary = tmp_path / "diary"
+    with pytest.raises(KeyError), WorkerPool(HOUSE, {**LENGTH, "diary": str(diary)}, workers=2) as pool:
+        pool.start(TASKS, seed=0)
+        raise KeyError
+    numbers = [int(line) for line in diary.read_text().split()]
+    assert len(numbers) == 4 and os.getpid() not in numbers
+    assert vanish(numbers)
+
+
+def test_an_interrupted_request_ends_its_workers_so_that_no_answer_is_taken_for_a_later_one():
+    def ring(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with WorkerPool(HOUSE, LENGTH, workers=2) as pool:
+        pool.start(TASKS, seed=0)
+        number, before = pid(pool), signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                pool.step([0, 4], ["hang", "right"])
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert vanish([number])
+        assert played(pool) == ALONE
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_in_the_midst_of_a_step_end_with_their_caller_however_it_ends(tmp_path: Path, number: int):
+    diary = tmp_path / "diary"
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        from dreamgym.envs._workers import WorkerPool
+        from dreamgym.envs.corridor import make
+
+        if __name__ == "__main__":
+            with WorkerPool("{HOUSE}", {{"length": 9, "diary": {str(diary)!r}}}, workers=2) as pool:
+                pool.start(make(length=9).tasks("train", 2), seed=0)
+                print("ready", flush=True)
+                pool.step([0, 1], ["hang", "hang"])
+    """)
+    )
+    here = Path(__file__)
+    environment = {**os.environ, "PYTHONPATH": f"{here.parents[2]}:{here.parent}"}
+    caller = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    assert caller.stdout and caller.stdout.readline() == "ready\n"
+    time.sleep(0.2)  # into the step
+    caller.send_signal(number)
+    caller.wait(timeout=60)
+    numbers = [int(line) for line in diary.read_text().split()]
+    assert len(numbers) == 4 and vanish(numbers)
