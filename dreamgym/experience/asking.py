@@ -44,7 +44,9 @@ class AskConfig(Config):
     give_up_after: int = Field(default=10, ge=1)
     """Failures in a row, each after the engine's own retries, that end the asking."""
     max_cost: float | None = Field(default=None, gt=0)
-    """Of all that the model was used for, in the currency of its prices: no request is sent that might exceed it."""
+    """Of all that the model was used for, in the currency of its prices: no request is sent that might exceed it. What a server does not
+    tell, and answers that were lost, count as the most they may cost. Only the engine's own retries of requests under way can exceed it,
+    when the answers before them were lost and are billed all the same."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +179,8 @@ class Purse:
             return True
         price_in, price_out = self.usage.price_per_million_input, self.usage.price_per_million_output
         cost = (tokens_of(talk, bytes_per_token=2.0) * price_in + self.how.max_tokens * price_out) / 1e6
-        lost = self.usage.lost_tokens * price_in / 1e6  # answers that never came: a host may bill them
-        if self.usage.cost + lost + sum(self._held.values()) + cost > self.how.max_cost:
+        spent = self.usage.cost + self.usage.lost_cost  # answers that never came: a host may bill them
+        if spent + sum(self._held.values()) + cost > self.how.max_cost:
             return False
         self._held[i] = cost
         return True

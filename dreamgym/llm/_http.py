@@ -39,8 +39,9 @@ class TryAgain(Exception):
 
 @dataclass
 class Usage:
-    """What the server was asked for and what it reported. Tokens and money are those of good answers. `lost_tokens` are prompts that were
-    sent and whose answer never came whole or was of no use: a host may bill them all the same.
+    """What the server was asked for and what it reported. Tokens and money are those of good answers; one that does not tell its tokens
+    counts as the most it may have used. `lost_tokens` are prompts that were sent and whose answer never came whole or was of no use, and
+    `lost_completion_tokens` the most that those answers may have had: a host may bill them all the same.
     """
 
     requests: int = 0  # answered
@@ -52,19 +53,29 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0  # of the prompt tokens, where the server tells
     lost_tokens: int = 0
+    lost_completion_tokens: int = 0
+    unreported: int = 0  # answers that did not tell their tokens
     seconds: float = 0.0  # summed over attempts, which overlap
     price_per_million_input: float = 0.0
     price_per_million_output: float = 0.0
 
     @property
     def cost(self) -> float:
-        """In the currency of the prices."""
-        return (self.prompt_tokens * self.price_per_million_input + self.completion_tokens * self.price_per_million_output) / 1e6
+        """Of the good answers, in the currency of the prices."""
+        return self._cost(self.prompt_tokens, self.completion_tokens)
+
+    @property
+    def lost_cost(self) -> float:
+        """Of the lost answers, if the host bills them, at most."""
+        return self._cost(self.lost_tokens, self.lost_completion_tokens)
+
+    def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return (prompt_tokens * self.price_per_million_input + completion_tokens * self.price_per_million_output) / 1e6
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What one answer used."""
+    """What one answer used, or may have used."""
 
     prompt: int
     completion: int
@@ -133,13 +144,13 @@ class Client:
         self._close = weakref.finalize(self, _shut, loop, thread, self._http)
 
     async def ask(
-        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], *, tokens: int, prompt_tokens: int
+        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens | None]], *, tokens: int, most: Tokens
     ) -> T:
-        """The server's answer to a metered request, read by `read` (which may raise TryAgain), within every limit. `tokens` is at most what
-        the request will use, `prompt_tokens` what it sends.
+        """The server's answer to a metered request, read by `read` (which may raise TryAgain), within every limit. `tokens` is what the
+        request will use as the rate limit sees it, `most` what an attempt is charged whose tokens the server does not tell.
         """
         async with self._slots:
-            return await self._persist(method, url, payload, read, tokens, prompt_tokens)
+            return await self._persist(method, url, payload, read, tokens, most)
 
     async def control(self, method: str, url: str, payload: Any = None, *, timeout_s: float | None = None, retries: int = 0) -> Any:
         """An unmetered request outside the limits: its JSON, or its text where it is none, or None for an empty body."""
@@ -157,7 +168,7 @@ class Client:
             return response.text
 
     async def _persist(
-        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], tokens: int, prompt_tokens: int
+        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens | None]], tokens: int, most: Tokens
     ) -> T:
         """Attempts until one succeeds, the retries are out, or the deadline would pass."""
         began: float | None = None  # when the first attempt was sent: waiting for its turn is no fault of the server
@@ -170,7 +181,7 @@ class Client:
                     raise self._given_up(method, url, last, attempts, late=True) from last
                 attempts += 1
                 try:
-                    result, used = await self._once(method, url, payload, read, prompt_tokens)
+                    result, used = await self._once(method, url, payload, read, most)
                 except TryAgain as error:
                     last = error
                     wait = backoff(attempts, self.manners.backoff_s) if error.wait is None else error.wait
@@ -182,8 +193,9 @@ class Client:
                         log.warning("%s asks to be left alone for %.0f seconds (%s); deadline_s would end such a wait.", url, wait, error)
                     await self.clock.sleep(wait)
                 else:
-                    sent.tokens = used.prompt + used.completion
-                    self._meter(used)
+                    if used is not None:
+                        sent.tokens = used.prompt + used.completion
+                    self._meter(used, most)
                     return result
         except asyncio.CancelledError:
             self.usage.cancelled += 1
@@ -197,8 +209,8 @@ class Client:
         return self.manners.deadline_s is not None and self.clock.now() + wait - began > self.manners.deadline_s
 
     async def _once(
-        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens]], prompt_tokens: int
-    ) -> tuple[T, Tokens]:
+        self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens | None]], most: Tokens
+    ) -> tuple[T, Tokens | None]:
         """One attempt, metered whatever becomes of it."""
         self.usage.attempts += 1
         began = self.clock.now()
@@ -209,9 +221,12 @@ class Client:
             except ValueError as error:  # not JSON, or not UTF-8
                 raise TryAgain(f"its answer is not JSON: {self._excerpt(response)}", status=response.status_code) from error
             return read(body)
+        except asyncio.CancelledError:
+            self._lose(most)
+            raise
         except (TryAgain, ServerError) as error:
             if error.status in (None, 200):  # with any other status it was refused before any work
-                self.usage.lost_tokens += prompt_tokens
+                self._lose(most)
             raise
         finally:
             self.usage.seconds += self.clock.now() - began
@@ -233,7 +248,16 @@ class Client:
             raise self._refused(method, url, response)
         return response
 
-    def _meter(self, used: Tokens) -> None:
+    def _lose(self, most: Tokens) -> None:
+        self.usage.lost_tokens += most.prompt
+        self.usage.lost_completion_tokens += most.completion
+
+    def _meter(self, used: Tokens | None, most: Tokens) -> None:
+        if used is None:
+            if not self.usage.unreported:
+                log.warning("%s does not tell how many tokens it used: each such answer is counted as the most it may have used.", self.api)
+            self.usage.unreported += 1
+            used = most
         self.usage.requests += 1
         self.usage.prompt_tokens += used.prompt
         self.usage.completion_tokens += used.completion

@@ -236,11 +236,12 @@ class OpenAIEngine(Tokenized, Queue):
             payload["response_format"] = dict(response_format)
         guess = _about_tokens(messages)
 
-        def read(body: Any) -> tuple[str, Tokens]:
+        def read(body: Any) -> tuple[str, Tokens | None]:
             return _reply_in(body, max_tokens, allow_truncated)
 
         url = f"{self.client.api}/chat/completions"
-        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, prompt_tokens=guess)
+        most = Tokens(_most_tokens(messages), max_tokens)
+        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, most=most)
 
     def _check(self, request: Request) -> None:
         if self.flavour is None:
@@ -322,9 +323,9 @@ class OpenAIEngine(Tokenized, Queue):
         def read(body: Any) -> tuple[Sampled, Tokens]:
             return flavour.read(body, prompt, sampling, training=self.config.training)
 
-        tokens = len(prompt) + sampling.max_tokens
+        most = Tokens(len(prompt), sampling.max_tokens)
         url = self.url(path)
-        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=tokens, prompt_tokens=len(prompt))
+        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=most.prompt + most.completion, most=most)
 
     def _completion(self, request: Request, version: int, sampled: Sampled) -> Completion:
         assert self.flavour is not None
@@ -399,6 +400,12 @@ def _about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
     return sum(len(str(message.get("content", ""))) for message in messages) // 4
 
 
+def _most_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The most tokens that a chat is thought to have, which is charged where the server does not tell: two bytes are a token, and six
+    tokens stand around a message, as in what `experience.asking.Purse` holds back."""
+    return sum((len(str(message.get("content", "")).encode(errors="replace")) + 1) // 2 + 6 for message in messages)
+
+
 def _ids(prompt: Sequence[int]) -> tuple[int, ...]:
     """Plain integers: a prompt may be an array, and JSON knows none."""
     return tuple(int(token) for token in prompt)
@@ -412,8 +419,8 @@ def _of_ticket(error: Exception, ticket: int) -> Exception:
     return error
 
 
-def _reply_in(body: Any, max_tokens: int, allow_truncated: bool) -> tuple[str, Tokens]:
-    """The text of a chat completion."""
+def _reply_in(body: Any, max_tokens: int, allow_truncated: bool) -> tuple[str, Tokens | None]:
+    """The text of a chat completion, and what it used."""
     try:
         choice = body["choices"][0]
         text, finish = choice["message"]["content"], choice.get("finish_reason")
@@ -424,9 +431,17 @@ def _reply_in(body: Any, max_tokens: int, allow_truncated: bool) -> tuple[str, T
         raise ServerError(said, status=200)
     if finish == "length" and not allow_truncated:
         raise ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it, or pass allow_truncated=True.")
-    usage = body.get("usage") or {}
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return text, Tokens(usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0, cached)
+    return text, _tokens_in(body.get("usage"))
+
+
+def _tokens_in(usage: Any) -> Tokens | None:
+    """What a chat completion says that it used. None where it does not say, or says that a chat had no tokens."""
+    try:
+        prompt, completion = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    return Tokens(prompt, completion, cached) if prompt > 0 and completion >= 0 else None
 
 
 def make(*, tokenizer: Any = None, clock: Clock | None = None, **config: Any) -> OpenAIEngine:

@@ -38,21 +38,19 @@ def statistics(path: Path) -> dict[str, Any]:
     `rows` in use, `evicted`, `sequence`, `encoder`, `dim`, `bytes` on disk, `verdicts` (the ten commonest), and `groups`: one object per
     environment and source with the NAMES above. `contents` are distinct pairs of action and next state.
     """
-    store = sqlite.make(path=path, read_only=True)
+    with closing(sqlite.make(path=path, read_only=True)) as store:
+        encoder, dim = store.encoder, store.dim
     try:
-        rows, sequence, encoder, dim = len(store), store.sequence, store.encoder, store.dim
-    finally:
-        store.close()
-    try:
-        with closing(sqlite3.connect(sqlite.reading_uri(path), uri=True)) as db:
+        with closing(sqlite.connect_to_read(path)) as db:
+            db.execute("BEGIN")  # the counts are of one moment
             groups = [dict(zip(NAMES, found, strict=True)) for found in db.execute(BY_SOURCE)]
             verdicts = dict(db.execute(VERDICTS).fetchall())
-            evicted = db.execute("SELECT count(*) FROM transitions WHERE evicted_at IS NOT NULL").fetchone()[0]
+            evicted, sequence = db.execute("SELECT count(evicted_at), coalesce(max(row), 0) FROM transitions").fetchone()
     except sqlite3.Error as error:
         raise RunDirError(f"Replay log '{path}' cannot be counted: {error}. Try again when nothing rewrites it, or restore it.") from error
     beside = [path, path.with_name(path.name + "-wal")]
     return {
-        "rows": rows,
+        "rows": sum(group["rows"] for group in groups),
         "evicted": evicted,
         "sequence": sequence,
         "encoder": encoder,

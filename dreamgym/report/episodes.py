@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from dreamgym.replay.stores.sqlite import connect_to_read
 from dreamgym.runlog import RunDir
 from dreamgym.types import Trajectory
 
@@ -85,11 +86,9 @@ def _memories(run: RunDir, file: str, trajectory: Trajectory) -> dict[int, Remem
 
 
 def _read(log: Path, rows: list[int]) -> Iterator[Remembered]:
-    """Rows by number, without a lock that a writer would notice and without a file left behind."""
-    journal = log.with_name(log.name + "-wal")
-    busy = journal.is_file() and journal.stat().st_size > 0
-    mode = "mode=ro" if busy else "mode=ro&immutable=1"  # a log at rest is not even given a shared-memory file
-    with closing(sqlite3.connect(f"{log.resolve().as_uri()}?{mode}", uri=True, timeout=1.0)) as db:
+    """Rows by number, all from the log as it is at one moment."""
+    with closing(connect_to_read(log, timeout_s=1.0)) as db:
+        db.execute("BEGIN")
         for start in range(0, len(rows), PAGE):
             page = rows[start : start + PAGE]
             for columns in db.execute(READ.format(", ".join("?" * len(page))), page):

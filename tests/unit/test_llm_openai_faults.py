@@ -74,7 +74,7 @@ def test_a_failure_that_passes_is_not_seen(make: Any, server: FaultServer, clock
     usage = engine.usage
     assert (usage.requests, usage.attempts, usage.retries, usage.failures) == (1, 3, 2, 0)
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (3, 4, 1)
-    assert usage.lost_tokens == (6 if fault in ("cut", "json", "hang") else 0)
+    assert (usage.lost_tokens, usage.lost_completion_tokens) == ((6, 8) if fault in ("cut", "json", "hang") else (0, 0))
     if fault == ("busy", 7):
         assert clock.slept == [7.0, 7.0]
     else:
@@ -275,6 +275,7 @@ def test_cancelling_aborts_the_request_and_frees_its_place(make: Any, server: Fa
     assert server.disconnected.wait(5)
     assert [ticket for ticket, _ in engine.poll()] == [tickets[2]]
     assert engine.poll() == [] and engine.usage.cancelled == 1 and engine.usage.requests == 1
+    assert (engine.usage.lost_tokens, engine.usage.lost_completion_tokens) == (3, 4)  # it may be billed, though nobody read it
     engine.cancel([*tickets, 999])
 
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -231,6 +232,53 @@ def test_a_log_that_is_being_written_can_be_read_without_leaving_a_trace(tmp_pat
         sqlite.make(path=tmp_path / "nowhere.sqlite", read_only=True)
     with pytest.raises(UsageError, match="dimensions of its encoder"):
         sqlite.make(path=tmp_path / "new.sqlite")
+
+
+def test_a_log_that_is_wound_back_and_written_while_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    writer = open_store(path)
+    for i in range(40):
+        writer.append(batch(f"old {i}", 50))
+    writer.close()  # at rest: nothing beside the file says that anybody may write
+    reader = sqlite.make(path=path, read_only=True, page=200)
+    pages = reader.rows()
+    found = [(m.row, m.trajectory) for m in next(pages)[0]]
+    writer = open_store(path)
+    writer.hide_after(300)
+    for i in range(60):
+        writer.append(batch(f"new {i}", 50))
+    writer.close()
+    found += [(m.row, m.trajectory) for memories, _ in islice(pages, 20) for m in memories]
+    assert found == [(row, f"old {(row - 1) // 50}") for row in range(1, 2001)]
+    assert len(reader) == reader.sequence == 3300  # the next query sees what was written
+
+
+def test_rows_that_only_a_dead_writers_journal_holds_are_not_silently_missing(open_folder: Path) -> None:
+    path = open_folder / "log.sqlite"
+
+    def die(pipe: int) -> None:
+        open_store(path).append(batch("a"))
+        os._exit(0)  # nothing is closed, as if it had been killed
+
+    child, pipe = forked(die)
+    read_all(pipe)
+    os.waitpid(child, 0)
+    path.with_name("log.sqlite-shm").unlink()
+    assert path.with_name("log.sqlite-wal").stat().st_size > 0
+    open_folder.chmod(0o555)
+
+    def read(pipe: int) -> None:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        try:
+            os.write(pipe, f"{len(sqlite.make(path=path, read_only=True))} rows".encode())
+        except DreamGymError as error:
+            os.write(pipe, str(error).encode())
+
+    child, pipe = forked(read)
+    said = read_all(pipe)
+    assert os.waitpid(child, 0)[1] == 0
+    assert str(path) in said and "SQLITE_" in said
 
 
 MOUNTINFO = """\

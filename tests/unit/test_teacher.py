@@ -313,6 +313,28 @@ def test_requests_under_way_count_as_if_they_cost_all_they_may(host: Any, server
     assert len(written) == 8  # as cheap replies come in, what was held back is free again
 
 
+@pytest.mark.parametrize("says", [None, [], {}, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": 9}])
+def test_a_host_that_does_not_tell_what_it_used_is_charged_the_most_and_reaches_the_limit(host: Any, server: FaultServer, says: Any):
+    server.faults.extend([("change", lambda reply: reply.update(usage=says))] * 8)
+    engine = host()
+    dearest = ChatTeacher(engine, config=AskConfig(max_tokens=1000)).estimate(LOGS).cost_at_most / 2 / 8
+    teacher = ChatTeacher(engine, config=AskConfig(max_tokens=1000, max_cost=3 * dearest))
+    written = teacher.annotate(LOGS)
+    assert 0 < len(written) <= 3 and teacher.counts["unaffordable"] == 8 - len(written)
+    assert engine.usage.unreported == len(written) and 2 * dearest < engine.usage.cost <= 3 * dearest
+
+
+def test_an_answer_that_was_lost_counts_as_billed_in_full(host: Any, server: FaultServer):
+    server.faults.append("json")  # arrives, and is of no use: the engine asks again
+    server.answer = lambda messages: '{"a": 1}'
+    engine = host(concurrency=1, price_per_million_input=1.0, price_per_million_output=1.0)
+    how = AskConfig(max_tokens=16, max_cost=250e-6)  # a question takes 122 at most and 52 in truth: 122 + 52 + 122 is too much
+    chats = [[{"role": "user", "content": "x" * 200}]] * 2
+    first, second = ask(engine, chats, lambda _, text: read_object(text, ["a"]), how, {"a": {}})
+    assert engine.usage.lost_cost == pytest.approx(122e-6)
+    assert (first.kind, second.kind, len(server.payloads("/v1/chat/completions"))) == ("clean", "unaffordable", 2)
+
+
 def test_a_limit_without_prices_is_refused():
     with pytest.raises(UsageError, match="A limit of money needs prices"):
         ChatTeacher(ScriptedChat(good), config=AskConfig(max_cost=1.0)).annotate(LOGS)

@@ -77,7 +77,7 @@ READ = """
 SELECT t.row, e.id, t.step, e.env, e.instruction, e.source, t.state, t.action, t.next_state, t.reward, t.terminated, e.success,
        t.reasoning, e.policy_version, e.model_version, t.verdict, t.vector
 FROM transitions t JOIN trajectories e ON e.number = t.trajectory
-WHERE t.row > ? AND t.evicted_at IS NULL ORDER BY t.row LIMIT ?
+WHERE t.row > ? AND t.evicted_at IS NULL ORDER BY t.row
 """
 
 ADVICE = {
@@ -96,7 +96,7 @@ class SqliteConfig(Config):
     path: Path | None = None  # None: in memory, gone with the process
     encoder: str | None = None  # id of the encoder; None: the one that built the log, which must be there
     dim: int | None = None  # numbers a vector; None with `encoder`
-    read_only: bool = False  # reads a log in a folder that cannot be written, and never waits for a writer
+    read_only: bool = False  # never waits for a writer, and reads a log in a folder that cannot be written too: see `connect_to_read`
     timeout_s: float = 30.0  # how long to wait for another writer
     page: int = 2048  # rows read at a time
 
@@ -140,15 +140,18 @@ class SqliteStore:
         return logged
 
     def rows(self, after: int = 0) -> Iterator[tuple[list[Memory], HalfVectors]]:
-        """Rows with a number above `after`, in pages; each page is a query of its own, so appending in between is fine."""
+        """Rows with a number above `after`, in pages. They are one query, and so what other processes write meanwhile is not seen:
+        all pages show the log as it was when the first was read.
+        """
+        with self._explained():
+            found = self._db.execute(READ, (after,))
         while True:
             with self._explained():
-                page = self._db.execute(READ, (after, self._page)).fetchall()
+                page = found.fetchmany(self._page)
             if not page:
                 return
             vectors = np.frombuffer(b"".join(columns[-1] for columns in page), "<f2").reshape(len(page), self.dim)
             yield [_memory(*columns[:-1]) for columns in page], vectors.astype(np.float16)
-            after = page[-1][0]
 
     def hide_after(self, row: int) -> int:
         """Delete the rows above `row`, which an interrupted run appended after its last checkpoint; their numbers are used again.
@@ -206,7 +209,7 @@ class SqliteStore:
                     raise RunDirError(
                         f"No replay log '{self.path}'. Expected the path of a log, such as runs/quickstart/replay/dream.sqlite."
                     )
-                return sqlite3.connect(reading_uri(config.path), uri=True, timeout=config.timeout_s, isolation_level=None)
+                return connect_to_read(config.path, timeout_s=config.timeout_s)
             config.path.parent.mkdir(parents=True, exist_ok=True)
             return sqlite3.connect(self.path, timeout=config.timeout_s, isolation_level=None)
 
@@ -316,9 +319,23 @@ def _in_use(path: Path) -> bool:
     return journal.is_file() and journal.stat().st_size > 0
 
 
-def reading_uri(path: Path) -> str:
-    """An SQLite URI that opens a log without writing beside it. A log at rest is read as it stands; one in use, with its journal."""
-    return f"{path.resolve().as_uri()}?{'mode=ro' if _in_use(path) else 'mode=ro&immutable=1'}"
+def connect_to_read(path: Path, *, timeout_s: float = 5.0) -> sqlite3.Connection:
+    """A connection that cannot write, and sees a consistent log whatever others write. sqlite3.Error where the log cannot be opened.
+
+    SQLite keeps an empty journal and a shared-memory file beside the log, which the next writer removes. In a folder where it cannot make
+    them, a log at rest is read without locks ("immutable"): somebody who may write there must not do so meanwhile. A log whose journal
+    still holds rows is refused there, because they would be missing.
+    """
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    db = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
+    try:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the file is opened only now
+    except sqlite3.Error as error:
+        db.close()
+        if _in_use(path) or not getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+            raise
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, timeout=timeout_s, isolation_level=None)
+    return db
 
 
 def _trajectory(entry: Entry, number: int, first_row: int) -> tuple[object, ...]:
