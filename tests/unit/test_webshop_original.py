@@ -244,6 +244,7 @@ def test_a_persons_episode_is_repeated_in_the_shop_and_scored(tmp_path: Path):
     [
         ("{", "line 1 of"),
         ("[]", "no object"),
+        ("[" * 100_000, "line 1 of"),
         ('{"actions": ["x"]}', "Key 'states' in line 1"),
         ('{"states": ["WebShop\\nInstruction: \\na mug\\n[button] Search [button_]"], "actions": ["a", "b"]}', "2 actions on 1 states"),
         ('{"states": ["x"], "actions": ["a"]}', "the page that tells the instruction"),
