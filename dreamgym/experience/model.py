@@ -30,7 +30,7 @@ class ExperienceConfig(Config):
     k: int = Field(default=1, ge=0)
     """Retrieved memories per step; 0 is the ablation without replay."""
     retrieval: Literal["similar", "shuffled"] = "similar"
-    """Shuffled is the control: as many memories, of the same buffer, that have nothing to do with the step."""
+    """Shuffled is the control: as many memories as would be found, of the same buffer, that have nothing to do with the step."""
     reasoning: bool = True
     history: int = Field(default=16, ge=0)
     """Steps that stay in context; past them the window slides, in training as at inference."""

@@ -7,6 +7,7 @@ that does not learn. Checkpoints travel through a file system that the server ca
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from dreamgym.types import Completion, Request, Sampling
 if TYPE_CHECKING:
     from dreamgym.llm.openai import OpenAIEngine
 
+log = logging.getLogger(__name__)
 PROBE_TOKENS = 8
 PROBE_TEXT = "The quick brown fox looks for a red mug under 12.50"
 
@@ -41,7 +43,8 @@ def publish_weights(
     name no stale prefix cache can be hit. vLLM needs `--enable-lora` with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, SGLang `--enable-lora`.
     Otherwise the whole checkpoint is read again and the prefix cache dropped: vLLM needs VLLM_SERVER_DEV_MODE=1.
 
-    `verify` wants greedy log-probabilities of a probe to differ from those before; turn it off to publish the same weights again.
+    `verify` wants greedy log-probabilities of a probe to differ from those before; turn it off to publish the same weights again. Of a
+    server that chose different tokens for two probes of the same weights this cannot be seen: a warning says so, and the weights count.
     `scorer` gives the learner's log-probabilities of the probe's ids, which must agree with the server's within `tolerance`.
     """
     path = Path(checkpoint).absolute()
@@ -143,7 +146,13 @@ def _distance(a: Completion, b: Completion) -> float:
 
 def _must_differ(before: Sequence[Completion], after: Completion, path: Path) -> None:
     noise = _distance(before[0], before[1])  # of a server whose batches change its rounding
-    if _distance(before[0], after) <= noise < math.inf:
+    if noise == math.inf:
+        log.warning(
+            "Whether the server samples from '%s' could not be verified: two greedy probes chose different tokens before the load "
+            "already. Give a scorer, which compares with the learner's log-probabilities, or let nobody else use the server meanwhile.",
+            path,
+        )
+    elif _distance(before[0], after) <= noise:
         raise ServerError(
             f"The server said that it loaded '{path}', but its log-probabilities of a probe are what they were: it still samples from the "
             "weights before. Check that it reads this path and serves what it loads; pass verify=False if the weights are the same."

@@ -50,7 +50,7 @@ def read(path: Path) -> Iterator[Demonstration]:
 def _demonstration(line: str, where: str, name: str) -> Demonstration:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON: {error}. Expected an object with 'states' and 'actions'. Is the file cut short?") from error
     if not isinstance(record, dict):
         raise UsageError(f"{where} is no object. Expected one with 'states' and 'actions'.")

@@ -252,14 +252,6 @@ class ReplayBuffer:
             ):
                 yield memory
 
-    def fetch(self, rows: Sequence[int]) -> list[Memory]:
-        """The memories with these numbers, as `Transition.neighbours` holds them, in order; KeyError for a row that is not here."""
-        positions = [bisect_right(self._memories, row, key=lambda memory: memory.row) - 1 for row in rows]
-        for row, position in zip(rows, positions, strict=True):
-            if position < 0 or self._memories[position].row != row:
-                raise KeyError(row)
-        return [self._memories[position] for position in positions]
-
     def stats(self) -> dict[str, float]:
         """Rows altogether and by source, distinct (action, next state) contents, trajectories, refusals, and the share of dreams."""
         by_source = Counter(memory.source for memory in self._memories)

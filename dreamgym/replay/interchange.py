@@ -106,14 +106,17 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     arrow, parquet = _pyarrow()
     number = 0
     try:
-        file = parquet.ParquetFile(path)
-    except arrow.ArrowInvalid as error:
-        raise UsageError(f"'{path}' is no readable Parquet file: {error}.") from error
-    with file:
-        for batch in file.iter_batches(batch_size=PAGE):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=PAGE):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # a page that is damaged is met only when it is read
+        said = " ".join(str(error).split())  # Arrow writes several lines
+        raise UsageError(
+            f"'{path}' is no readable Parquet file, past row {number:,}: {said.rstrip('.')}. Expected a whole one: take another copy, or "
+            "write it again with `dreamgym replay export`."
+        ) from error
 
 
 def _pyarrow() -> tuple[Any, Any]:

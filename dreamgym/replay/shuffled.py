@@ -10,8 +10,11 @@ from dreamgym.types import Memory, Neighbour, Trajectory
 
 
 class Shuffled:
-    """A replay buffer whose search ignores what is asked (the `ReplayBuffer` protocol). The same question finds the same memories, as long
-    as the buffer does not grow. Similarities are 0: nothing was compared."""
+    """A replay buffer whose search ignores what is asked (the `ReplayBuffer` protocol), but not how much is found: a query gets as many
+    memories as the buffer itself would find, which is asked for that number. As in a buffer with `distinct`, no two of them have the same
+    action and next state; where it is switched off, that may leave fewer. The same question finds the same memories, as long as the
+    buffer does not grow. Similarities are 0: nothing was compared.
+    """
 
     def __init__(self, replay: ReplayBuffer, *, seed: int) -> None:
         self.replay, self.seed = replay, seed
@@ -30,19 +33,30 @@ class Shuffled:
     def search(
         self, states: Sequence[str], actions: Sequence[str], *, k: int, env: str | None = None, exclude: Sequence[str] | None = None
     ) -> list[list[Neighbour]]:
-        """Any k memories of `env`, none of the trajectory that a query may not see."""
+        """Any memories of `env`, none of the trajectory that a query may not see."""
         if self._sequence != self.replay.sequence:
             self._memories, self._sequence = list(self.replay.memories()), self.replay.sequence
         pool = [memory for memory in self._memories if env is None or memory.env == env]
+        wanted = [len(found) for found in self.replay.search(states, actions, k=k, env=env, exclude=exclude)]
         hidden = exclude or [""] * len(states)
-        return [self._draw(f"{state}/{action}", pool, k, own) for state, action, own in zip(states, actions, hidden, strict=True)]
+        asked = zip(states, actions, wanted, hidden, strict=True)
+        return [self._draw(f"{state}/{action}", pool, n, own) for state, action, n, own in asked]
 
-    def _draw(self, question: str, pool: Sequence[Memory], k: int, own: str) -> list[Neighbour]:
-        rng = random.Random(f"shuffled/{self.seed}/{question}")
-        found: dict[int, Neighbour] = {}
-        for place in rng.sample(range(len(pool)), len(pool)) if len(pool) < 8 * k else (rng.randrange(len(pool)) for _ in range(64 * k)):
-            if len(found) == k:
+    def _draw(self, question: str, pool: Sequence[Memory], n: int, own: str) -> list[Neighbour]:
+        found: dict[tuple[str, str], Neighbour] = {}  # by content
+        for place in _disorder(random.Random(f"shuffled/{self.seed}/{question}"), len(pool)):
+            if len(found) == n:
                 break
-            if pool[place].trajectory != own:
-                found[pool[place].row] = Neighbour(pool[place], 0.0)
+            memory = pool[place]
+            if memory.trajectory != own:
+                found.setdefault((memory.action, memory.next_state), Neighbour(memory, 0.0))
         return list(found.values())
+
+
+def _disorder(rng: random.Random, n: int) -> Iterator[int]:
+    """0 to n - 1 in random order, drawn as they are asked for (Fisher and Yates)."""
+    moved: dict[int, int] = {}  # places that no longer hold their own number
+    for i in range(n):
+        j = rng.randrange(i, n)
+        yield moved.get(j, j)
+        moved[j] = moved.get(i, i)

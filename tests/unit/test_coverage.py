@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from dreamgym.config import build
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs._pool import EnvPool
 from dreamgym.envs.corridor import read_goal
@@ -18,7 +19,10 @@ from dreamgym.experience.guard import FAILURE_STATE
 from dreamgym.logs.scripted import collect
 from dreamgym.recipes.config import Ablation, RunConfig
 from dreamgym.recipes.parts import open_replay
+from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
+from dreamgym.replay.encoders import lexical
 from dreamgym.replay.shuffled import Shuffled
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 FAMILIES: dict[str, Any] = {"corridor": corridor.make(length=5), "webshop": webshop.make()}
 LOGS = {name: collect(family, 80, seed=0) for name, family in FAMILIES.items()}
@@ -149,11 +153,37 @@ def test_shuffled_memories_are_as_many_of_the_same_buffer_and_have_nothing_to_do
     assert replay.add(LOGS["webshop"][:1]) == len(replay) - before > 0 and replay.search(states, actions, k=0) == [[] for _ in states]
 
 
+def test_shuffled_memories_are_as_many_as_the_buffer_finds_where_contents_repeat_and_most_are_the_queries_own():
+    def told(name: str, steps: int, contents: int) -> Trajectory:
+        turns = [
+            Turn(Transition(Observation(f"{name} {i}"), f"go {i % contents}", Observation("a room"), 0.0, False)) for i in range(steps)
+        ]
+        return Trajectory(name, Task("t", "find the door", "maze"), "real", tuple(turns), True)
+
+    real = open_replay(None, [told("long", 3000, 3000), told("short", 40, 3)])
+    replay = Shuffled(real, seed=0)
+    states, actions, owners = [f"long {i}" for i in range(50)], ["go 1"] * 50, ["long"] * 50
+    found = replay.search(states, actions, k=3, exclude=owners)
+    assert [len(row) for row in found] == [len(row) for row in real.search(states, actions, k=3, exclude=owners)] == [3] * 50
+    assert all(len({one.memory.action for one in row}) == 3 and {one.memory.trajectory for one in row} == {"short"} for row in found)
+
+
+def test_shuffled_memories_are_as_few_as_the_buffer_finds_near_enough():
+    logs = LOGS["webshop"][:20]
+    real = ReplayBuffer.open(None, lexical.make(), build(ReplayConfig, {"min_similarity": 0.7}))
+    real.add(logs)
+    states, actions = ([text(t) for e in logs for t in e.transitions] for text in (lambda t: t.state.text, lambda t: t.action))
+    owners = [e.id for e in logs for _ in e.transitions]
+    counts = [[len(row) for row in one.search(states, actions, k=4, exclude=owners)] for one in (real, Shuffled(real, seed=0))]
+    assert counts[0] == counts[1] and {0, 4} < set(counts[0])
+
+
 def test_a_buffer_with_too_little_to_shuffle_gives_what_it_has():
     logs = LOGS["corridor"][:2]
     replay = Shuffled(open_replay(None, logs[:1]), seed=0)
     t = logs[0].transitions[0]
-    assert len(replay.search([t.state.text], [t.action], k=99)[0]) == len(logs[0].turns)
+    contents = {(t.action, t.next_state.text) for t in logs[0].transitions}
+    assert len(replay.search([t.state.text], [t.action], k=99)[0]) == len(contents)
     assert replay.search([t.state.text], [t.action], k=1, exclude=[logs[0].id]) == [[]]
     assert replay.search([t.state.text], [t.action], k=1, env="webshop") == [[]]
 

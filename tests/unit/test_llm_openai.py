@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,6 +264,21 @@ def test_a_server_that_keeps_its_first_weights_is_found_out(make: Any, server: F
     with pytest.raises(ServerError, match="differ from the learner's by up to 1"):
         publish_weights(engine, tmp_path, 2, lora=lora, verify=False, scorer=lambda c: [score - 1 for score in c.logprobs])
     assert engine.version == 1
+
+
+def test_a_server_whose_greedy_tokens_change_by_themselves_is_said_to_be_unverified(
+    make: Any, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = itertools.count()
+    server.script = lambda prompt: [10 + next(calls)] * 8  # never the same twice, whatever the weights
+    server.loads = False
+    engine = make()
+    publish_weights(engine, tmp_path, 1, lora=True)
+    assert engine.version == 1 and f"samples from '{tmp_path}' could not be verified" in caplog.text
+    caplog.clear()
+    server.script, server.loads = None, True
+    publish_weights(engine, tmp_path, 2, lora=True)
+    assert engine.version == 2 and "verified" not in caplog.text
 
 
 def test_weights_do_not_change_under_requests_nor_where_they_cannot(make: Any, server: FaultServer, tmp_path: Path) -> None:

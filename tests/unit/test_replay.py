@@ -249,12 +249,9 @@ def test_two_processes_may_append_to_one_log(path: Path) -> None:
     assert one.refresh() == 3 and list(one.memories()) == list(two.memories())
 
 
-def test_memories_are_read_by_filter_and_fetched_by_row(buffer: ReplayBuffer) -> None:
+def test_memories_are_read_by_filter(buffer: ReplayBuffer) -> None:
     buffer.add([shopping("a"), shopping("b", source="demo"), shopping("c", env="house"), shopping("d", source="dream")])
     assert [m.row for m in buffer.memories(env="house")] == [7, 8, 9]
     assert {m.trajectory for m in buffer.memories(source=("real", "demo"), env="shop")} == {"a", "b"}
     assert [m.row for m in buffer.memories(source="dream", after=11)] == [12]
     assert [m.step for m in buffer.memories(trajectory="b")] == [0, 1, 2] and not list(buffer.memories(success=False))
-    assert [m.row for m in buffer.fetch([5, 2])] == [5, 2]
-    with pytest.raises(KeyError):
-        buffer.fetch([13])

@@ -98,6 +98,17 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, log: Path) -> None:
             list(interchange.read(wrong))
 
 
+def test_a_damaged_parquet_file_is_named_with_what_to_do_wherever_it_is_damaged(tmp_path: Path, log: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+    file = tmp_path / "rows.parquet"
+    interchange.export(sqlite.make(path=log, read_only=True), file)
+    content = file.read_bytes()
+    for start in (0, 4, len(content) - 8):  # the head, the first page, which is read last, and the length of the footer
+        file.write_bytes(content[:start] + b"\xff" * 16 + content[start + 16 :])
+        with pytest.raises(UsageError, match=r"rows\.parquet' is no readable Parquet file.*take another copy"):
+            list(interchange.read(file))
+
+
 def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left_there(tmp_path: Path, log: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file" / "rows.jsonl", Path("/proc/rows.jsonl"), tmp_path / "folder.jsonl"):

@@ -15,7 +15,7 @@ from _scarf_shop import GOAL, LAMP, LOADED, SCARF, TASK, enter, page, product
 from dreamgym.envs import webshop
 from dreamgym.envs.webshop import catalogue, goals, products, search
 from dreamgym.envs.webshop.products import parse_price, price_bounds
-from dreamgym.envs.webshop.reward import CORRECTED, normalize_color, reward, token_set_ratio, type_score
+from dreamgym.envs.webshop.reward import CORRECTED, normalize_color, reward, token_set_ratio
 from dreamgym.envs.webshop.shop import WebShop, parse
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.types import Task
@@ -153,8 +153,8 @@ def test_a_purchase_is_scored_as_worked_by_hand():
 
 
 def test_the_wrong_thing_is_worth_nothing_however_well_it_fits():
-    assert type_score(LAMP, GOAL) == 0.0
-    assert reward(LAMP, GOAL | {"attributes": ["wooden", "lamp"], "goal_options": {}}, {}).score == 0.0
+    fits = reward(LAMP, GOAL | {"attributes": ["wooden", "lamp"], "goal_options": {}}, {})
+    assert (fits.r_type, fits.score) == (0.0, 0.0)
 
 
 def test_an_option_of_another_name_meets_a_goal_in_the_original_and_not_in_the_corrected_scoring():

@@ -74,13 +74,6 @@ def test_the_generator_stands_where_the_originals_stands_after_its_first_session
     assert load(folder).rng.random() == draws.random()
 
 
-def test_goals_can_be_filtered_and_limited_by_weight():
-    goals = [{"weight": 1.0, "n": n} for n in range(20)]
-    assert [g["n"] for g in originals.chosen(goals, random.Random(0), keep=lambda i, goal: i < 3)] == [0, 1, 2]
-    limited = [g["n"] for g in originals.chosen(goals, random.Random(0), limit=5)]
-    assert len(set(limited)) == 5 and 0 not in limited  # the original's draw is one too high, so it never gives the first
-
-
 def test_the_splits_are_ranges_of_the_full_catalogues_goals():
     goals: list[dict[str, Any]] = [{} for _ in range(1600)]
     assert [(places[0], places[-1]) for places in (originals.split(goals, name) for name in ("test", "dev", "train"))] == [
@@ -244,6 +237,7 @@ def test_a_persons_episode_is_repeated_in_the_shop_and_scored(tmp_path: Path):
     [
         ("{", "line 1 of"),
         ("[]", "no object"),
+        ("[" * 100_000, "line 1 of"),
         ('{"actions": ["x"]}', "Key 'states' in line 1"),
         ('{"states": ["WebShop\\nInstruction: \\na mug\\n[button] Search [button_]"], "actions": ["a", "b"]}', "2 actions on 1 states"),
         ('{"states": ["x"], "actions": ["a"]}', "the page that tells the instruction"),

@@ -9,7 +9,7 @@ import itertools
 import random
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,20 +76,6 @@ def shuffled(goals: list[Goal], rng: random.Random) -> list[Goal]:
     order = list(goals)
     rng.shuffle(order)
     return order
-
-
-def chosen(
-    goals: Sequence[Goal], rng: random.Random, *, keep: Callable[[int, Goal], bool] | None = None, limit: int | None = None
-) -> list[Goal]:
-    """The original's `filter_goals` and `limit_goals`: those that `keep` accepts, then `limit` of them drawn by weight."""
-    kept = [goal for place, goal in enumerate(goals) if keep is None or keep(place, goal)]
-    if limit is None or limit >= len(kept):
-        return kept
-    cumulated = cumulate(kept)
-    drawn: dict[int, None] = {}
-    while len(drawn) < limit:
-        drawn[draw(cumulated, rng)] = None
-    return [kept[place] for place in drawn]
 
 
 def cumulate(goals: Sequence[Goal]) -> list[float]:

@@ -35,11 +35,6 @@ class Product:
     product_category: str
 
 
-def read(items: Path, attributes: Path) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """The two original files as Python objects; UsageError names the file, the item and the key that cannot be read."""
-    return list(files.items(items)), files.by_asin(attributes)
-
-
 def load(
     items: Iterable[Mapping[str, Any]],
     attributes: Mapping[str, Mapping[str, Any]],

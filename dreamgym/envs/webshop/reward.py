@@ -84,11 +84,6 @@ def reward(
     return Purchase(score, parts["r_type"], info["r_att"], info.get("r_option", 0.0), float(price_ok), info)
 
 
-def type_score(product: Product, goal: Mapping[str, Any], scoring: Scoring = EXACT) -> float:
-    """1 for the right kind of thing, 0 for something else altogether, with the original's steps between."""
-    return float(type_parts(product, goal, scoring)["r_type"])
-
-
 def type_parts(product: Product, goal: Mapping[str, Any], scoring: Scoring) -> dict[str, Any]:
     """r_type and what it rests on: the query, two common levels of category, and nouns shared by the titles."""
     query_match = product.query == goal["query"]
