@@ -76,6 +76,7 @@ def assert_same(one: RunDir, other: RunDir, policy: str) -> None:
     assert costs[0] == costs[1]
 
 
+@pytest.mark.slow
 def test_a_run_in_worker_processes_is_the_run_in_one_process_and_plays_nothing_in_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
