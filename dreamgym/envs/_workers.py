@@ -9,6 +9,7 @@ far repeated. Environments are deterministic given a task and its actions (the c
 
 from __future__ import annotations
 
+import atexit
 import logging
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ TRIES = 3
 SILENT_S = 900.0
 """After how long a silent worker counts as dead in a run."""
 GRACE_S = 1.0
-"""How long workers may take to leave by themselves when the pool is closed."""
+"""How long workers may take to leave by themselves when the pool is closed, or when the caller is dead."""
 TICK_S = 1.0
 """How often silent workers are looked after."""
 Request = tuple[Any, ...]
@@ -352,6 +353,8 @@ def _serve(line: Connection, family: str, options: dict[str, Any]) -> None:
     """A worker's life: make the family, say so, then answer requests until the line is cut."""
     os.setsid()  # Ctrl-C is for the caller, and whatever the environment starts can be ended with it
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
+    cut = threading.Event()
+    atexit.register(_end_all, cut)  # registered before what the environment may have to put in order, so done after it
     try:
         desk = _Desk(plugins.make("envs", family, **options))
     except Exception as error:  # the boundary of the process: whatever it is, it is the caller's to hear
@@ -367,12 +370,20 @@ def _serve(line: Connection, family: str, options: dict[str, Any]) -> None:
                     error.add_note(f"In a worker process:\n{traceback.format_exc()}")
                     answer = error
                 line.send_bytes(_sendable(answer, family))
+    cut.set()
 
 
 def _end_with_the_caller() -> None:
     """However the caller ends, and whatever its worker is doing then."""
     if caller := multiprocessing.parent_process():
         caller.join()
+        time.sleep(GRACE_S)
+        os.killpg(0, signal.SIGKILL)
+
+
+def _end_all(cut: threading.Event) -> None:
+    """End whatever this worker has started, and itself, when it leaves because its line is cut."""
+    if cut.is_set():
         os.killpg(0, signal.SIGKILL)
 
 

@@ -231,13 +231,15 @@ def test_an_interrupted_request_ends_its_workers_so_that_no_answer_is_taken_for_
         assert played(pool) == ALONE
 
 
+@pytest.mark.parametrize("doing", ["pool.step([0, 1], ['hang', 'hang'])", "time.sleep(60)"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_workers_in_the_midst_of_a_step_end_with_their_caller_however_it_ends(tmp_path: Path, number: int):
+def test_workers_busy_or_idle_end_with_their_caller_however_it_ends(tmp_path: Path, number: int, doing: str):
     diary = tmp_path / "diary"
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
         import signal
+        import time
         from dreamgym.envs._workers import WorkerPool
         from dreamgym.envs.corridor import make
 
@@ -246,7 +248,7 @@ def test_workers_in_the_midst_of_a_step_end_with_their_caller_however_it_ends(tm
             with WorkerPool("{HOUSE}", {{"length": 9, "diary": {str(diary)!r}}}, workers=2) as pool:
                 pool.start(make(length=9).tasks("train", 2), seed=0)
                 print("ready", flush=True)
-                pool.step([0, 1], ["hang", "hang"])
+                {doing}
     """)
     )
     here = Path(__file__)
