@@ -43,10 +43,12 @@ class PromptedConfig(Config):
     temperature: float = Field(default=0.0, ge=0)
     vary_temperature: float = Field(default=1.0, ge=0)
     format: Format = "json_schema"
+    max_cost: float | None = Field(default=None, gt=0)
+    """Of all that the model is used for in a process, in the currency of its prices; beyond it the asking ends with an error."""
 
     def asking(self, temperature: float) -> AskConfig:
         """The same settings as `ask` wants them."""
-        return AskConfig(max_tokens=self.max_answer_tokens, temperature=temperature, format=self.format)
+        return AskConfig(max_tokens=self.max_answer_tokens, temperature=temperature, format=self.format, max_cost=self.max_cost)
 
 
 class PromptedExperienceModel:
@@ -115,7 +117,7 @@ class PromptedExperienceModel:
         return [self._prediction(*each) for each in zip(queries, replies, map(rows_of, memories), strict=True)]
 
     def _prediction(self, query: Query, reply: Reply[Answer], rows: tuple[int, ...]) -> Prediction:
-        self.counts[reply.kind] += 1
+        self._count(reply)
         said = reply.value
         if said is None:
             return unreadable(query, rows, reply.raw or reply.problem)
@@ -174,8 +176,15 @@ class PromptedExperienceModel:
             name=key,
             seeds=seeds,
         )
-        self.counts.update(f"{key}_{reply.kind}" for reply in replies)
+        for reply in replies:
+            self._count(reply, f"{key}_")
         return [reply.value or "" for reply in replies]
+
+    def _count(self, reply: Reply[Any], what: str = "") -> None:
+        """Tell kinds of replies apart. UsageError once money is the reason: a dream without answers would teach nothing."""
+        self.counts[f"{what}{reply.kind}"] += 1
+        if reply.kind == "unaffordable":
+            raise UsageError(f"The dreamer may cost no more: {reply.problem}. Raise max_cost and go on.")
 
     def _fits(self, talk: Sequence[Message]) -> bool:
         return self._tokens(talk) + self.config.max_answer_tokens <= self.config.max_context

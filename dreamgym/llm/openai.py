@@ -5,7 +5,7 @@ log-probabilities, so that they can be trained on. A host that returns text only
 cannot serve `generate`, and says so; `complete` and `replies` give its replies, for teachers and judges. `publish_weights` moves new
 weights over.
 
-`_http` asks and retries, `_limits` paces, `_flavours` knows what each server says, `_sync` publishes weights.
+`_http` asks and retries, `_chats` reads replies, `_limits` paces, `_flavours` knows what each server says, `_sync` publishes weights.
 
     plugins.make("llm", "openai", base_url="http://localhost:8000/v1", model="policy", flavour="vllm", tokenizer="checkpoints/policy")
 """
@@ -31,8 +31,9 @@ from pydantic import Field, SecretStr, field_validator
 from dreamgym.config import Config as Base
 from dreamgym.config import build
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
+from dreamgym.llm._chats import about_tokens, most_tokens, reply_in
 from dreamgym.llm._flavours import FLAVOURS, Flavour, Logprobs, Sampled, inexact, seed_of
-from dreamgym.llm._http import Client, Manners, Tokens, TryAgain, Usage
+from dreamgym.llm._http import Client, Manners, Tokens, Usage
 from dreamgym.llm._limits import Clock
 from dreamgym.llm._queue import Queue
 from dreamgym.llm._sync import publish_weights
@@ -164,7 +165,7 @@ class OpenAIEngine(Tokenized, Queue):
         method can be trained on as tokens.
         """
         for conversation in conversations:
-            self._check_rate(max_tokens + _about_tokens(conversation))
+            self._check_rate(max_tokens + about_tokens(conversation))
         work = [
             self.client.start(
                 self._reply(conversation, max_tokens, temperature, seeds[i] if seeds else None, response_format, allow_truncated)
@@ -198,7 +199,7 @@ class OpenAIEngine(Tokenized, Queue):
         try:
             while True:
                 for i, chat in itertools.islice(waiting, self.config.concurrency - len(under_way)):
-                    self._check_rate(max_tokens + _about_tokens(chat))
+                    self._check_rate(max_tokens + about_tokens(chat))
                     seed = seeds[i] if seeds else None
                     future = self.client.start(self._reply(chat, max_tokens, temperature, seed, response_format, allow_truncated))
                     under_way[i] = future
@@ -234,13 +235,13 @@ class OpenAIEngine(Tokenized, Queue):
             payload["seed"] = seed_of(seed) >> 32  # hosts take 32 bits at best
         if response_format is not None:
             payload["response_format"] = dict(response_format)
-        guess = _about_tokens(messages)
+        guess = about_tokens(messages)
 
         def read(body: Any) -> tuple[str, Tokens | None]:
-            return _reply_in(body, max_tokens, allow_truncated)
+            return reply_in(body, max_tokens, allow_truncated)
 
         url = f"{self.client.api}/chat/completions"
-        most = Tokens(_most_tokens(messages), max_tokens)
+        most = Tokens(most_tokens(messages), max_tokens)
         return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, most=most)
 
     def _check(self, request: Request) -> None:
@@ -395,17 +396,6 @@ def _put(done: queue.SimpleQueue[int], i: int, _: Future[Any]) -> None:
     done.put(i)
 
 
-def _about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """A guess at the tokens of a chat, for the rate limit only: four characters are a token."""
-    return sum(len(str(message.get("content", ""))) for message in messages) // 4
-
-
-def _most_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The most tokens that a chat is thought to have, which is charged where the server does not tell: two bytes are a token, and six
-    tokens stand around a message, as in what `experience.asking.Purse` holds back."""
-    return sum((len(str(message.get("content", "")).encode(errors="replace")) + 1) // 2 + 6 for message in messages)
-
-
 def _ids(prompt: Sequence[int]) -> tuple[int, ...]:
     """Plain integers: a prompt may be an array, and JSON knows none."""
     return tuple(int(token) for token in prompt)
@@ -417,31 +407,6 @@ def _of_ticket(error: Exception, ticket: int) -> Exception:
         error = copy.copy(error)
         error.ticket = ticket
     return error
-
-
-def _reply_in(body: Any, max_tokens: int, allow_truncated: bool) -> tuple[str, Tokens | None]:
-    """The text of a chat completion, and what it used."""
-    try:
-        choice = body["choices"][0]
-        text, finish = choice["message"]["content"], choice.get("finish_reason")
-    except (KeyError, IndexError, TypeError) as error:
-        raise TryAgain(f"its answer is no chat completion: {body!r:.200}", status=200) from error
-    if not isinstance(text, str):
-        said = f"The reply has no text: {choice['message']!r:.200} Expected content; a refusal or a tool call is no reply."
-        raise ServerError(said, status=200)
-    if finish == "length" and not allow_truncated:
-        raise ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it, or pass allow_truncated=True.")
-    return text, _tokens_in(body.get("usage"))
-
-
-def _tokens_in(usage: Any) -> Tokens | None:
-    """What a chat completion says that it used. None where it does not say, or says that a chat had no tokens."""
-    try:
-        prompt, completion = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        return None
-    return Tokens(prompt, completion, cached) if prompt > 0 and completion >= 0 else None
 
 
 def make(*, tokenizer: Any = None, clock: Clock | None = None, **config: Any) -> OpenAIEngine:

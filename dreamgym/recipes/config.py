@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from dreamgym import plugins
-from dreamgym.config import Config
+from dreamgym.config import Config, build
 from dreamgym.curriculum import CurriculumConfig
 from dreamgym.errors import ConfigError
 from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.experience.model import ExperienceConfig
 from dreamgym.experience.prompted import PromptedConfig
+from dreamgym.llm.openai import Config as ServerConfig
 from dreamgym.recipes.policies import PolicyBlock
 from dreamgym.train.dpo import DPOConfig
 from dreamgym.train.learner import LearnerConfig
@@ -71,17 +72,21 @@ class DreamerBlock(PromptedConfig):
     """An instruct model that dreams as it is asked to (Eq. 4 in words), in the place of a small one that is fitted to the logs."""
 
     llm: dict[str, Any]
-    """The plug-in that answers chats, by `name`, with its settings: `{base_url = "http://localhost:8000/v1", model = "dreamer"}` is a
-    server's (`llm.openai.Config`)."""
+    """The plug-in that answers chats, by `name` ("openai" when it is left out), with its settings: `{base_url =
+    "http://localhost:8000/v1", model = "dreamer"}` is a server's (`llm.openai.Config`)."""
     about: str = ""
     """What the environment is; empty: what its family says of itself."""
 
     @field_validator("llm")
     @classmethod
-    def _without_key(cls, llm: dict[str, Any]) -> dict[str, Any]:
+    def _complete(cls, llm: dict[str, Any]) -> dict[str, Any]:
         if "api_key" in llm:
             raise ValueError("a key would be written into the run directory: name the variable that holds it at api_key_env")
-        return llm
+        if llm.get("name", "openai") != "openai":
+            return llm
+        server = {"flavour": "chat", **{key: value for key, value in llm.items() if key != "name"}}
+        build(ServerConfig, server, where="dreamer.llm")
+        return {"name": "openai", **server}
 
 
 class AlgorithmBlock(Config):
@@ -237,8 +242,8 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _somebody_to_start_as(self) -> Self:
-        if not self.pretrained and not self.policy.warm_start:
-            raise ConfigError("policy.warm_start = false is for a pretrained policy: the small one knows no word. Set policy.backbone.")
+        if self.dreamer and self.experience != ExperienceConfig():
+            raise ConfigError("[experience] is of the fitted experience model, and a dreamer is asked instead. Say it under [dreamer].")
         if self.dreamer and self.starts_as_experience:
             raise ConfigError('A dreamer has no weights that a policy could start as. Set policy.backbone, or start = "scratch".')
         return self

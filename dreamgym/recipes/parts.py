@@ -122,7 +122,7 @@ class Parts:
         domain = self.family.domain
         about = block.about or (domain.about if isinstance(domain, Described) else "")
         openings = {t.task.instruction: t.turns[0].transition.state.text for t in self.logs if t.turns}
-        chat = plugins.named("llm", {"name": "openai", **({} if "name" in block.llm else {"flavour": "chat"}), **block.llm})
+        chat = plugins.named("llm", block.llm)
         settings = PromptedConfig.model_validate(block.model_dump(include=set(PromptedConfig.model_fields)))
         return PromptedExperienceModel(chat, replay, guard, settings, about=about, openings=openings, seed=self.config.seed)
 

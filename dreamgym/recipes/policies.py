@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dreamgym.agent import Agent, demonstration
 from dreamgym.chat import ChatFormat
 from dreamgym.chat_agent import ChatAgent, chat_demonstration
 from dreamgym.config import Config
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, nearest
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbones import BackboneConfig
@@ -37,6 +38,23 @@ class PolicyBlock(Config):
     """Past turns that a backbone's prompt shows at most; without it, all."""
     engine: dict[str, Any] = Field(default_factory=dict)
     """Further settings of the sampling engine, such as `cache_bytes = 20_000_000_000`."""
+
+    @field_validator("engine")
+    @classmethod
+    def _known(cls, engine: dict[str, Any]) -> dict[str, Any]:
+        known = [one.name for one in inspect.signature(HFEngine).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+        if odd := [name for name in engine if name not in known]:
+            raise ValueError(f"the engine has no setting '{odd[0]}'.{nearest(odd[0], known)} Known: {', '.join(known)}")
+        return engine
+
+    @model_validator(mode="after")
+    def _of_somebody(self) -> Self:
+        theirs = ("warm_start", "instructions", "template", "max_reply_tokens", "window")
+        defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in theirs}
+        idle = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
+        if self.backbone is None and idle:
+            raise ConfigError(f"{', '.join(idle)}: for a pretrained policy only, and the small one is none. Set policy.backbone.")
+        return self
 
     @field_validator("backbone")
     @classmethod

@@ -17,12 +17,14 @@ from dreamgym.curriculum import TaskCurriculum
 from dreamgym.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.evals.gap import GapMeter
 from dreamgym.experience.env import DreamBatch
+from dreamgym.experience.prompted import PromptedExperienceModel
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
 from dreamgym.progress import progress
 from dreamgym.protocols import BatchEnv, Curriculum
 from dreamgym.recipes import parts as build
 from dreamgym.recipes import refresh
+from dreamgym.recipes.annotate import used
 from dreamgym.recipes.config import RLBlock, World
 from dreamgym.recipes.parts import Dreamer, Parts
 from dreamgym.returns import statistics
@@ -115,6 +117,7 @@ class Practice:
             "dreams_with": self.dreams_with,
             "curriculum": dict(self.curriculum.counts),
             "replay": self.replay.stats(),
+            "dreamer": used(self.experience.chat.usage) if isinstance(self.experience, PromptedExperienceModel) else {},
         }
 
     def _curriculum(self) -> TaskCurriculum:

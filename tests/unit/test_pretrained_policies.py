@@ -24,6 +24,8 @@ from dreamgym.train import sft
 
 DREAMER = '[dreamer]\nllm = {name = "toy.dreamer"}\n'
 FAMILY = corridor.make(length=4, keys=False, max_steps=4)
+ASKED = SHARED.replace("[experience]\nmax_answer_tokens = 40\n", "")  # of a dreamer, which is asked, this says nothing
+SERVER = {"base_url": "http://localhost:1/v1", "model": "x"}
 SAY = "Such as Action: left."
 
 
@@ -52,7 +54,7 @@ def skilled(blank: Path) -> Path:
 
 def settings(path: Path, backbone: Path, mode: str, *, lora: str = "", dreamer: str = "") -> Path:
     policy = f'[policy]\nmax_reply_tokens = 16\ninstructions = "{SAY}"\n[policy.backbone]\nmodel = "{backbone}"\n{lora}\n'
-    path.write_text(f'mode = "{mode}"\n{SHARED}\n{dreamer}\n{policy}\n[rl]\n{LOOP}')
+    path.write_text(f'mode = "{mode}"\n{ASKED}\n{dreamer}\n{policy}\n[rl]\n{LOOP}')
     return path
 
 
@@ -112,10 +114,13 @@ def test_an_environment_that_says_nothing_of_itself_wants_instructions(blank: Pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"policy.warm_start": False, "policy.backbone": None}, "the small one knows no word. Set policy.backbone"),
-        ({"dreamer": {"llm": {}}, "policy.backbone": None}, "no weights that a policy could start as"),
-        ({"dreamer": {"llm": {}}, "rl.on_gap": "refresh"}, "a dreamer is not fitted"),
-        ({"dreamer": {"llm": {"api_key": "sk"}}}, "would be written into the run directory"),
+        ({"policy.warm_start": False, "policy.backbone": None}, "for a pretrained policy only, and the small one is none"),
+        ({"policy.engine": {"cash_bytes": 1}}, "the engine has no setting 'cash_bytes'. Did you mean 'cache_bytes'"),
+        ({"dreamer": {"llm": {"model": "x"}}}, "'base_url' in dreamer.llm: Field required"),
+        ({"dreamer": {"llm": SERVER}, "experience.k": 3}, "Say it under .dreamer."),
+        ({"dreamer": {"llm": SERVER}, "policy": {}}, "no weights that a policy could start as"),
+        ({"dreamer": {"llm": SERVER}, "rl.on_gap": "refresh"}, "a dreamer is not fitted"),
+        ({"dreamer": {"llm": SERVER | {"api_key": "sk"}}}, "would be written into the run directory"),
         ({"policy.backbone": {"modle": "x"}}, "Unknown key 'policy.backbone.modle'"),
     ],
 )
@@ -162,7 +167,7 @@ def test_a_prompted_dream_is_practised_in_like_a_fitted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, run = tmp_path / "run.toml", tmp_path / "run"
-    file.write_text(f'mode = "dream"\nstart = "scratch"\n{SHARED}\n{DREAMER}\n[rl]\n{LOOP}')
+    file.write_text(f'mode = "dream"\nstart = "scratch"\n{ASKED}\n{DREAMER}\n[rl]\n{LOOP}')
     code, out, err = command(monkeypatch, capsys, "train", run, "eval.paired=8", "--config", file, "--json")
     assert code == 0, err
     found = object_in(out)

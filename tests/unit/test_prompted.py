@@ -388,3 +388,11 @@ def test_a_chat_model_gives_second_opinions_by_majority_and_does_not_see_the_rea
     assert ChatVerifier(ScriptedChat(answer)).verify([]) == []
     votes = iter([False, True])  # a tie believes
     assert ChatVerifier(ScriptedChat(answer), VerifierConfig(samples=2)).verify([case]) == [Verdict(True, ("vote True",))]
+
+
+def test_a_dream_that_may_cost_no_more_ends_with_an_error_and_not_with_empty_answers():
+    dream = model(perfect, chat=ScriptedChat(perfect, price_in=1.0, price_out=1.0), max_cost=0.002)
+    with pytest.raises(UsageError, match="max_cost=0.002 is spent. Raise max_cost"):
+        for slot in range(100):
+            dream.predict([query("right", slot=slot)])
+    assert dream.counts["clean"] > 0 and dream.counts["unaffordable"] == 1
