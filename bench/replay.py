@@ -31,6 +31,7 @@ from _alone import alone, cpu_ms
 
 from dreamgym import plugins
 from dreamgym.errors import MissingExtra
+from dreamgym.recipes import memories
 from dreamgym.recipes.parts import quiet
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.indexes import exact
@@ -273,7 +274,8 @@ def quality(family: str, encoder: str, base: int, queries: int, experience: Path
     from dreamgym.logs.scripted import collect
 
     try:
-        made, phi = plugins.make("envs", family), plugins.make("replay.encoders", encoder, **_model(encoder, experience))
+        hidden = {"checkpoint": str(experience)} if encoder == "hidden" else {}
+        made, phi = plugins.make("envs", family), memories.encoder({"name": encoder} | hidden)
     except MissingExtra as error:
         return {"missing": str(error)}
     logs = collect(made, max(20, (base + queries) // 4), seed=0)
@@ -288,16 +290,6 @@ def quality(family: str, encoder: str, base: int, queries: int, experience: Path
     counts, total = Counter(kinds[queries:]), len(kinds) - queries
     chance = float(np.mean([counts[one] / total for one in kinds[:queries]]))
     return {"same_kind": float(np.mean([hit for row in same for hit in row])), "chance": chance, "rows": total}
-
-
-def _model(encoder: str, experience: Path | None) -> dict[str, Any]:
-    """What the encoder by hidden states is made of: an experience model's checkpoint."""
-    if encoder != "hidden":
-        return {}
-    from dreamgym.llm import tiny
-
-    model, tokenizer = tiny.load(experience)
-    return {"model": model, "encode": lambda text: tiny.encode(tokenizer, text), "weights": "bench"}
 
 
 def kind(state: str, action: str) -> tuple[str, str]:

@@ -40,6 +40,7 @@ from dreamgym.llm import tiny
 from dreamgym.llm.hf import HFEngine
 from dreamgym.logs.scripted import collect
 from dreamgym.plugins import make
+from dreamgym.recipes import memories
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.config import RunConfig
 from dreamgym.rollout import group_by_task, rollout
@@ -116,7 +117,7 @@ class Player:
     def __init__(self, setting: Setting, policy: Any, dreamer: Any) -> None:
         self.setting, self.split, domain = setting, Split(setting.size.clock), setting.family.domain
         self.agent = Agent(policy, setting.words, domain)
-        self.replay = build.open_replay(None, setting.logs)
+        self.replay = memories.open_replay(None, setting.logs)
         guard = Guard(domain, setting.config.guard)
         model = ExperienceModel(dreamer, setting.words, self.replay, guard, setting.config.experience)
         self.dream = DreamBatch(model, domain, horizon=setting.family.max_steps)

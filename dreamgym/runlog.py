@@ -1,7 +1,7 @@
 """The run directory: the only thing that report, evaluation and resume read.
 
     dreamgym.json     the marker: this is a run, and of which format
-    config.toml       the resolved configuration; the same command resumes, another configuration is refused
+    config.toml       the resolved configuration; the same command resumes, another configuration is refused once a phase is finished
     metrics.jsonl     one line per iteration
     episodes/*.jsonl  trajectories, one per line
     phases.json       what is finished, so that an interrupted run goes on where it was
@@ -19,7 +19,7 @@ import fcntl
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,8 @@ from dreamgym.types import Trajectory
 
 FORMAT = 1
 MARKER, CONFIG, PHASES, SUMMARY, LOCK = "dreamgym.json", "config.toml", "phases.json", "summary.json", ".lock"
+PROCESS = "process"
+"""The entry among the phases that says who works on the run; it is no work itself."""
 T = TypeVar("T")
 
 
@@ -42,11 +44,20 @@ class RunDir:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path | str, config_toml: str, version: int = FORMAT, *, fill: Callable[[str], str] | None = None) -> RunDir:
-        """Create the run, or reopen it to go on.
+    def open(
+        cls,
+        path: Path | str,
+        config_toml: str,
+        version: int = FORMAT,
+        *,
+        fill: Callable[[str], str] | None = None,
+        free: Collection[str] = (),
+    ) -> RunDir:
+        """Create the run, or reopen it to go on. Until its first phase is finished there is nothing to lose, and any configuration will do.
 
         `fill` completes a stored configuration by the defaults of keys that it does not have yet: newer ones, at the value that they
-        would have had, are no difference. RunDirError when the directory is something else, has another format, another configuration,
+        would have had, are no difference. Nor are those that `free` names (`env.workers`): they do not change results, and the last one
+        that was asked for is kept. RunDirError when the directory is something else, has another format, another configuration,
         or another process in it.
         """
         path = Path(path)
@@ -59,7 +70,7 @@ class RunDir:
         run = cls(path, lock)
         try:
             run._take_lock()
-            run._settle(config_toml, version, fill)
+            run._settle(config_toml, version, fill, free)
         except BaseException:
             run.close()
             raise
@@ -174,19 +185,21 @@ class RunDir:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
-    def _settle(self, config_toml: str, version: int, fill: Callable[[str], str] | None) -> None:
+    def _settle(self, config_toml: str, version: int, fill: Callable[[str], str] | None, free: Collection[str]) -> None:
         """Write marker and configuration of a new run, or compare those of an old one. The marker comes first."""
         if (self.path / MARKER).exists():
             _require_format(self.path, version)
         else:
             self.write_atomic(MARKER, json.dumps({"format": version}) + "\n")
-        if not (self.path / CONFIG).exists():
-            self.write_atomic(CONFIG, config_toml)
-        elif changes := _changes(self.config_toml, config_toml, fill):
+        done = self._phases().keys() - {PROCESS} or (self.path / SUMMARY).exists()
+        begun = done and (self.path / CONFIG).exists()
+        if begun and (changes := _changes(self.config_toml, config_toml, fill, free)):
             raise RunDirError(
                 f"'{self.path}' holds a run with another configuration ('-' is stored, '+' is asked for):\n{changes}\n"
                 "Ask for the stored one to resume, or choose another directory."
             )
+        if not begun or _changes(self.config_toml, config_toml, fill):
+            self.write_atomic(CONFIG, config_toml)
 
 
 def _require_run_or_empty(path: Path) -> None:
@@ -206,9 +219,9 @@ def _require_format(path: Path, version: int) -> None:
         raise RunDirError(f"'{path}' has run format {found}, and this dreamgym reads format {version}. Start in another directory.")
 
 
-def _changes(stored: str, asked: str, fill: Callable[[str], str] | None) -> str:
+def _changes(stored: str, asked: str, fill: Callable[[str], str] | None, free: Collection[str] = ()) -> str:
     """The lines that differ, marked - and +; empty when the two say the same."""
-    old, new = _qualified(stored), _qualified(asked)
+    old, new = ([line for line in _qualified(toml) if _key(line) not in free] for toml in (stored, asked))
     if fill and old != new:
         with suppress(ConfigError):  # a stored key that is no longer known: the lines below name it
             known = {_key(line) for line in old}

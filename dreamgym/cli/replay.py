@@ -61,7 +61,7 @@ def replay_import(
 def replay_reencode(
     log: Log, encoder: Annotated[str, typer.Option(help="An encoder of dreamgym/replay/encoders, or a dotted module name.")] = "lexical"
 ) -> None:
-    """Encode every row of a replay log anew, with the encoder's default settings, so that a run with that encoder can use it."""
+    """Encode every row of a replay log anew, with the encoder's default settings, so that a buffer over that encoder can open it."""
     from dreamgym import plugins
     from dreamgym.replay.stores import sqlite
 

@@ -68,7 +68,7 @@ def evaluate(
     run: Run,
     policy: Annotated[str | None, typer.Option(help="Which of the run's policies, such as warm or dream; by default the last.")] = None,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
-    tasks: Annotated[int, typer.Option(min=1, help="How many tasks, each greedy and sampled.")] = 300,
+    tasks: Annotated[int | None, typer.Option(min=1, help="How many tasks, greedy and sampled; 300 where so many were held out.")] = None,
     seed: Annotated[int, typer.Option(help="Of the sampled episodes.")] = 1,
     as_json: Json = False,
 ) -> None:

@@ -21,7 +21,7 @@ from dreamgym.recipes.config import OFFLINE, Ablation, CompareConfig, World
 from dreamgym.recipes.evaluation import judge_policies
 from dreamgym.recipes.parts import Parts
 from dreamgym.recipes.practice import practise
-from dreamgym.runlog import RunDir
+from dreamgym.runlog import PROCESS, RunDir
 
 LABELS = {
     "warm": "Warm start",
@@ -55,7 +55,7 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
         with parts.open_run(path / f"seed-{seed}", stored) as directory, parts.hire(one.env) as workers:
             train_arms(directory, one, say, workers)
             found.append(rows(directory, one))
-            commits |= dict.fromkeys(directory.data("process")["commits"])
+            commits |= dict.fromkeys(directory.data(PROCESS)["commits"])
     table = {arm: (_label(arm), results.pool([whole[arm] for whole, _ in found])) for arm in found[0][0]}
     ablated = {
         name: (_label(config.ablated) + (f", without {name}" if name else ""), results.pool([less[name] for _, less in found]))

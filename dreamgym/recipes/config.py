@@ -17,6 +17,7 @@ from dreamgym.experience.model import ExperienceConfig
 from dreamgym.experience.prompted import PromptedConfig
 from dreamgym.llm.openai import Config as ServerConfig
 from dreamgym.recipes.policies import PolicyBlock
+from dreamgym.replay.buffer import ReplayConfig
 from dreamgym.train.dpo import DPOConfig
 from dreamgym.train.learner import LearnerConfig
 from dreamgym.train.sft import SFTConfig
@@ -59,6 +60,26 @@ class LogsBlock(Config):
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
     task_pairs: int = Field(default=1000, ge=0)
     """Training rows for task variation."""
+
+
+class ReplayBlock(ReplayConfig):
+    """The replay buffers that dreams are grounded in: every loop has its own, and all begin with the logs."""
+
+    encoder: dict[str, Any] = {"name": "lexical"}
+    """phi(s, a) of the paper: a plug-in of `replay/encoders` by `name`, with its settings: `{name = "minilm", action_weight = 0.3}`."""
+
+    @field_validator("encoder")
+    @classmethod
+    def _named(cls, encoder: dict[str, Any]) -> dict[str, Any]:
+        named = {"name": "lexical", **encoder}
+        if not isinstance(named["name"], str):
+            raise ValueError('an encoder\'s name is text such as "lexical"')
+        return named
+
+    @property
+    def settings(self) -> ReplayConfig:
+        """What the buffer itself wants to know."""
+        return ReplayConfig.model_validate(self.model_dump(exclude={"encoder"}))
 
 
 class ModelBlock(Config):
@@ -204,6 +225,7 @@ class SharedConfig(Config):
     env: EnvBlock = EnvBlock()
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
+    replay: ReplayBlock = ReplayBlock()
     policy: PolicyBlock = PolicyBlock()
     dreamer: DreamerBlock | None = None
     """Without one, the experience model is the small transformer, fitted to the logs."""

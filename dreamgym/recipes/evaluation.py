@@ -48,7 +48,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
     guards = {"with_guard": parts.config.guard, "without_guard": GuardConfig(admissibility=False, grounding=False)}
     found: dict[str, Any] = {}
     for kind, guard in guards.items():
-        dream, experience = parts.dream(build.open_replay(None, parts.logs), guard)
+        dream, experience = parts.dream(parts.remembered(), guard)
         episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
         replays = replay(episodes, parts.real())
         left_out = disputed(episodes, parts.real())
@@ -83,12 +83,18 @@ def fidelity_json(measured: Fidelity) -> dict[str, Any]:
     return {name: value for name, value in json.loads(json.dumps(asdict(measured))).items()} | {"gap": measured.gap}
 
 
-def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int, seed: int) -> dict[str, Any]:
+def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | None, seed: int) -> dict[str, Any]:
     """Greedy and sampled success of one of a run's policies on a split of its environment's tasks, and the real steps that took.
 
-    By default the policy that came last and is no ablation; UsageError for one that the run does not have.
+    By default the policy that came last and is no ablation, and 300 tasks, or fewer where fewer were held out. UsageError for a policy that
+    the run does not have, and for more held-out tasks than it kept from logs and curriculum.
     """
     parts = build.open_parts(path)
+    block = parts.config.eval
+    kept_out = {"dev": block.dev_tasks, "test": block.tasks}.get(split)
+    if tasks is not None and kept_out is not None and tasks > kept_out:
+        raise UsageError(f"This run kept {kept_out} {split} tasks away from its training, and {tasks} are asked for. Ask for no more.")
+    tasks = tasks or min(300, kept_out or 300)
     known = policies(path)
     if not known:
         raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")

@@ -57,7 +57,7 @@ def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
         episodes = held_out_episodes(parts.family, n, seed=seed, play=manned.behave)
         questions, counts = ask_about(episodes, manned.real(), domain, misses=MISSES, seed=seed)
     known = _existing(parts.family, parts.logs)
-    _, model = parts.dream(build.open_replay(None, parts.logs), UNGUARDED)
+    _, model = parts.dream(parts.remembered(), UNGUARDED)
     lookup = Lookup(parts.logs, domain)
     with progress(2, "held-out transitions") as advance:
         said = {"held_out": forecast(model, questions, forget=model.forget)}

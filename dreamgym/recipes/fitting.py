@@ -111,7 +111,7 @@ def train_experience(run: RunDir, parts: Parts) -> None:
     name = parts.experience
     if run.done(name) or parts.config.dreamer:
         return
-    rows = build.experience_rows(parts, build.open_replay(None, parts.logs))
+    rows = build.experience_rows(parts, parts.remembered())
     model = parts.load("tokenizer")
     ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
     losses = _fit(run, name, model, ids, weights, parts.config.experience_training, segments)

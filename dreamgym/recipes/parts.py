@@ -29,12 +29,11 @@ from dreamgym.layout import Vocabulary
 from dreamgym.llm import hf, tiny
 from dreamgym.logs.scripted import Job, collect, played
 from dreamgym.protocols import Described, Domain, Family, PaysFractions, RealEnv
-from dreamgym.protocols import ReplayBuffer as Memories
+from dreamgym.recipes import memories
 from dreamgym.recipes.config import Ablation, DreamerBlock, EnvBlock, SharedConfig
 from dreamgym.recipes.policies import ChatPolicies, Policies, SmallPolicies
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.replay.shuffled import Shuffled
-from dreamgym.runlog import RunDir
+from dreamgym.runlog import PROCESS, RunDir
 from dreamgym.types import Trajectory
 
 TRAIN_SEED, DEV_SEED, TEST_SEED = 0, 0, 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
@@ -103,7 +102,12 @@ class Parts:
 
     def replay(self, name: str) -> ReplayBuffer:
         """The replay buffer of a loop, seeded with the logs when it is new."""
-        return open_replay(self.path / "replay" / f"{name}.sqlite", self.logs)
+        block = self.config.replay
+        return memories.open_replay(self.path / "replay" / memories.file_name(name, block), self.logs, block)
+
+    def remembered(self, more: Sequence[Trajectory] = ()) -> ReplayBuffer:
+        """A replay buffer in memory, of the logs and of `more` real episodes."""
+        return memories.open_replay(None, [*self.logs, *more], self.config.replay)
 
     def dream(self, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1) -> tuple[DreamBatch, Dreamer]:
         """The experience model as an environment, and itself. Dreams carry its version."""
@@ -113,7 +117,7 @@ class Parts:
         else:
             engine = hf.HFEngine(self.load(self.experience), self.tokenizer, dtype="auto")
             engine.version = version
-            memory = consulted(replay, self.config)
+            memory = memories.consulted(replay, self.config)
             model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
         return DreamBatch(model, self.family.domain, horizon=self.family.max_steps), model
 
@@ -130,12 +134,12 @@ class Parts:
 def open_run(path: Path, config: Config) -> RunDir:
     """The run directory of this configuration, new or to go on with. A stored configuration that lacks today's newest keys means their
     defaults."""
-    return RunDir.open(path, dump(config), fill=lambda stored: dump(filled(type(config), stored, where=str(path / "config.toml"))))
-
-
-def hire(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
-    """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
-    return _workers.hire(env.name, env.options, env.workers)
+    return RunDir.open(
+        path,
+        dump(config),
+        fill=lambda stored: dump(filled(type(config), stored, where=str(path / "config.toml"))),
+        free=("env.workers",),
+    )
 
 
 def open_parts(path: Path) -> Parts:
@@ -164,9 +168,14 @@ def quiet() -> None:
 
 def sign(run: RunDir) -> None:
     """Note the commit that works on the run. A resume at another commit adds its own; looking at a finished run adds none."""
-    commits = run.data("process")["commits"] if run.done("process") else []
+    commits = run.data(PROCESS)["commits"] if run.done(PROCESS) else []
     if run.summary() is None or not commits:
-        run.mark("process", {"commits": list(dict.fromkeys([*commits, commit()]))})
+        run.mark(PROCESS, {"commits": list(dict.fromkeys([*commits, commit()]))})
+
+
+def hire(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
+    """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
+    return _workers.hire(env.name, env.options, env.workers)
 
 
 def make_family(config: SharedConfig) -> Family:
@@ -177,6 +186,7 @@ def make_family(config: SharedConfig) -> Family:
 def begin(config: SharedConfig) -> Family:
     """The environment family of a run that begins; ConfigError for settings that cannot be right in it."""
     family = make_family(config)
+    memories.check(config.replay)
     option = family.pays_fractions if isinstance(family, PaysFractions) else ""
     if option and (checked := config.checked_settings):
         raise ConfigError(
@@ -196,21 +206,6 @@ def offline(family: Family, config: SharedConfig, workers: WorkerPool | None) ->
 def sized(logs: list[Trajectory], config: SharedConfig) -> list[Trajectory]:
     """The first of the logs, as many as hold `logs.transitions`; all of them where that is not set."""
     return up_to(logs, config.logs.transitions) if config.logs.transitions else logs
-
-
-def open_replay(path: Path | None, logs: Sequence[Trajectory]) -> ReplayBuffer:
-    """A replay buffer over the default encoder, seeded with real trajectories when it is empty."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = ReplayBuffer.open(path, plugins.make("replay.encoders", "lexical"))
-    if len(buffer) == 0:
-        buffer.add(logs)
-    return buffer
-
-
-def consulted(replay: ReplayBuffer, config: SharedConfig) -> Memories:
-    """The buffer as the experience model searches it: as it is, or in disorder, which is the control of retrieval."""
-    return Shuffled(replay, seed=config.seed) if config.experience.retrieval == "shuffled" else replay
 
 
 def learn_tokenizer(logs: Sequence[Trajectory], domain: Domain, vocab_size: int) -> Any:
@@ -255,7 +250,7 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
     """Whole episodes as training rows, with the memories that would be retrieved for each step."""
     experience = parts.config.experience
     domain = parts.family.domain
-    shown = shown_memories(episodes, consulted(replay, parts.config), domain, k=experience.k, recall=experience.recall)
+    shown = shown_memories(episodes, memories.consulted(replay, parts.config), domain, k=experience.k, recall=experience.recall)
     builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
     return [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
 

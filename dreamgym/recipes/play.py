@@ -14,7 +14,7 @@ def play_dream(path: Path, instruction: str | None) -> None:
 
     parts = build.open_parts(path)
     task = Task("play", instruction, parts.family.name, source="synthetic") if instruction else parts.family.tasks("train", 1, seed=0)[0]
-    batch, _ = parts.dream(build.open_replay(None, parts.logs))
+    batch, _ = parts.dream(parts.remembered())
     env = DreamEnv(batch)
     print(f"task: {task.instruction}\n(type an action such as search[lamp] or click[buy now]; an empty line ends)\n")
     _show(env.reset(task))

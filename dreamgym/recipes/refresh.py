@@ -40,7 +40,7 @@ def refit(parts: Parts, probed: Sequence[Trajectory], block: RefreshBlock, name:
     fresh = [*probed, *with_other_goals(probed, parts.family.domain, tasks, block.other_goals, seed)]
     logs = [trajectory for trajectory in parts.logs if trajectory.turns and trajectory.error is None]
     random.Random(f"refresh/{seed}/{name}").shuffle(logs)
-    replay = build.open_replay(None, [*parts.logs, *probed])
+    replay = parts.remembered(probed)
     rows = build.episode_rows(parts, fresh, replay)
     wanted = sum(len(row.ids) for row in rows)
     while wanted > 0 and logs:  # in bites, because retrieving for all the logs would take longer than the training

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.evals.success import wilson
-from dreamgym.runlog import RunDir
+from dreamgym.runlog import PROCESS, RunDir
 
 MADE_OF: Mapping[str, tuple[str, ...]] = {
     "warm": ("experience", "warm"),
@@ -42,7 +42,7 @@ def about(run: RunDir, seeds: Sequence[int]) -> dict[str, Any]:
     before = (run.summary() or {}).get("peak_rss_mb", 0.0)
     return {
         "seeds": list(seeds),
-        "commit": ", ".join(run.data("process")["commits"]),
+        "commit": ", ".join(run.data(PROCESS)["commits"]),
         "peak_rss_mb": max(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
 

@@ -73,7 +73,7 @@ def train(config: SharedConfig, envs: Sequence[EnvBlock], path: Path) -> dict[st
 
 def _fit(run: RunDir, parts: Sequence[Parts]) -> None:
     """Eq. 5 over the rows of all environments, mixed."""
-    rows = [row for one in parts for row in build.experience_rows(one, build.open_replay(None, one.logs))]
+    rows = [row for one in parts for row in build.experience_rows(one, one.remembered())]
     model, first = parts[0].load("tokenizer"), parts[0]
     unfinished = run.path / "checkpoints" / "experience.pt"
     losses = sft.train(

@@ -117,6 +117,10 @@ class ReplayBuffer:
     def refresh(self) -> int:
         """Take in the rows that others have appended since; returns how many. What they evicted stays until the log is reopened."""
         before, end = len(self), self._store.sequence
+        if (coming := before + end - self._sequence) > 2 * before:  # a log that is opened, not one that grows
+            self._index.reserve(coming)
+            for column in self._columns.values():
+                column.reserve(coming)
         for memories, vectors in self._store.rows(after=self.sequence):
             self._take_in(memories, vectors)
         self._sequence = max(self._sequence, end)  # the last rows may be evicted ones

@@ -31,11 +31,16 @@ class Growing:
         """Append `rows` [n, *width]."""
         end = self._length + len(rows)
         if end > len(self._block):
-            bigger = np.zeros((max(end, 2 * len(self._block)), *self._block.shape[1:]), self._block.dtype)
-            bigger[: self._length] = self.view
-            self._block = bigger
+            self.reserve(max(end, 2 * len(self._block)))
         self._block[self._length : end] = rows
         self._length = end
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows in all, so that they can be appended without moving."""
+        if rows > len(self._block):
+            bigger = np.zeros((rows, *self._block.shape[1:]), self._block.dtype)
+            bigger[: self._length] = self.view
+            self._block = bigger
 
     def truncate(self, length: int) -> None:
         self._length = min(self._length, length)

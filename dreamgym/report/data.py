@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.evals.success import Rate
-from dreamgym.runlog import RunDir
+from dreamgym.runlog import PROCESS, RunDir
 
-NOTES = ("process", "sft-curve")  # what a run keeps beside its phases
+NOTES = (PROCESS, "sft-curve")  # what a run keeps beside its phases
 LOOPS = ("dream", "s2r", "real_only", "mixed")
 """The phases that call the loop, in the order of a run."""
 
@@ -100,10 +100,11 @@ class Run:
     lines: Mapping[str, Sequence[Mapping[str, Any]]]  # metrics.jsonl by phase, one line per iteration, in order
     rows: Sequence[Row]
     audits: Sequence[Audit]
+    compared: bool = False  # one seed of a comparison, whose summary is the comparison's table
 
     @property
     def finished(self) -> bool:
-        return bool(self.summary)
+        return bool(self.summary) or self.compared
 
 
 def read(run: RunDir) -> Run:
@@ -125,6 +126,7 @@ def read(run: RunDir) -> Run:
             *_ablations(summary.get("ablations") or {}, phases),
         ],
         audits=_audits(summary.get("audit") or phases.get("audit"), summary.get("seeds")),
+        compared=(run.path.resolve().parent / "compare.md").is_file(),
     )
 
 

@@ -36,6 +36,21 @@ every_index = pytest.mark.parametrize("name", plugins.known("replay.indexes"))
 
 
 @every_index
+def test_room_that_is_made_beforehand_holds_what_comes_and_changes_nothing(name: str) -> None:
+    random = np.random.default_rng(0)
+    rows, groups = rows_of(random, 60), random.integers(0, 9, 60)
+    plain, roomy = made(name), made(name)
+    for index in (plain, roomy):
+        index.add(rows[:10], groups[:10])
+        if index is roomy:
+            index.reserve(60)
+            index.reserve(5)  # less than there is: nothing is lost
+        index.add(rows[10:], groups[10:])
+    for one, other in zip(plain.search(rows, k=7), roomy.search(rows, k=7), strict=True):
+        assert np.array_equal(one, other)
+
+
+@every_index
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(0, 120), k=st.integers(1, 20))
 def test_the_nearest_rows_that_may_be_seen_are_found_best_first(name: str, seed: int, n: int, k: int) -> None:

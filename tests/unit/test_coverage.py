@@ -18,7 +18,7 @@ from dreamgym.experience.dataset import shown_memories, up_to
 from dreamgym.experience.guard import FAILURE_STATE
 from dreamgym.logs.scripted import collect
 from dreamgym.recipes.config import Ablation, RunConfig
-from dreamgym.recipes.parts import open_replay
+from dreamgym.recipes.memories import open_replay
 from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.shuffled import Shuffled

@@ -23,7 +23,7 @@ from dreamgym.experience.released import ReleasedWorldModel
 from dreamgym.llm import tiny
 from dreamgym.llm.hf import HFEngine
 from dreamgym.llm.scripted import ScriptedChat
-from dreamgym.recipes.parts import open_replay
+from dreamgym.recipes.memories import open_replay
 from dreamgym.types import Completion, Observation, Query, Request, Sampling, Task, Transition
 
 FAMILY = corridor.make(length=4)

@@ -16,6 +16,7 @@ from dreamgym.llm.hf import HFEngine
 from dreamgym.recipes import fitting, policies, practice
 from dreamgym.recipes import parts as make
 from dreamgym.recipes.config import RunConfig, World
+from dreamgym.recipes.memories import open_replay
 from dreamgym.recipes.parts import Parts
 from dreamgym.recipes.practice import Practice, had_gradient
 from dreamgym.report.metrics import METRICS
@@ -108,7 +109,7 @@ def practise(run: RunDir, parts: Parts, *, world: World, kill_in: int | None = N
 
 def facts(session: Practice) -> dict[str, Any]:
     """What must not depend on interruptions."""
-    with make.open_replay(session.run.path / "replay" / "policy.sqlite", []) as replay:
+    with open_replay(session.run.path / "replay" / "policy.sqlite", []) as replay:
         rows = [(m.trajectory, m.step, m.state, m.action, m.next_state, m.reward, m.source) for m in replay.memories()]
     return {
         "weights": {name: value.clone() for name, value in session.model.state_dict().items()},
@@ -213,7 +214,7 @@ def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_l
         sum(len(episode.turns) for episode in probed) == session.used["probe"] == session.meter.real_steps > 0
     )  # each real step is charged
     assert all(t.reasoning for episode in probed for t in episode.transitions) and {e.source for e in probed} == {"real"}
-    with make.open_replay(run.path / "replay" / "policy.sqlite", []) as replay:
+    with open_replay(run.path / "replay" / "policy.sqlite", []) as replay:
         remembered = [m.trajectory for m in replay.memories(source="real")]
     assert len(remembered) == session.used["probe"] and set(remembered) == {episode.id for episode in probed}
     versions = {e.model_version for name in run.episode_names() if name.startswith("policy-0") for e in run.read_episodes(name)}

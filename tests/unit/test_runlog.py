@@ -25,7 +25,7 @@ from dreamgym.episodes import read_trajectories, trajectory_from_json, trajector
 from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.files import append_jsonl, read_jsonl, write_atomic
 from dreamgym.progress import progress, track
-from dreamgym.runlog import RunDir
+from dreamgym.runlog import PROCESS, RunDir
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 CONFIG = 'seed = 0\n\n[dream]\niterations = 3\nname = "a"\n'
@@ -67,12 +67,36 @@ def test_the_same_command_reopens_the_run(tmp_path: Path):
 
 
 def test_another_configuration_is_refused_and_the_lines_that_differ_are_shown(tmp_path: Path):
-    RunDir.open(tmp_path / "run", CONFIG).close()
+    with RunDir.open(tmp_path / "run", CONFIG) as run:
+        run.mark("logs")
     with pytest.raises(RunDirError) as caught:
         RunDir.open(tmp_path / "run", CONFIG.replace("iterations = 3", "iterations = 5"))
     assert "- dream.iterations = 3" in str(caught.value) and "+ dream.iterations = 5" in str(caught.value)
     assert "seed" not in str(caught.value)
     RunDir.open(tmp_path / "run", "# a comment is no difference\n" + CONFIG).close()
+
+
+def test_a_run_that_has_finished_nothing_takes_the_corrected_configuration(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", CONFIG) as run:
+        run.mark(PROCESS, {"commits": ["aaa"]})
+    corrected = CONFIG.replace("iterations = 3", "iterations = 5")
+    with RunDir.open(tmp_path / "run", corrected) as run:
+        assert run.config_toml == corrected
+        run.write_summary({"seeds": [0]})
+    with pytest.raises(RunDirError, match="another configuration"):  # a summary is a result too
+        RunDir.open(tmp_path / "run", CONFIG)
+
+
+def test_a_setting_that_changes_no_result_may_be_another_one_at_every_resume(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", CONFIG + "workers = 2\n") as run:
+        run.mark("logs")
+    with RunDir.open(tmp_path / "run", CONFIG + "workers = 4\n", free=("dream.workers",)) as run:
+        assert run.config_toml == CONFIG + "workers = 4\n"
+    other = CONFIG.replace("seed = 0", "seed = 1") + "workers = 8\n"
+    with pytest.raises(RunDirError) as caught:
+        RunDir.open(tmp_path / "run", other, free=("dream.workers",))
+    assert "+ seed = 1" in str(caught.value) and "workers" not in str(caught.value)
+    assert RunDir.view(tmp_path / "run").config_toml == CONFIG + "workers = 4\n"
 
 
 def test_another_format_is_refused(tmp_path: Path):
@@ -107,7 +131,7 @@ def test_an_empty_directory_and_one_whose_creation_was_interrupted_become_runs(t
 def test_two_processes_do_not_use_one_run_and_a_closed_one_is_free_again(tmp_path: Path):
     script = f"""
         from dreamgym.errors import RunDirError
-        from dreamgym.runlog import RunDir
+        from dreamgym.runlog import PROCESS, RunDir
         try:
             RunDir.open({str(tmp_path / "run")!r}, {CONFIG!r}).close()
             print("free")
@@ -392,7 +416,8 @@ def _writes_half_then_raises(error: OSError):
 
 
 def test_a_configuration_in_another_order_is_the_same_one(tmp_path: Path) -> None:
-    RunDir.open(tmp_path / "run", "seed = 0\n[dream]\na = 1\nb = [2, 3]\n").close()
+    with RunDir.open(tmp_path / "run", "seed = 0\n[dream]\na = 1\nb = [2, 3]\n") as run:
+        run.mark("logs")
     RunDir.open(tmp_path / "run", "# by hand\nseed = 0\n\n[dream]\nb = [2,3]\na = 1\n").close()
     (tmp_path / "run" / "config.toml").write_text("seed = = 0\n")
     with pytest.raises(RunDirError, match="no TOML.*Restore it"):

@@ -166,7 +166,8 @@ def test_a_run_made_before_a_setting_existed_goes_on_at_its_default_and_at_no_ot
     config = RunConfig()
     older = "\n".join(line for line in dump(config).splitlines() if not line.startswith(("max_refills", "epochs = 4.0", "name = ")))
     assert older != dump(config) and filled(RunConfig, older) == config
-    RunDir.open(tmp_path / "run", older).close()
+    with RunDir.open(tmp_path / "run", older) as run:
+        run.mark("logs")
     parts.open_run(tmp_path / "run", config).close()
     for change in ({"max_refills": 2}, {"iterations": 7}):
         other = config.model_copy(update={"dream": config.dream.model_copy(update=change)})
@@ -174,7 +175,8 @@ def test_a_run_made_before_a_setting_existed_goes_on_at_its_default_and_at_no_ot
             parts.open_run(tmp_path / "run", other)
         (name, value), lines = next(iter(change.items())), str(caught.value).splitlines()
         assert [line for line in lines if line.startswith("+")] == [f"+ dream.{name} = {value}"]
-    RunDir.open(tmp_path / "odd", older + "\n[gone]\nkey = 1\n").close()
+    with RunDir.open(tmp_path / "odd", older + "\n[gone]\nkey = 1\n") as run:
+        run.mark("logs")
     with pytest.raises(RunDirError, match=r"- gone\.key = 1"):
         parts.open_run(tmp_path / "odd", config)
 

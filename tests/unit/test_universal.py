@@ -13,7 +13,7 @@ from dreamgym.errors import ConfigError
 from dreamgym.experience.prompts import Pieces
 from dreamgym.recipes import universal
 from dreamgym.recipes.config import EnvBlock, RunConfig
-from dreamgym.recipes.parts import experience_rows, open_replay
+from dreamgym.recipes.parts import experience_rows
 from dreamgym.types import Query, Task
 
 ENVS = (EnvBlock(name="corridor", options={"length": 4}), EnvBlock(name="webshop"))
@@ -33,13 +33,13 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_the_environment_is_named_in_the_context_of_every_row_and_of_every_question(together: dict[str, Any]):
     for name, parts in together.items():
-        rows = experience_rows(parts, open_replay(None, parts.logs))
+        rows = experience_rows(parts, parts.remembered())
         instructions = {f"{name}: {trajectory.task.instruction}" for trajectory in parts.logs}
         for row in rows:
             said = parts.words.decode([i for i, segment in zip(row.ids, row.segments, strict=True) if not segment])
             assert any(instruction in said for instruction in instructions), said
         asked: list[list[int]] = []
-        _, model = parts.dream(open_replay(None, parts.logs))
+        _, model = parts.dream(parts.remembered())
         generate = model.llm.generate
         model.llm.generate = lambda requests, generate=generate, asked=asked: asked.extend(r.prompt for r in requests) or generate(requests)
         episode = parts.logs[0]
@@ -53,7 +53,7 @@ def test_weights_are_shared_and_memories_are_not(together: dict[str, Any]):
     corridor, shop = (together[env.name] for env in ENVS)
     assert corridor.checkpoint("experience") == shop.checkpoint("experience") and corridor.words is shop.words
     for parts, name in ((corridor, "corridor"), (shop, "webshop")):
-        _, model = parts.dream(open_replay(None, parts.logs))
+        _, model = parts.dream(parts.remembered())
         assert {memory.env for memory in model.replay.memories()} == {name} and model.guard.domain is parts.family.domain
 
 

@@ -25,6 +25,10 @@ class Index(Protocol):
         """Append unit rows [n, dim]; `groups` [n] are the numbers that `exclude` refers to (one per trajectory)."""
         ...
 
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows in all: the blocks that growing leaves behind are memory that nobody uses."""
+        ...
+
     def truncate(self, length: int) -> None:
         """Forget every position from `length` on."""
         ...

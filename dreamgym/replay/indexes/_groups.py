@@ -31,6 +31,10 @@ class Groups:
         """groups [n] of the next n positions."""
         self._numbers.append(groups)
 
+    def reserve(self, rows: int) -> None:
+        """Have room for so many positions in all."""
+        self._numbers.reserve(rows)
+
     def truncate(self, length: int) -> None:
         """Forget the positions from `length` on."""
         self._numbers.truncate(length)

@@ -75,6 +75,11 @@ class ExactIndex:
         self._vectors.append(vectors)
         self._groups.append(groups)
 
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows in all."""
+        self._vectors.reserve(rows)
+        self._groups.reserve(rows)
+
     def truncate(self, length: int) -> None:
         """Forget every position from `length` on."""
         self._vectors.truncate(length)

@@ -58,6 +58,11 @@ class IvfIndex:
         self._groups.append(groups)
         self._rest.add(vectors, groups)
 
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows in all."""
+        for part in (self._vectors, self._groups, self._rest):
+            part.reserve(rows)
+
     def truncate(self, length: int) -> None:
         """Forget every position from `length` on. Cells that held one are built anew by the next search."""
         self._vectors.truncate(length)

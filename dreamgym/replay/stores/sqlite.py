@@ -98,7 +98,7 @@ class SqliteConfig(Config):
     dim: int | None = None  # numbers a vector; None with `encoder`
     read_only: bool = False  # never waits for a writer, and reads a log in a folder that cannot be written too: see `connect_to_read`
     timeout_s: float = 30.0  # how long to wait for another writer
-    page: int = 2048  # rows read at a time
+    page: int = 512  # rows read at a time
 
 
 class SqliteStore:
