@@ -19,7 +19,7 @@ RUNS = {"small": "quickstart-small", "default": "quickstart", "full": "quickstar
 
 
 def budget_config(budget: str, env: str = "webshop") -> RunConfig:
-    """The settings of a budget: small (minutes), default (under half an hour) or full (three seeds and the baselines); see `run_name`."""
+    """The settings of a budget: small (minutes), default (20 to 40) or full (three seeds and the baselines); see `run_name`."""
     return configuration.read(RunConfig, config_folder() / f"{run_name(budget, env)}.toml")
 
 
