@@ -37,9 +37,9 @@ def replay_stats(log: Log, as_json: Json = False) -> None:
 def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to write: .jsonl or .parquet.")]) -> None:
     """Write the rows of a replay log to a file that `datasets` and pandas read."""
     from dreamgym.replay import interchange
-    from dreamgym.replay.stores import sqlite
+    from dreamgym.replay.stores import open_to_read
 
-    with closing(sqlite.make(path=log, read_only=True)) as store:
+    with closing(open_to_read(log)) as store:
         print(f"{interchange.export(store, to):,} rows: {to}")
 
 

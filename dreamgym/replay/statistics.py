@@ -1,14 +1,17 @@
-"""What is in a replay log, counted inside SQLite without reading vectors or disturbing a run that writes to it."""
+"""What is in a replay log. SQLite counts itself, without reading vectors or disturbing a run that writes; other logs are read."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import RunDirError
-from dreamgym.replay.stores import sqlite
+from dreamgym.replay.stores import open_to_read, sqlite
+from dreamgym.types import Memory
 
 BY_SOURCE = """
 SELECT e.env, e.source, count(*), count(DISTINCT e.number), count(DISTINCT t.action || char(0) || t.next_state),
@@ -38,6 +41,8 @@ def statistics(path: Path) -> dict[str, Any]:
     `rows` in use, `evicted`, `sequence`, `encoder`, `dim`, `bytes` on disk, `verdicts` (the ten commonest), and `groups`: one object per
     environment and source with the NAMES above. `contents` are distinct pairs of action and next state.
     """
+    if path.is_dir():
+        return _read(path)
     with closing(sqlite.make(path=path, read_only=True)) as store:
         encoder, dim = store.encoder, store.dim
     try:
@@ -59,3 +64,41 @@ def statistics(path: Path) -> dict[str, Any]:
         "verdicts": verdicts,
         "groups": groups,
     }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The same of a log in a folder, from its rows. Evicted ones are not seen, and counted as the numbers that are missing."""
+    with closing(open_to_read(path)) as store:
+        found = [memory for page, _ in store.rows() for memory in page]
+        encoder, dim, sequence = store.encoder, store.dim, store.sequence
+    groups: dict[tuple[str, str], list[Memory]] = defaultdict(list)
+    for memory in found:
+        groups[memory.env, memory.source].append(memory)
+    return {
+        "rows": len(found),
+        "evicted": sequence - len(found),
+        "sequence": sequence,
+        "encoder": encoder,
+        "dim": dim,
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "verdicts": dict(Counter(memory.verdict for memory in found).most_common(10)),
+        "groups": [dict(zip(NAMES, _counts(env, source, groups[env, source]), strict=True)) for env, source in sorted(groups)],
+    }
+
+
+def _counts(env: str, source: str, memories: Sequence[Memory]) -> tuple[Any, ...]:
+    """Of one group, in the order of NAMES."""
+    rewards = [memory.reward for memory in memories]
+    return (
+        env,
+        source,
+        len(memories),
+        len({memory.trajectory for memory in memories}),
+        len({(memory.action, memory.next_state) for memory in memories}),
+        sum(rewards) / len(rewards),
+        sum(reward > 0 for reward in rewards),
+        sum(reward < 0 for reward in rewards),
+        sum(memory.terminated for memory in memories),
+        max(memory.policy_version for memory in memories),
+        max(memory.model_version for memory in memories),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from typer.testing import CliRunner
 from dreamgym.cli import app
 from dreamgym.errors import UsageError
 from dreamgym.replay import interchange
-from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.statistics import statistics
-from dreamgym.replay.stores import sqlite
+from dreamgym.replay.stores import open_to_read, sqlite
 from dreamgym.types import Memory, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 SUFFIXES = ("jsonl", "parquet")
@@ -153,3 +154,25 @@ def test_the_commands_show_export_import_and_reencode_a_log(log: Path, tmp_path:
     sqlite.make(path=log).reencode(lexical.make(state_dim=64))
     assert "5 rows encoded with lexical-1" in command("reencode", log, "--encoder", "lexical")
     assert rows(tmp_path / "new.sqlite") == rows(log)
+
+
+def test_a_log_in_a_folder_is_counted_and_exported_like_one_in_a_file(log: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lancedb", reason="the extra 'lancedb' is not installed")
+    folder = tmp_path / "log.lance"
+    config = ReplayConfig(store="lance")
+    with ReplayBuffer.open(folder, lexical.make(), config) as buffer:
+        buffer.add(list(interchange.read(_exported(log, tmp_path / "rows.jsonl"))))
+    for one in (log, folder):
+        with closing(open_to_read(one)) as store:
+            store.evict([4]) if one is folder else sqlite.make(path=log).evict([4])
+    inside, beside = statistics(folder), statistics(log)
+    assert {**inside, "bytes": 0} == {**beside, "bytes": 0} and inside["bytes"] > 0
+    assert _exported(folder, tmp_path / "a.jsonl").read_text() == _exported(log, tmp_path / "b.jsonl").read_text()
+    with pytest.raises(UsageError, match="no replay log"):
+        open_to_read(tmp_path)
+
+
+def _exported(log: Path, file: Path) -> Path:
+    with closing(open_to_read(log)) as store:
+        interchange.export(store, file)
+    return file

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dreamgym import plugins
 from dreamgym.types import Memory, Trajectory, Verdict
 
 HalfVectors = NDArray[np.float16]
@@ -59,6 +61,13 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def open_to_read(path: Path) -> Store:
+    """The log at `path`, whatever built it: a folder is LanceDB's, a file is SQLite's, which is opened so that it cannot be written."""
+    store = ("lance", {}) if path.is_dir() else ("sqlite", {"read_only": True})
+    found: Store = plugins.make("replay.stores", store[0], path=path, **store[1])
+    return found
 
 
 def memories(entry: Entry, first: int) -> list[Memory]:

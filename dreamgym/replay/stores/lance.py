@@ -24,7 +24,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.errors import DreamGymError, InvariantError, RunDirError
+from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.replay.stores import Entry, HalfVectors, memories, storable
 from dreamgym.types import Memory
 
@@ -39,8 +39,8 @@ class LanceConfig(Config):
     """Where the table is and what its vectors mean."""
 
     path: Path | str | None = None  # a folder, or the URI of one; None: in memory
-    encoder: str  # id of the encoder
-    dim: int
+    encoder: str | None = None  # id of the encoder; None: the one that built the log, which must be there
+    dim: int | None = None  # numbers a vector; None with `encoder`
     page: int = Field(default=16_384, ge=1)  # row numbers read at a time
     compact_every: int = Field(default=64, ge=1)  # appends of this process
 
@@ -50,7 +50,6 @@ class LanceStore:
 
     def __init__(self, config: LanceConfig):
         self.path = f"memory://dreamgym-{next(_unnamed)}" if config.path is None else str(config.path)
-        self.encoder, self.dim = config.encoder, config.dim
         self._config = config
         self._appends = 0
         self._lock = None if "://" in self.path else Path(self.path) / "dreamgym.lock"
@@ -141,11 +140,14 @@ class LanceStore:
         """The table, made if it is not there; `meta` comes last and says that `rows` is whole."""
         names = set(self._db.list_tables().tables)
         if "meta" not in names:
+            encoder, dim = self._config.encoder, self._config.dim
+            if encoder is None or dim is None:
+                raise UsageError(f"There is no replay log at '{self.path}', and a new one needs the id and the dimensions of its encoder.")
             types = [pa.field(f.name, ARROW.get(str(f.type), pa.string())) for f in fields(Memory)]
-            vector = pa.field("vector", pa.list_(pa.float16(), self.dim))
+            vector = pa.field("vector", pa.list_(pa.float16(), dim))
             schema = pa.schema([*types, pa.field("neighbours", pa.string()), pa.field("evicted_at", pa.int64()), vector])
             self._db.create_table("rows", schema=schema, mode="overwrite")
-            meta = {"key": ["version", "encoder", "dim"], "value": [str(VERSION), self.encoder, str(self.dim)]}
+            meta = {"key": ["version", "encoder", "dim"], "value": [str(VERSION), encoder, str(dim)]}
             self._db.create_table("meta", pa.table(meta))
         self._check()
         self._rows: Any = self._db.open_table("rows")
@@ -157,10 +159,12 @@ class LanceStore:
                 f"Replay log '{self.path}' has schema version {meta.get('version')}; this dreamgym reads version {VERSION}. "
                 "Use the dreamgym that wrote it, or start a new run directory."
             )
-        if (meta["encoder"], meta["dim"]) != (self.encoder, str(self.dim)):
+        self.encoder, self.dim = meta["encoder"], int(meta["dim"])
+        asked = self._config.encoder, self._config.dim
+        if asked[0] not in (None, self.encoder) or asked[1] not in (None, self.dim):
             raise RunDirError(
-                f"Replay log '{self.path}' was built with encoder '{meta['encoder']}' ({meta['dim']} numbers a row), not with "
-                f"'{self.encoder}' ({self.dim} numbers a row), and vectors of two encoders cannot be compared. Configure the encoder it "
+                f"Replay log '{self.path}' was built with encoder '{self.encoder}' ({self.dim} numbers a row), not with "
+                f"'{asked[0]}' ({asked[1]} numbers a row), and vectors of two encoders cannot be compared. Configure the encoder it "
                 "was built with, export its rows and import them into a new log, or start a new run directory."
             )
 
