@@ -22,8 +22,8 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs._episode import play
 from dreamgym.errors import UsageError
+from dreamgym.playing import play
 from dreamgym.types import Action, Memory, Observation, Task, Trajectory, Transition, Verdict, View
 
 ACTIONS: tuple[Action, ...] = ("left", "right", "take", "open")

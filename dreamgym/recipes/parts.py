@@ -252,7 +252,7 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
     domain = parts.family.domain
     shown = shown_memories(episodes, memories.consulted(replay, parts.config), domain, k=experience.k, recall=experience.recall)
     builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
-    return [row for episode, memories in zip(episodes, shown, strict=True) for row in builder.episode(episode, memories)]
+    return [row for episode, beside in zip(episodes, shown, strict=True) for row in builder.episode(episode, beside)]
 
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:

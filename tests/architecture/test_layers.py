@@ -19,7 +19,7 @@ STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(frozenset(room.split()) for room in storey.split("|"))
     for storey in (
         "types protocols | errors | plugins | config | layout",
-        "llm | envs | logs | replay | files episodes runlog | returns | progress | chat",
+        "llm | envs playing | logs | replay | files episodes runlog | returns | progress | chat",
         "agent | chat_agent | rollout | experience | curriculum clusters",
         "train",
         "loop | evals",

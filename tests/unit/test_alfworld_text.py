@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from _toy_house import random_house
 
-from dreamgym.envs._episode import play
 from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX, OFFLINE, Memo, keep_house
 from dreamgym.envs.alfworld.commands import Command, offered, parse
 from dreamgym.envs.alfworld.domain import HouseDomain
@@ -17,6 +16,7 @@ from dreamgym.envs.alfworld.goals import WORDINGS, Goal, read_goal
 from dreamgym.envs.alfworld.state import DONE, State, Told, read, state_of
 from dreamgym.errors import UsageError
 from dreamgym.evals.revisits import revisits
+from dreamgym.playing import play
 from dreamgym.types import Memory, Observation, Task, Trajectory, Transition, Turn
 
 FIRST = """-= Welcome to TextWorld, ALFRED! =-

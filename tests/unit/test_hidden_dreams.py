@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from _toy_house import random_house
 
-from dreamgym.envs._episode import play
 from dreamgym.envs.alfworld.behaviours import Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.state import Told
@@ -21,6 +20,7 @@ from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.prompts import Pieces, answer
 from dreamgym.layout import END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
+from dreamgym.playing import play
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
 from dreamgym.types import Completion, Observation, Prediction, Query, Request, Task, Trajectory, Transition, Verdict

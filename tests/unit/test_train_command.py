@@ -68,6 +68,8 @@ def test_one_command_trains_resumes_by_itself_and_refuses_another_configuration(
     code, _, err = command(monkeypatch, capsys, "eval", run, "--policy", "drem")
     assert code == 2 and "no policy 'drem'" in err and "Known: warm, real_only" in err
     assert command(monkeypatch, capsys, "eval", run, "--split", "tset")[0] == 2
+    code, _, err = command(monkeypatch, capsys, "eval", run, "--tasks", "4")  # a fourth one may have been a curriculum's
+    assert code == 2 and "kept 3 test tasks away" in err
 
     again = tmp_path / "from-files"  # the logs of one run are as good as the scripted behaviours that made them
     files = f'logs.files=["{run / "episodes" / "logs.jsonl"}"]'

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs._episode import play
 from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX, OFFLINE, Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
@@ -18,6 +17,7 @@ from dreamgym.envs.alfworld.games import Game, Split
 from dreamgym.envs.alfworld.goals import read_goal
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.errors import UsageError, nearest
+from dreamgym.playing import play
 from dreamgym.types import Action, Observation, Task, Trajectory
 
 HORIZON = {"mini": 20, "full": 50}

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs._episode import play
 from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, store
 from dreamgym.envs.webshop.behaviours import MIX, SHOPPERS, Memo
 from dreamgym.envs.webshop.domain import ShopDomain
@@ -19,6 +18,7 @@ from dreamgym.envs.webshop.pages import Mode
 from dreamgym.envs.webshop.shop import Search, WebShop
 from dreamgym.envs.webshop.tagger import TaggerName
 from dreamgym.errors import ConfigError
+from dreamgym.playing import play
 from dreamgym.types import Action, Observation, Task, Trajectory
 
 
