@@ -12,7 +12,8 @@ from dreamgym.errors import ConfigError, DreamGymError, PluginError
 from dreamgym.llm import tiny
 from dreamgym.recipes import memories
 from dreamgym.recipes.config import ReplayBlock, TrainConfig
-from dreamgym.recipes.parts import open_parts
+from dreamgym.recipes.fitting import gather
+from dreamgym.recipes.parts import open_parts, open_run
 from dreamgym.runlog import RunDir
 
 DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("epochs = 4.0", "epochs = 25.0")  # enough to be worth dreaming in
@@ -59,7 +60,9 @@ def test_what_cannot_remember_is_refused_before_anything_is_made(
         code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", setting, "--config", dream)
         assert code == 2 and told in err, (setting, err)
     assert not (tmp_path / "run" / "episodes").exists()
-    assert command(monkeypatch, capsys, "train", tmp_path / "run", "--config", dream)[0] == 0  # corrected, in the same directory
+    corrected = read(TrainConfig, dream)  # in the same directory
+    with open_run(tmp_path / "run", corrected) as run:
+        assert gather(run, corrected).logs
 
 
 def test_a_trained_model_is_an_encoder_by_its_hidden_states_and_other_weights_are_another_encoder(tmp_path: Path):
