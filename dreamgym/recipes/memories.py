@@ -68,11 +68,11 @@ def _encoder(settings: str) -> Encoder:
 
 def _model(checkpoint: Any) -> dict[str, Any]:
     """What the encoder by hidden states is made of. Its weights go by the hash of their file, so that others are other vectors."""
-    weights = Path(str(checkpoint)) / "model.safetensors"
-    if not isinstance(checkpoint, str) or not weights.is_file():
+    weights = Path(checkpoint) / "model.safetensors" if isinstance(checkpoint, str) else None
+    if weights is None or not weights.is_file():
+        wrong = f"no weights at '{weights}'" if weights else "it needs a checkpoint"
         raise ConfigError(
-            f"replay.encoder hidden: no weights at {str(weights)!r}. Set checkpoint to the folder of a trained model, "
-            "such as runs/quickstart/checkpoints/experience."
+            f"replay.encoder hidden: {wrong}. Set checkpoint to the folder of a trained model, such as runs/quickstart/checkpoints/experience."
         )
     model, tokenizer = tiny.load(Path(checkpoint))
     return {
