@@ -72,7 +72,8 @@ def _model(checkpoint: Any) -> dict[str, Any]:
     if weights is None or not weights.is_file():
         wrong = f"no weights at '{weights}'" if weights else "it needs a checkpoint"
         raise ConfigError(
-            f"replay.encoder hidden: {wrong}. Set checkpoint to the folder of a trained model, such as runs/quickstart/checkpoints/experience."
+            f"replay.encoder hidden: {wrong}. Set checkpoint to the folder of a trained model, "
+            "such as runs/quickstart/checkpoints/experience."
         )
     model, tokenizer = tiny.load(Path(checkpoint))
     return {
