@@ -305,7 +305,7 @@ class OpenAIEngine(Tokenized, Queue):
             self._failed[ticket] = _of_ticket(error, ticket)
 
     def _drop(self, tickets: Sequence[int]) -> None:
-        for ticket in tickets:
+        for ticket in reversed(tickets):  # the queued before those at work, whose place they would take for a moment
             if ticket in self._under_way:
                 self._under_way.pop(ticket)[2].cancel()
 
