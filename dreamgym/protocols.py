@@ -220,14 +220,10 @@ class PaysFractions(Protocol):
 
 @runtime_checkable
 class Glimpsed(Protocol):
-    """A Domain whose states each show a part of the world. What was never seen can only be drawn; what was seen stays as it was."""
+    """A Domain of worlds that are seen bit by bit. What was never seen can only be drawn; what was seen stays as it was."""
 
     def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
         """Whether what follows shows something for the first time."""
-        ...
-
-    def recall(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
-        """What was seen before of that which the action shows again, in brief; "" when nothing was."""
         ...
 
     def revisits(self, history: Sequence[Transition]) -> list[bool]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
 from dreamgym.experience.coverage import RELABELLED
-from dreamgym.experience.dreaming import recalled
 from dreamgym.experience.prompts import Pieces, Step, answer, opening, question, variation
 from dreamgym.layout import END, Vocabulary
 from dreamgym.protocols import Domain, ReplayBuffer
@@ -82,30 +81,20 @@ class RowBuilder:
         row.segments.extend([segment] * len(ids))
 
 
-def shown_memories(
-    trajectories: Sequence[Trajectory], replay: ReplayBuffer, domain: Domain, *, k: int, recall: bool = False
-) -> list[list[tuple[str, ...]]]:
-    """For each step of each trajectory, the briefs of its top-k memories from other trajectories (none for inadmissible actions).
-
-    With `recall`, what the step's own history has shown of a place that is shown again comes first.
-    """
+def shown_memories(trajectories: Sequence[Trajectory], replay: ReplayBuffer, domain: Domain, *, k: int) -> list[list[tuple[str, ...]]]:
+    """For each step of each trajectory, the briefs of its top-k memories from other trajectories (none for inadmissible actions)."""
     places, states, actions, owners = [], [], [], []
     shown: list[list[tuple[str, ...]]] = [[() for _ in trajectory.turns] for trajectory in trajectories]
     for i, trajectory in enumerate(trajectories):
         for t, transition in enumerate(trajectory.transitions):
-            history = trajectory.transitions[:t]
-            if not (k or recall) or domain.admissible(transition.state, history, transition.action) is False:
-                continue
-            if recall:
-                shown[i][t] = recalled(domain, transition.state, history, transition.action)
-            if k:
+            if k and domain.admissible(transition.state, trajectory.transitions[:t], transition.action) is not False:
                 places.append((i, t))
                 states.append(transition.state.text)
                 actions.append(transition.action)
                 owners.append(trajectory.id.partition(RELABELLED)[0])
     found = replay.search(states, actions, k=k, env=trajectories[0].task.env, exclude=owners) if places else []
     for (i, t), row in zip(places, found, strict=True):
-        shown[i][t] += tuple(domain.brief(neighbour.memory) for neighbour in row)
+        shown[i][t] = tuple(domain.brief(neighbour.memory) for neighbour in row)
     return shown
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dreamgym.experience.guard import Guard
-from dreamgym.protocols import Domain, Glimpsed, ReplayBuffer
-from dreamgym.types import Action, Neighbour, Observation, Prediction, Query, Transition, Verdict
+from dreamgym.protocols import Domain, ReplayBuffer
+from dreamgym.types import Neighbour, Prediction, Query, Verdict
 
 UNREADABLE = ("unreadable answer",)
 Ask = Callable[[Sequence[Query], Sequence[Sequence[Neighbour]]], list[Prediction]]
@@ -38,12 +38,6 @@ def retrieve(queries: Sequence[Query], replay: ReplayBuffer, domain: Domain, k: 
         for i, row in zip(wanted, replay.search(states, actions, k=k, env=queries[0].task.env), strict=True):
             found[i] = row
     return found
-
-
-def recalled(domain: Domain, state: Observation, history: Sequence[Transition], action: Action) -> tuple[str, ...]:
-    """What the history has shown of that which the action shows again: one brief, or none."""
-    brief = domain.recall(state, history, action) if isinstance(domain, Glimpsed) else ""
-    return (brief,) if brief else ()
 
 
 def unreadable(query: Query, rows: tuple[int, ...], raw: str) -> Prediction:

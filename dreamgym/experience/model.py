@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
-from dreamgym.experience.dreaming import guarded, recalled, rows_of, unreadable
+from dreamgym.experience.dreaming import guarded, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
@@ -43,9 +43,6 @@ class ExperienceConfig(Config):
     temperature: float = 0.0
     """Of dreamed states; the shop is deterministic, so the most likely answer is the best dream. What lies behind a door that nobody has
     opened is not: where much is hidden, draw it (1.0), or every dream hides the likeliest thing, which is often nothing."""
-    recall: bool = False
-    """Put what was seen before of a place that is shown again beside the memories (`protocols.Glimpsed`), in training as at inference: the
-    part of the history that the answer rests on, within reach of a small model."""
     draw: Literal["all", "hidden"] = "all"
     """Draw every answer, or only where the Domain says that something is seen for the first time (`protocols.Glimpsed`). What follows from
     what was seen is then the likeliest answer, so that a dream of a house stays one house."""
@@ -189,9 +186,7 @@ class ExperienceModel:
         return completion.text if sound else ""
 
     def _briefs(self, query: Query, found: Sequence[Neighbour]) -> tuple[str, ...]:
-        domain = self.guard.domain
-        own = recalled(domain, query.state, query.history, query.action) if self.config.recall else ()
-        return (*own, *(domain.brief(neighbour.memory) for neighbour in found))
+        return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
 
     def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> Prediction:
         answer = parse(self.words, ids, self.config.pieces)

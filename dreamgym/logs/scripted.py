@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from dreamgym.errors import UsageError, nearest
 from dreamgym.protocols import Family
@@ -31,7 +32,9 @@ def collect(
     tasks = family.tasks(split, n, seed=seed)
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
     jobs = [(tasks[i % len(tasks)], name, seed + i // len(tasks)) for i, name in enumerate(names)]
-    return play(jobs) if play else played(family, jobs)
+    together = sorted(range(n), key=lambda i: i % len(tasks))  # a world that takes long to load is loaded once for all its episodes
+    episodes = (play or partial(played, family))([jobs[i] for i in together])
+    return [episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])]
 
 
 def played(family: Family, jobs: Sequence[Job]) -> list[Trajectory]:

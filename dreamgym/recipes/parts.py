@@ -250,7 +250,7 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
     """Whole episodes as training rows, with the memories that would be retrieved for each step."""
     experience = parts.config.experience
     domain = parts.family.domain
-    shown = shown_memories(episodes, memories.consulted(replay, parts.config), domain, k=experience.k, recall=experience.recall)
+    shown = shown_memories(episodes, memories.consulted(replay, parts.config), domain, k=experience.k)
     builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
     return [row for episode, beside in zip(episodes, shown, strict=True) for row in builder.episode(episode, beside)]
 

@@ -13,11 +13,9 @@ from dreamgym.envs.alfworld.behaviours import Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.evals.settled import settled
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories
 from dreamgym.experience.dreaming import unreadable
 from dreamgym.experience.guard import Guard, GuardConfig, masked
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
-from dreamgym.experience.prompts import Pieces, answer
 from dreamgym.layout import END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.playing import play
@@ -71,9 +69,9 @@ def model(llm: Asked, **config: object) -> ExperienceModel:
     return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
 
 
-ROOM = Observation("in the room\nholding nothing\naround: desk 1 drawer 1")
-DESK = Observation("at desk 1: pen 1\nholding nothing")
-DRAWER = Observation("at closed drawer 1\nholding nothing")
+ROOM = Observation("in the room\nholding nothing\ndesk 1: unseen\ndrawer 1: unseen")
+DESK = Observation("at desk 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: unseen")
+DRAWER = Observation("at drawer 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: closed")
 HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
 
 
@@ -108,19 +106,15 @@ def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next(
 
 
 def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
+    taken = Observation("at desk 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: unseen")
+    there = Observation("at drawer 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: nothing")
     steps = [
         Transition(ROOM, "go to desk 1", DESK, 0.0, False),
-        Transition(DESK, "take pen 1 from desk 1", Observation("at desk 1: nothing\nholding pen 1"), 0.0, False),
-        Transition(
-            Observation("at desk 1: nothing\nholding pen 1"),
-            "go to drawer 1",
-            Observation("at drawer 1: nothing\nholding pen 1"),
-            0.0,
-            False,
-        ),
+        Transition(DESK, "take pen 1 from desk 1", taken, 0.0, False),
+        Transition(taken, "go to drawer 1", there, 0.0, False),
     ]
     query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
-    said = Prediction("not yet", Observation("at drawer 1: pen 1\nholding nothing"), 0.0, False, Verdict(True))
+    said = Prediction("not yet", Observation("at drawer 1\nholding nothing\ndesk 1: nothing\ndrawer 1: pen 1"), 0.0, False, Verdict(True))
     assert masked(Guard(DOMAIN, GuardConfig(mask_missed=True)).after(query, said).verdict)
     assert Guard(DOMAIN).after(query, said) == said
     looked = replace(query, action="look")
@@ -178,56 +172,3 @@ def test_a_first_look_is_neither_right_nor_wrong():
     )
     going_on = settled(Perfect(), LOGS, DOMAIN)  # type: ignore[arg-type]
     assert looks > 20 and going_on.ends_invented.n - going_on.exact.n == looks
-
-
-# --- recall
-
-
-def test_what_was_seen_of_a_place_comes_back_when_it_is_shown_again():
-    seen = Transition(DRAWER, "open drawer 1", Observation("at open drawer 1: pen 2 watch 1\nholding nothing"), 0.0, False)
-    away = Transition(seen.next_state, "go to desk 1", DESK, 0.0, False)
-    history = (*HISTORY, seen, away)
-    assert DOMAIN.recall(DESK, history, "go to drawer 1") == "drawer 1: pen 2 watch 1"
-    assert DOMAIN.recall(DESK, history[:1], "go to drawer 1") == DOMAIN.recall(DESK, history, "take pen 1 from desk 1") == ""
-    shut = Transition(seen.next_state, "close drawer 1", DRAWER, 0.0, False)
-    assert DOMAIN.recall(DRAWER, (*HISTORY, seen, shut), "go to drawer 1") == ""  # a closed door shows nothing
-    assert DOMAIN.recall(DRAWER, (*HISTORY, seen, shut), "open drawer 1") == "drawer 1: pen 2 watch 1"
-
-
-def test_what_is_recalled_is_what_the_real_house_then_shows():
-    checked = 0
-    for log in LOGS:
-        for t, step in enumerate(log.transitions[:-1]):
-            brief = DOMAIN.recall(step.state, log.transitions[:t], step.action)
-            if brief and step.next_state != step.state:
-                checked += 1
-                shown = step.next_state.text.split("\n")[0].replace("lit ", "")
-                assert shown.removeprefix("at ").removeprefix("open ") == brief
-    assert checked > 10
-
-
-class Honest(Asked):
-    """A language model that writes what really followed."""
-
-    def __init__(self, log: Trajectory, pieces: Pieces) -> None:
-        super().__init__()
-        self.log, self.pieces, self.step = log, pieces, 0
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        self.requests += requests
-        ids = tuple(i for part in answer(WORDS, self.log.transitions[self.step], self.pieces).values() for i in part)
-        return [Completion(tuple(request.prompt), ids, (0.0,) * len(ids), "", "stop") for request in requests]
-
-
-def test_recall_is_read_at_inference_as_it_was_trained_on_token_for_token():
-    log = max(LOGS, key=lambda one: len(one.turns))
-    config = ExperienceConfig(k=0, history=20, recall=True)
-    replay = ReplayBuffer.open(None, lexical.make())
-    (shown,) = shown_memories([log], replay, DOMAIN, k=0, recall=True)
-    (row,) = RowBuilder(WORDS, config.pieces, SegmentWeights()).episode(log, shown)
-    llm = Honest(log, config.pieces)
-    dream = ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), config)  # type: ignore[arg-type]
-    for llm.step, step in enumerate(log.transitions):
-        dream.predict([Query(log.task, log.transitions[: llm.step], step.state, step.action, key=(7, 0, llm.step))])
-    assert sum(map(bool, shown)) > 1
-    assert all(list(request.prompt) == row.ids[: len(request.prompt)] for request in llm.requests)

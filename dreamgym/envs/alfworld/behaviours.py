@@ -1,6 +1,6 @@
 """Scripted housekeepers of mixed skill, so that logs cover what agents really do: good, sloppy, aimless, impossible, and on other errands.
 
-They read the instruction and the abstract state only, and remember what they saw: none knows where things are before it has looked.
+They read the instruction and the abstract state only: none knows where things are before it has looked.
 `planner` does: it repeats the game's stored walkthrough. It is there for tests and for readers of official data, and no part of the default
 mix: in its logs what is wanted lies wherever one goes first, and a dream learnt from them would say so of every house.
 """
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from dreamgym.envs.alfworld.belief import Belief
 from dreamgym.envs.alfworld.commands import Command, offered
 from dreamgym.envs.alfworld.goals import Goal, read_goal
 from dreamgym.envs.alfworld.state import State, read
 from dreamgym.envs.alfworld.things import FIXED, HOLDS, QUALITIES, TREATMENTS, kind
-from dreamgym.types import Action, Observation, Transition
+from dreamgym.types import Action, Observation
 
 Housekeeper = Callable[[Goal, State, random.Random, "Memo"], Action]
 """(goal, state, rng, memo) -> action"""
@@ -28,26 +26,12 @@ STRANGERS = ("mug 4", "desk 3", "fridge 2", "shelf 9", "apple 5", "book 7", "dra
 
 
 class Memo:
-    """What a housekeeper remembers within an episode."""
+    """What a housekeeper has made up its mind about within an episode; what it has seen, the state says."""
 
     def __init__(self, walkthrough: Sequence[Action] = ()) -> None:
-        self.belief = Belief()
-        self.places: tuple[str, ...] = ()  # where one can go
         self.target = ""  # the place chosen to put things
         self.own: Goal | None = None  # what the one who pursues something else is after
         self.left = list(walkthrough)
-        self._last: tuple[Observation, Action] | None = None
-
-    def update(self, state: Observation) -> None:
-        """Take in what has come of the last action."""
-        if self._last is not None:
-            before, action = self._last
-            self.belief.follow(Transition(before, action, state, 0.0, False))
-        self.belief.see(read(state.text))
-
-    def did(self, state: Observation, action: Action) -> None:
-        """Remember the action, to see what comes of it."""
-        self._last = (state, action)
 
 
 def expert(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
@@ -58,7 +42,7 @@ def expert(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
         return _shed_light(goal, state, rng, memo)
     if not state.held:
         return _fetch(goal, state, rng, memo)
-    if goal.quality and goal.quality not in state.qualities:
+    if goal.quality and goal.quality not in state.qualities(state.held):
         return _treat(goal, state, rng, memo)
     return _deliver(goal, state, rng, memo)
 
@@ -67,7 +51,7 @@ def noisy(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
     """An expert who dawdles, and now and then forgets to treat what it holds."""
     if rng.random() < 0.3:
         return wander(goal, state, rng, memo)
-    if goal.quality and state.held and goal.quality not in state.qualities and rng.random() < 0.1:
+    if goal.quality and state.held and goal.quality not in state.qualities(state.held) and rng.random() < 0.1:
         return _deliver(goal, state, rng, memo)
     return expert(goal, state, rng, memo)
 
@@ -86,7 +70,7 @@ def invalid(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
     """Half the time something that cannot be done: with things that are elsewhere, with the wrong tool, or no command at all."""
     if rng.random() < 0.5:
         return noisy(goal, state, rng, memo)
-    names = [*memo.belief.home, *STRANGERS]
+    names = [*state.homes, *filter(None, [state.held]), *STRANGERS]
     thing, place, here = rng.choice(names), rng.choice([*state.places, *STRANGERS]), state.here or rng.choice(state.places)
     tried = [
         Command("take", thing, here), Command("take", thing, place), Command("move", thing, here),
@@ -126,13 +110,9 @@ OFFLINE: Mapping[str, float] = {"expert": 3200 / 5200, "planner": 1000 / 5200, "
 
 def keep_house(behaviour: str, instruction: str, state: Observation, rng: random.Random, memo: Memo) -> Action:
     """What a housekeeper of that name does next. It looks for anything when the instruction cannot be read."""
-    memo.update(state)
     seen = read(state.text)
-    memo.places = memo.places or (seen.places if seen else ())
     goal = read_goal(instruction) or Goal("pick_and_place_simple", "", "")
-    action = HOUSEKEEPERS[behaviour](goal, replace(seen, places=memo.places), rng, memo) if seen else "look"
-    memo.did(state, action)
-    return action
+    return HOUSEKEEPERS[behaviour](goal, seen, rng, memo) if seen else "look"
 
 
 def _fetch(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
@@ -140,11 +120,12 @@ def _fetch(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
     if goal.count == 2 and not memo.target:
         memo.target = _target(goal, state, rng, memo)
     placed = memo.target if goal.count == 2 else ""
-    known = [name for name, place in memo.belief.home.items() if kind(name) == goal.thing and place and place != placed]
+    homes = state.homes
+    known = [name for name, place in homes.items() if kind(name) == goal.thing and place != placed]
     if not known:
         return _explore(goal, state, rng, memo)
-    nearest = min(known, key=lambda name: memo.belief.home[name] != state.here)
-    return _at(memo.belief.home[nearest], state) or Command("take", nearest, state.here).action
+    nearest = min(known, key=lambda name: homes[name] != state.here)
+    return _at(homes[nearest], state) or Command("take", nearest, state.here).action
 
 
 def _treat(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
@@ -166,26 +147,26 @@ def _deliver(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action
 
 def _shed_light(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
     """Fetch the thing, find the lamp, switch it on."""
-    lamp = next((name for name in memo.belief.home if kind(name) == goal.place), "")
+    lamp = next((name for name in state.homes if kind(name) == goal.place), "")
     if not state.held:
         return _fetch(goal, state, rng, memo)
     if not lamp:
         return _explore(goal, state, rng, memo)
-    return _at(memo.belief.home[lamp], state) or Command("use", lamp).action
+    return _at(state.homes[lamp], state) or Command("use", lamp).action
 
 
 def _target(goal: Goal, state: State, rng: random.Random, memo: Memo) -> str:
     """Where to put things: for two of a kind where one already lies, else any place of the kind."""
     places = [place for place in state.places if kind(place) == goal.place]
-    begun = [place for place in places if any(kind(name) == goal.thing for name in memo.belief.things.get(place, ()))]
+    begun = [place for place in places if any(kind(name) == goal.thing for name, home in state.homes.items() if home == place)]
     return rng.choice(begun if begun and goal.count == 2 else places) if places else ""
 
 
 def _explore(goal: Goal, state: State, rng: random.Random, memo: Memo) -> Action:
     """Open what is closed here, else go somewhere that was not seen, likely places first."""
-    if state.door == "closed":
+    if state.door == "closed" and not state.visited(state.here):
         return Command("open", place=state.here).action
-    fresh = [place for place in state.places if not memo.belief.visited(place) and place != state.here]
+    fresh = [place for place in state.places if not state.visited(place) and place != state.here]
     likely = [place for place in fresh if goal.thing in HOLDS.get(kind(place), frozenset())]
     if not fresh:
         return wander(goal, state, rng, memo)

@@ -1,13 +1,14 @@
 """What an episode's text has established about a house: where things are, what became of them, and what contradicts itself.
 
-A house is seen in glimpses, so a state alone does not say whether a task is done, nor whether a dream still shows the house it began
-with. The history does. A `Belief` is folded over transitions and holds, for every place that was ever seen, what must still be there.
+A state says what is known of the house, but in a dream the model wrote it, and may have forgotten or made up half of it. Only the
+history says what was ever shown and done. A `Belief` is folded over transitions and holds, for every place that was visited, what must
+still be there.
 A thing that shows up where it was not, though nobody moved it, is *conjured*: no real house does that, and no success may rest on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dreamgym.envs.alfworld.commands import Command, parse
@@ -28,22 +29,13 @@ class Belief:
     home: dict[str, str] = field(default_factory=dict)  # thing -> where it was last known to be; "" while held
     qualities: dict[str, frozenset[str]] = field(default_factory=dict)
     lit: dict[str, frozenset[str]] = field(default_factory=dict)  # lamp -> where the agent stood when it saw or used it
-    doors: set[str] = field(default_factory=set)  # places that can be shut
-    open: set[str] = field(default_factory=set)
     conjured: set[str] = field(default_factory=set)
     revisits: list[bool] = field(default_factory=list)
 
     def see(self, state: State | None) -> None:
-        """Take in what a state shows; the first sight of a place establishes it."""
-        if state is None or not state.here:
+        """Take in what a state shows of where the agent stands; the first sight of a place establishes it."""
+        if state is None or not state.here or state.door == "closed":
             return
-        if state.door:
-            self.doors.add(state.here)
-        if state.door == "closed":
-            self.open.discard(state.here)
-            return
-        if state.door == "open":
-            self.open.add(state.here)
         shown = frozenset(state.seen)
         if state.here in self.things:
             self.conjured |= shown - self.things[state.here]
@@ -82,10 +74,6 @@ class Belief:
             self.qualities[thing] = changed(self.qualities.get(thing, frozenset()), TREATMENTS[verb][0])
         elif verb == "use" and kind(thing) in LAMPS:
             self.lit[thing] = self.lit.get(thing, frozenset()) | {at.here, self.home.get(thing, at.here)}
-
-    def visited(self, place: str) -> bool:
-        """Whether what lies there has been seen."""
-        return place in self.things
 
     def missing(self, goal: Goal, command: Command, at: State) -> list[str]:
         """What keeps a command, taken from the state `at`, from being the one that meets the goal. Empty: it is met.
@@ -127,12 +115,6 @@ class Belief:
         if command.verb not in ("go to", "take", "use"):
             reasons.append("nothing changed")
         return reasons
-
-
-def places_of(history: Sequence[Transition], state: State) -> tuple[str, ...]:
-    """Where one can go in this house, as its first state said; () when that is not known."""
-    first = read(history[0].state.text) if history else None
-    return first.places if first else state.places
 
 
 def believe(history: Iterable[Transition]) -> Belief:

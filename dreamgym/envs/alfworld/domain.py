@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dreamgym.envs.alfworld import reasoning
-from dreamgym.envs.alfworld.belief import believe, places_of
+from dreamgym.envs.alfworld.belief import believe
 from dreamgym.envs.alfworld.commands import allowed, parse
 from dreamgym.envs.alfworld.goals import read_goal, sensible
 from dreamgym.envs.alfworld.state import DONE, read, state_of
@@ -28,8 +27,8 @@ class HouseDomain:
     """
 
     name = "alfworld"
-    atoms = (r" ?[a-z]+ \d+:?",)
-    """What a tokenizer keeps in one piece: `mug 1`, and `drawer 1:` before what the drawer holds. Kind and number apart were worse: the
+    atoms = (r"\n? ?[a-z]+ \d+:?",)
+    """What a tokenizer keeps in one piece: `mug 1`, and a line's beginning, `drawer 1:`. Kind and number apart were worse: the
     small model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
     about = (
         "This is a household. Do what the task asks with the things in the rooms: find them in or on the furniture, which may have to be "
@@ -46,7 +45,7 @@ class HouseDomain:
         self.crowded = crowded
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
-        """The state mapping: what was printed so far, as where we are, what is here, what we hold, where we can go."""
+        """The state mapping: what was printed so far, as where we are, what we hold, and the house as far as it was seen."""
         return Observation(DONE if raw["won"] else state_of(raw["story"]).text)
 
     def canonical(self, action: Action) -> Action:
@@ -67,9 +66,6 @@ class HouseDomain:
             return False
         if state is None:
             return None
-        state = replace(state, places=places_of(history, state))
-        if command.verb == "go to" and not state.places:
-            return None
         offered = allowed(state, command)
         elsewhere = command.verb in ("use", "examine") or (command.place in state.places and command.place != state.here)
         return None if self.crowded and not offered and command.verb != "go to" and state.here and elsewhere else offered
@@ -77,7 +73,7 @@ class HouseDomain:
     def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str:
         """The scripted teacher's reasoning trace: what the command meant, what it rests on, and what follows."""
         offered = self.admissible(transition.state, history, transition.action) is not False
-        return reasoning.trace(read_goal(task.instruction), history, transition, offered=offered)
+        return reasoning.trace(read_goal(task.instruction), transition, offered=offered)
 
     def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
         """Whether a claimed success stands on what the history has established."""
@@ -95,19 +91,8 @@ class HouseDomain:
 
     def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
         """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""
-        command = parse(self.canonical(action))
-        return command is not None and command.verb in ("go to", "open") and not believe(history).visited(command.place)
-
-    def recall(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
-        """What must be seen where the command leads, if that was seen before: `drawer 1: pen 1 watch 1`; "" for all else."""
-        command = parse(self.canonical(action))
-        if command is None or command.verb not in ("go to", "open"):
-            return ""
-        belief = believe(history)
-        shut = command.verb == "go to" and command.place not in belief.open and command.place in belief.doors
-        if not belief.visited(command.place) or shut:
-            return ""
-        return f"{command.place}: {' '.join(sorted(belief.things[command.place], key=in_order)) or 'nothing'}"
+        state, command = read(observation.text), parse(self.canonical(action))
+        return state is not None and command is not None and command.verb in ("go to", "open") and not state.visited(command.place)
 
     def revisits(self, history: Sequence[Transition]) -> list[bool]:
         """For each return to a place that had been seen: whether it showed what had to be there."""
@@ -135,10 +120,10 @@ class HouseDomain:
         for memory in memories:
             for state in filter(None, (read(memory.state), read(memory.next_state))):
                 houses |= {frozenset(map(kind, state.places))} if state.places else set()
-                found = [name for name in state.seen if kind(name) == goal.thing]
+                found = {name: kind(home) for name, home in state.homes.items() if kind(name) == goal.thing}
                 most = max([most, *(in_order(name)[1] for name in found)])
-                thing_at |= {kind(state.here)} if found else set()
-                lamp_at |= {kind(state.here)} if any(kind(name) == goal.place for name in state.seen) else set()
+                thing_at |= set(found.values())
+                lamp_at |= {kind(home) for name, home in state.homes.items() if kind(name) == goal.place}
         if most < goal.count:
             return None
         target = lamp_at if goal.count == 0 else {goal.place}

@@ -6,9 +6,6 @@ there. Of a place seen before it says that it is as it was. Where a task could b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dreamgym.envs.alfworld.belief import Belief, believe
 from dreamgym.envs.alfworld.commands import LOOKING, Command, parse
 from dreamgym.envs.alfworld.goals import Goal
 from dreamgym.envs.alfworld.state import DONE, State, read
@@ -18,22 +15,20 @@ from dreamgym.types import Transition
 NOTHING = "no such element, so nothing changes."
 
 
-def trace(goal: Goal | None, history: Sequence[Transition], transition: Transition, *, offered: bool) -> str:
+def trace(goal: Goal | None, transition: Transition, *, offered: bool) -> str:
     """The reasoning R* of one transition. `offered`: whether the state admits the command."""
     before, after, command = read(transition.state.text), read(transition.next_state.text), parse(transition.action)
     if not offered or command is None or before is None:
         return NOTHING
     if transition.next_state == transition.state:
         return "only looking, so nothing changes." if command.verb in (*LOOKING, "examine") else "nothing happens."
-    belief = believe(history)
-    belief.see(before)
-    return _happened(goal, belief, command, after) + _counted(goal, belief, command, transition) + "."
+    return _happened(goal, before, command, after) + _counted(goal, before, command, transition) + "."
 
 
-def _happened(goal: Goal | None, belief: Belief, command: Command, after: State | None) -> str:
+def _happened(goal: Goal | None, before: State, command: Command, after: State | None) -> str:
     verb, thing, place = command.verb, command.thing, command.place
     if verb in ("go to", "open"):
-        return _seen(goal, belief, place, after)
+        return _seen(goal, before, place, after)
     if verb == "take":
         return f"{thing} is in hand now"
     if verb == "move":
@@ -45,12 +40,12 @@ def _happened(goal: Goal | None, belief: Belief, command: Command, after: State 
     return f"{thing} is {TREATMENTS[verb][0]} now"
 
 
-def _seen(goal: Goal | None, belief: Belief, place: str, after: State | None) -> str:
+def _seen(goal: Goal | None, before: State, place: str, after: State | None) -> str:
     if after is None:
         return f"at {place}"
     if after.door == "closed":
         return f"{place} is closed"
-    if belief.visited(place):
+    if before.visited(place):
         return f"{place} again, as it was"
     wanted = [name for name in after.seen if goal is not None and kind(name) in _of_interest(goal)]
     return f"{place} for the first time, {' '.join(wanted) or 'not what we want'}"
@@ -60,7 +55,7 @@ def _of_interest(goal: Goal) -> frozenset[str]:
     return frozenset({goal.thing} | ({goal.place} & LAMPS))
 
 
-def _counted(goal: Goal | None, belief: Belief, command: Command, transition: Transition) -> str:
+def _counted(goal: Goal | None, before: State, command: Command, transition: Transition) -> str:
     """`: thing yes, clean no, place yes, not yet` where the command may have met the goal; "" elsewhere."""
     done = transition.next_state.text == DONE
     if goal is None:
@@ -71,10 +66,10 @@ def _counted(goal: Goal | None, belief: Belief, command: Command, transition: Tr
         return ""
     facts = [f"thing {_said(kind(command.thing) == goal.thing)}"]
     if goal.quality:
-        facts.append(f"{goal.quality} {_said(goal.quality in belief.qualities.get(command.thing, ()))}")
+        facts.append(f"{goal.quality} {_said(goal.quality in before.qualities(command.thing))}")
     facts.append(f"place {_said(kind(command.place) == goal.place)}")
     if goal.count == 2:
-        others = [name for name in belief.things.get(command.place, frozenset()) - {command.thing} if kind(name) == goal.thing]
+        others = [name for name in before.seen if kind(name) == goal.thing and name != command.thing]
         facts.append(f"two {_said(bool(others))}")
     return f": {', '.join(facts)}, {'success' if done else 'not yet'}"
 

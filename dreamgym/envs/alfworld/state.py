@@ -1,14 +1,18 @@
-"""The abstract state of a household: where the agent stands, what it sees there, and what it holds.
+"""The abstract state of a household: where the agent stands, what it holds, and the house as far as it was seen.
 
-    in the room
-    holding nothing                       at open drawer 1: pen 1 watch 1
-    around: bed 1 desk 1 drawer 1         holding clean mug 1
+    in the room                           at drawer 1
+    holding nothing                       holding clean mug 1
+    bed 1: unseen                         bed 1: book 1 pillow 1
+    desk 1: unseen                        desk 1: unseen
+    drawer 1: unseen                      drawer 1: open pen 1 watch 1
 
-The first state lists where one can go, as the game does, and no later one repeats it: who reads a later state has the first before it.
-What a place holds follows its name, with a colon, and only there: `drawer 1:` stands where the drawer's contents were last seen.
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
 nothing to it. Lists are in one order, whatever order the engine prints them in.
+
+Every state says everything that is known, because whoever acts in a state, or dreams the next one, then finds all that matters in it:
+the next state is the last one with one line changed. When states said only what is here, small models had to look for what a drawer
+held twelve steps ago, and did not find it (decision 13).
 """
 
 from __future__ import annotations
@@ -41,57 +45,113 @@ TREATED = re.compile(r"You (?P<verb>heat|clean|cool) the (?P<thing>[a-z]+ \d+) u
 LIT = re.compile(r"You turn on the (?P<thing>[a-z]+ \d+)\.")
 RESULT = {"heat": "hot", "clean": "clean", "cool": "cool"}
 
-STATE = re.compile(
-    r"(?:in the room|at (?:(?P<door>open|closed) )?(?P<here>[a-z]+ \d+)(?::(?P<seen>(?:(?: lit)? [a-z]+ \d+)+| nothing))?)\n"
-    r"holding (?:nothing|(?P<qualities>(?:(?:clean|hot|cool) )*)(?P<held>[a-z]+ \d+))"
-    r"(?:\naround: (?P<places>[a-z]+ \d+(?: [a-z]+ \d+)*))?"
-)
+ADJECTIVES = ("clean", "cool", "hot", "lit")
+STAND = re.compile(r"in the room|at (?P<here>[a-z]+ \d+)")
+NAMED = r"(?:(?:clean|cool|hot|lit) )*[a-z]+ \d+"
+HOLDING = re.compile(rf"holding (?:nothing|(?P<held>{NAMED}))")
+LINE = re.compile(rf"(?P<name>[a-z]+ \d+):(?: (?P<door>open|closed))?(?: (?P<list>unseen|nothing|{NAMED}(?: {NAMED})*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of one place. `things` is None until somebody has looked; a closed door hides them, but they are remembered."""
+
+    name: str
+    door: Door = ""
+    things: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a state's text says. `seen` is empty where a door is closed; `here` is "" in the middle of the room."""
+    """What a state's text says. `here` is "" in the middle of the room, `held` is "" with empty hands."""
 
     here: str
-    door: Door
-    seen: tuple[str, ...]
-    lit: frozenset[str]  # lamps among `seen` that were switched on
     held: str
-    qualities: tuple[str, ...]  # of what is held
-    places: tuple[str, ...] = ()  # where one can go; in the first state's text only
+    house: tuple[Place, ...]
+    became: frozenset[tuple[str, str]] = frozenset()  # (thing, clean, cool, hot or lit)
 
     @property
     def text(self) -> str:
         """The words a model reads."""
-        if not self.here:
-            stand = "in the room"
-        else:
-            door = f"{self.door} " if self.door else ""
-            things = " ".join(f"lit {name}" if name in self.lit else name for name in self.seen)
-            stand = f"at {door}{self.here}" + ("" if self.door == "closed" else f": {things or 'nothing'}")
-        held = " ".join([*self.qualities, self.held]) or "nothing"
-        around = f"\naround: {' '.join(self.places)}" if self.places and not self.here else ""
-        return f"{stand}\nholding {held}{around}"
+        lines = [f"at {self.here}" if self.here else "in the room", f"holding {self._called(self.held) if self.held else 'nothing'}"]
+        return "\n".join(lines + [self._line(place) for place in self.house])
+
+    def _line(self, place: Place) -> str:
+        if place.things is None:
+            return f"{place.name}: {place.door or 'unseen'}"
+        listed = " ".join(map(self._called, place.things)) or "nothing"
+        return f"{place.name}: {place.door} {listed}" if place.door else f"{place.name}: {listed}"
+
+    def _called(self, thing: str) -> str:
+        return " ".join([*self.qualities(thing), thing])
+
+    def qualities(self, thing: str) -> tuple[str, ...]:
+        """What a thing has become, in the order of the alphabet."""
+        return tuple(word for word in ADJECTIVES if (thing, word) in self.became) if self.became else ()
+
+    def place(self, name: str) -> Place | None:
+        """The place of that name; None when the house has none."""
+        return next((place for place in self.house if place.name == name), None)
+
+    def visited(self, name: str) -> bool:
+        """Whether what lies there has been seen."""
+        place = self.place(name)
+        return place is not None and place.things is not None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where one can go."""
+        return tuple(place.name for place in self.house)
+
+    @property
+    def door(self) -> Door:
+        """Of the place where the agent stands."""
+        place = self.place(self.here)
+        return place.door if place else ""
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """What can be reached from where the agent stands: nothing behind a closed door."""
+        place = self.place(self.here)
+        return () if place is None or place.door == "closed" else place.things or ()
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """Where every thing lies that was seen and is not in hand, in the order of the text."""
+        return {thing: place.name for place in self.house for thing in place.things or ()}
 
 
 @lru_cache(maxsize=65536)
 def read(text: str) -> State | None:
     """The state that a text describes, or None when it describes none: the end, or something a dream garbled."""
-    match = STATE.fullmatch(text)
-    if match is None:
+    first, _, rest = text.partition("\n")
+    second, _, rest = rest.partition("\n")
+    stand, hand, lines = STAND.fullmatch(first), HOLDING.fullmatch(second), [LINE.fullmatch(line) for line in rest.split("\n")]
+    if stand is None or hand is None:
         return None
-    seen = match["seen"] or ""
-    lit = frozenset(name.removeprefix("lit ") for name in re.findall(r"lit [a-z]+ \d+", seen))
-    names = tuple(name.removeprefix("lit ") for name in re.findall(r"(?:lit )?[a-z]+ \d+", seen))
-    return State(
-        here=match["here"] or "",
-        door=match["door"] or "",  # type: ignore[arg-type]
-        seen=names,
-        lit=lit,
-        held=match["held"] or "",
-        qualities=tuple((match["qualities"] or "").split()),
-        places=tuple(NAME.findall(match["places"] or "")),
-    )
+    became: set[tuple[str, str]] = set()
+    house = []
+    for line in lines:
+        if line is None or not (line["list"] or line["door"] == "closed"):
+            return None
+        unknown = line["list"] in (None, "unseen")
+        house.append(Place(line["name"], line["door"] or "", None if unknown else _things(line["list"], became)))  # type: ignore[arg-type]
+    held = "".join(_things(hand["held"] or "", became))
+    state = State(stand["here"] or "", held, tuple(house), frozenset(became))
+    return state if not state.here or state.here in state.places else None
+
+
+def _things(listed: str, became: set[tuple[str, str]]) -> tuple[str, ...]:
+    """The names in a list; what their adjectives say is added to `became`."""
+    names, words = [], list[str]()
+    for word in listed.split():
+        if word.isdigit():
+            names.append(f"{words[-1]} {word}")
+            became |= {(names[-1], quality) for quality in words[:-1]}
+            words = []
+        else:
+            words.append(word)
+    return tuple(names)
 
 
 class Told:
@@ -122,7 +182,7 @@ class Told:
 
 @dataclass(slots=True)
 class _Tracked:
-    """The fold's memory: more than the state shows, because what was seen elsewhere comes back when the agent does."""
+    """The fold's memory."""
 
     places: tuple[str, ...]
     here: str = ""
@@ -130,7 +190,6 @@ class _Tracked:
     doors: dict[str, Door] = field(default_factory=dict)
     things: dict[str, frozenset[str]] = field(default_factory=dict)
     qualities: dict[str, frozenset[str]] = field(default_factory=dict)
-    lit: frozenset[str] = frozenset()
 
     def hear(self, text: str) -> None:
         """Take in what the engine printed after a command. Whatever is not understood changes nothing."""
@@ -152,18 +211,21 @@ class _Tracked:
             self.held = ""
             self.things[match["place"]] = self.things.get(match["place"], frozenset()) | {match["thing"]}
         if match := TREATED.search(text):
-            self._treat(match["thing"], RESULT[match["verb"]])
+            self._became(match["thing"], RESULT[match["verb"]])
         if match := LIT.search(text):
-            self.lit |= {match["thing"]}
+            self._became(match["thing"], "lit")
 
-    def _treat(self, thing: str, quality: str) -> None:
+    def _became(self, thing: str, quality: str) -> None:
         self.qualities[thing] = changed(self.qualities.get(thing, frozenset()), quality)
 
     def state(self) -> State:
-        door = self.doors.get(self.here, "")
-        seen = () if door == "closed" else tuple(sorted(self.things.get(self.here, ()), key=in_order))
-        held = tuple(sorted(self.qualities.get(self.held, ())))
-        return State(self.here, door, seen, self.lit & frozenset(seen), self.held, held, self.places)
+        house = tuple(Place(name, self.doors.get(name, ""), self._listed(name)) for name in self.places)
+        shown = {self.held}.union(*(place.things or () for place in house))
+        became = frozenset((thing, quality) for thing, each in self.qualities.items() if thing in shown for quality in each)
+        return State(self.here, self.held, house, became)
+
+    def _listed(self, place: str) -> tuple[str, ...] | None:
+        return tuple(sorted(self.things[place], key=in_order)) if place in self.things else None
 
 
 def changed(qualities: Iterable[str], quality: str) -> frozenset[str]:
