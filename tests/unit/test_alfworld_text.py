@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from _toy_house import random_house
@@ -45,6 +46,12 @@ def after(*printed: str) -> str:
     return state_of((("", FIRST), *(("", text) for text in printed))).text
 
 
+def state(at: str, held: str, **lines: str) -> str:
+    """The text of a state: `state("at desk 1", "mug 1", desk_1="nothing")`."""
+    named = [(place.replace("_", " "), line) for place, line in lines.items()]
+    return "\n".join([at, f"holding {held}", *(f"<{place}> {line} </{place}>" for place, line in named)])
+
+
 def step(state: str, action: str, next_state: str, *, reward: float = 0.0, terminated: bool = False) -> Transition:
     return Transition(Observation(state), action, Observation(next_state), reward, terminated)
 
@@ -53,24 +60,28 @@ def step(state: str, action: str, next_state: str, *, reward: float = 0.0, termi
 
 
 def test_a_state_says_where_the_agent_is_what_it_holds_and_the_house_as_far_as_it_was_seen():
-    assert after() == "in the room\nholding nothing\ndesk 1: unseen\nfridge 1: unseen\nshelf 2: unseen\nshelf 10: unseen"
+    unseen = {"shelf_2": "unseen", "shelf_10": "unseen"}
+    assert after() == state("in the room", "nothing", desk_1="unseen", fridge_1="unseen", **unseen)
     closed = "You arrive at fridge 1. The fridge 1 is closed."
-    assert after(closed) == "at fridge 1\nholding nothing\ndesk 1: unseen\nfridge 1: closed\nshelf 2: unseen\nshelf 10: unseen"
+    assert after(closed) == state("at fridge 1", "nothing", desk_1="unseen", fridge_1="closed", **unseen)
     cooled = (
         closed,
         "You open the fridge 1. The fridge 1 is open. In it, you see a mug 10, a mug 2, and a apple 1.",
         "You pick up the mug 2 from the fridge 1.",
         "You cool the mug 2 using the fridge 1.",
     )
-    assert (
-        after(*cooled)
-        == "at fridge 1\nholding cool mug 2\ndesk 1: unseen\nfridge 1: open apple 1 mug 10\nshelf 2: unseen\nshelf 10: unseen"
-    )
+    assert after(*cooled) == state("at fridge 1", "cool mug 2", desk_1="unseen", fridge_1="open apple 1 mug 10", **unseen)
     # what lies behind a door is remembered when it is shut, and elsewhere
     away = (*cooled, "You close the fridge 1.", "You arrive at desk 1. On the desk 1, you see nothing.")
-    assert (
-        after(*away) == "at desk 1\nholding cool mug 2\ndesk 1: nothing\nfridge 1: closed apple 1 mug 10\nshelf 2: unseen\nshelf 10: unseen"
-    )
+    assert after(*away) == state("at desk 1", "cool mug 2", desk_1="nothing", fridge_1="closed apple 1 mug 10", **unseen)
+
+
+def test_things_are_listed_as_they_were_put_and_looking_again_does_not_sort_them():
+    put = ["You arrive at desk 1. On the desk 1, you see a pen 1.", "You pick up the pen 1 from the desk 1."]
+    put += ["You arrive at shelf 2. On the shelf 2, you see a watch 1, and a book 1.", "You move the pen 1 to the shelf 2."]
+    assert "<shelf 2> book 1 watch 1 pen 1 </shelf 2>" in after(*put)
+    again = "You arrive at shelf 2. On the shelf 2, you see a watch 1, a pen 1, and a book 1."
+    assert after(*put, again) == after(*put)
 
 
 def test_what_is_put_down_lies_there_and_what_was_heated_is_no_longer_cool():
@@ -80,9 +91,9 @@ def test_what_is_put_down_lies_there_and_what_was_heated_is_no_longer_cool():
         "You cool the cup 1 using the fridge 1.",
         "You heat the cup 1 using the microwave 1.",
     ]
-    assert after(*printed).startswith("at desk 1\nholding hot cup 1\ndesk 1: desklamp 1\n")
+    assert after(*printed).startswith("at desk 1\nholding hot cup 1\n<desk 1> desklamp 1 </desk 1>\n")
     put_down = after(*printed, "You move the cup 1 to the desk 1.", "You turn on the desklamp 1.")
-    assert put_down.startswith("at desk 1\nholding nothing\ndesk 1: hot cup 1 lit desklamp 1\n")
+    assert put_down.startswith("at desk 1\nholding nothing\n<desk 1> lit desklamp 1 hot cup 1 </desk 1>\n")
 
 
 def test_what_tells_nothing_new_leaves_the_state_as_it_was():
@@ -107,11 +118,12 @@ def test_every_state_of_every_walk_reads_back_as_what_it_says():
         "at desk 1",
         "in the room\nholding nothing",
         "in the room\nholding nothing\n",
-        "in the room\nholding nothing\ndesk 1:",
-        "in the room\nholding nothing\ndesk 1: open",
-        "in the room\nholding nothing\ndesk 1: pen",
-        "in the room\nholding two pens\ndesk 1: pen 1",
-        "at shelf 1\nholding nothing\ndesk 1: pen 1",  # nowhere
+        "in the room\nholding nothing\n<desk 1> </desk 1>",
+        "in the room\nholding nothing\n<desk 1> open </desk 1>",
+        "in the room\nholding nothing\n<desk 1> pen </desk 1>",
+        "in the room\nholding nothing\n<desk 1> pen 1 </desk 2>",
+        "in the room\nholding two pens\n<desk 1> pen 1 </desk 1>",
+        "at shelf 1\nholding nothing\n<desk 1> pen 1 </desk 1>",  # nowhere
     ],
 )
 def test_a_text_that_describes_no_state_reads_as_none(text: str):
@@ -170,8 +182,9 @@ def test_the_older_wording_of_move_is_understood():
     ],
 )
 def test_a_command_is_admitted_when_what_it_names_is_here_and_fits(here: str, held: str, action: str, verdict: bool):
-    state = Observation(f"at {here.partition(':')[0]}\nholding {held}\n{here}\nshelf 2: book 1")
-    assert DOMAIN.admissible(state, (), action) is verdict
+    place, _, line = here.partition(": ")
+    there = state(f"at {place}", held, **{place: line, "shelf_2": "book 1"})
+    assert DOMAIN.admissible(Observation(there), (), action) is verdict
 
 
 def test_nothing_can_be_done_when_all_is_done():
@@ -180,10 +193,10 @@ def test_nothing_can_be_done_when_all_is_done():
 
 def test_a_crowded_house_leaves_open_what_its_text_does_not_say():
     """Official games have places that share a spot: from the coffee machine one can reach the countertop."""
-    state = Observation("at fridge 1\nholding mug 1\ndesk 1: unseen\nfridge 1: closed")
-    assert HouseDomain(crowded=True).admissible(state, (), "move mug 1 to desk 1") is None
-    assert HouseDomain(crowded=True).admissible(state, (), "move mug 1 to bed 1") is False
-    assert DOMAIN.admissible(state, (), "move mug 1 to desk 1") is False
+    there = Observation(state("at fridge 1", "mug 1", desk_1="unseen", fridge_1="closed"))
+    assert HouseDomain(crowded=True).admissible(there, (), "move mug 1 to desk 1") is None
+    assert HouseDomain(crowded=True).admissible(there, (), "move mug 1 to bed 1") is False
+    assert DOMAIN.admissible(there, (), "move mug 1 to desk 1") is False
 
 
 def test_the_rule_offers_exactly_what_the_house_accepts():
@@ -254,10 +267,9 @@ def test_the_check_grants_success_exactly_where_the_house_does():
     assert not confusion[True, False] and not confusion[False, True]
 
 
-def kitchen(here: str, held: str, **seen: str) -> str:
+def kitchen(at: str, held: str, cabinet: str = "unseen", shelf: str = "unseen") -> str:
     """A state of a kitchen of three places: `kitchen("shelf 1", "mug 1", shelf="nothing")`."""
-    lines = [f"{place} 1: {seen.get(place, 'unseen')}" for place in ("cabinet", "shelf", "sinkbasin")]
-    return "\n".join([f"at {here}" if here else "in the room", f"holding {held}", *lines])
+    return state(f"at {at}" if at else "in the room", held, cabinet_1=cabinet, shelf_1=shelf, sinkbasin_1="unseen")
 
 
 def walked(*steps: tuple[str, str]) -> list[Transition]:
@@ -307,22 +319,17 @@ def test_no_success_stands_on_a_thing_that_came_from_nowhere():
 
 
 def test_a_lamp_lit_before_gives_light_on_return():
-    lit = "bed 1: unseen\ndesk 1: lit desklamp 1"
-    steps = [
-        step(
-            "in the room\nholding nothing\nbed 1: unseen\ndesk 1: unseen",
-            "go to desk 1",
-            "at desk 1\nholding nothing\nbed 1: unseen\ndesk 1: desklamp 1",
-        ),
-        step("at desk 1\nholding nothing\nbed 1: unseen\ndesk 1: desklamp 1", "use desklamp 1", f"at desk 1\nholding nothing\n{lit}"),
-        step(f"at desk 1\nholding nothing\n{lit}", "go to bed 1", "at bed 1\nholding nothing\nbed 1: book 1\ndesk 1: lit desklamp 1"),
-        step(
-            "at bed 1\nholding nothing\nbed 1: book 1\ndesk 1: lit desklamp 1",
-            "take book 1 from bed 1",
-            "at bed 1\nholding book 1\nbed 1: nothing\ndesk 1: lit desklamp 1",
-        ),
+    lit = "lit desklamp 1"
+    states = [
+        state("in the room", "nothing", bed_1="unseen", desk_1="unseen"),
+        state("at desk 1", "nothing", bed_1="unseen", desk_1="desklamp 1"),
+        state("at desk 1", "nothing", bed_1="unseen", desk_1=lit),
+        state("at bed 1", "nothing", bed_1="book 1", desk_1=lit),
+        state("at bed 1", "book 1", bed_1="nothing", desk_1=lit),
     ]
-    claim = step("at bed 1\nholding book 1\nbed 1: nothing\ndesk 1: lit desklamp 1", "go to desk 1", DONE, reward=1.0, terminated=True)
+    actions = ["go to desk 1", "use desklamp 1", "go to bed 1", "take book 1 from bed 1"]
+    steps = [step(before, action, then) for (before, then), action in zip(pairwise(states), actions, strict=True)]
+    claim = step(states[-1], "go to desk 1", DONE, reward=1.0, terminated=True)
     assert DOMAIN.check("look at book under the desklamp", steps, claim).passed
     assert not DOMAIN.check("look at pen under the desklamp", steps, claim).passed
     assert not DOMAIN.check("look at book under the desklamp", steps[:1] + steps[2:], claim).passed
@@ -367,6 +374,7 @@ def test_a_real_house_stays_the_same_house_and_a_forgetful_dream_does_not():
 
 def test_a_state_is_a_plain_record_of_its_text():
     house = (Place("desk 1", things=()), Place("drawer 1", "open", ("pen 1",)), Place("safe 1", "closed"), Place("shelf 1"))
-    state = State("drawer 1", "mug 1", house, frozenset({("mug 1", "clean"), ("mug 1", "hot")}))
-    assert state.text == "at drawer 1\nholding clean hot mug 1\ndesk 1: nothing\ndrawer 1: open pen 1\nsafe 1: closed\nshelf 1: unseen"
-    assert read(state.text) == state and state.seen == ("pen 1",) and state.homes == {"pen 1": "drawer 1"}
+    there = State("drawer 1", "mug 1", house, frozenset({("mug 1", "clean"), ("mug 1", "hot")}))
+    text = state("at drawer 1", "clean hot mug 1", desk_1="nothing", drawer_1="open pen 1", safe_1="closed", shelf_1="unseen")
+    assert there.text == text and read(text) == there
+    assert there.seen == ("pen 1",) and there.homes == {"pen 1": "drawer 1"} and there.visited("desk 1") and not there.visited("safe 1")

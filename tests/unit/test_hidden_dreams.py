@@ -69,9 +69,9 @@ def model(llm: Asked, **config: object) -> ExperienceModel:
     return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
 
 
-ROOM = Observation("in the room\nholding nothing\ndesk 1: unseen\ndrawer 1: unseen")
-DESK = Observation("at desk 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: unseen")
-DRAWER = Observation("at drawer 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: closed")
+ROOM = Observation("in the room\nholding nothing\n<desk 1> unseen </desk 1>\n<drawer 1> unseen </drawer 1>")
+DESK = Observation("at desk 1\nholding nothing\n<desk 1> pen 1 </desk 1>\n<drawer 1> unseen </drawer 1>")
+DRAWER = Observation("at drawer 1\nholding nothing\n<desk 1> pen 1 </desk 1>\n<drawer 1> closed </drawer 1>")
 HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
 
 
@@ -106,15 +106,21 @@ def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next(
 
 
 def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
-    taken = Observation("at desk 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: unseen")
-    there = Observation("at drawer 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: nothing")
+    taken = Observation("at desk 1\nholding pen 1\n<desk 1> nothing </desk 1>\n<drawer 1> unseen </drawer 1>")
+    there = Observation("at drawer 1\nholding pen 1\n<desk 1> nothing </desk 1>\n<drawer 1> nothing </drawer 1>")
     steps = [
         Transition(ROOM, "go to desk 1", DESK, 0.0, False),
         Transition(DESK, "take pen 1 from desk 1", taken, 0.0, False),
         Transition(taken, "go to drawer 1", there, 0.0, False),
     ]
     query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
-    said = Prediction("not yet", Observation("at drawer 1\nholding nothing\ndesk 1: nothing\ndrawer 1: pen 1"), 0.0, False, Verdict(True))
+    said = Prediction(
+        "not yet",
+        Observation("at drawer 1\nholding nothing\n<desk 1> nothing </desk 1>\n<drawer 1> pen 1 </drawer 1>"),
+        0.0,
+        False,
+        Verdict(True),
+    )
     assert masked(Guard(DOMAIN, GuardConfig(mask_missed=True)).after(query, said).verdict)
     assert Guard(DOMAIN).after(query, said) == said
     looked = replace(query, action="look")

@@ -27,9 +27,9 @@ class HouseDomain:
     """
 
     name = "alfworld"
-    atoms = (r"\n? ?[a-z]+ \d+:?",)
-    """What a tokenizer keeps in one piece: `mug 1`, and a line's beginning, `drawer 1:`. Kind and number apart were worse: the
-    small model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
+    atoms = (r"\n?<[a-z]+ \d+>", r" </[a-z]+ \d+>", r" ?[a-z]+ \d+")
+    """What a tokenizer keeps in one piece: `mug 1`, and the two ends of a line, `<drawer 1>` and `</drawer 1>`. Kind and number apart were
+    worse: the small model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
     about = (
         "This is a household. Do what the task asks with the things in the rooms: find them in or on the furniture, which may have to be "
         "opened, carry one thing at a time, and heat, cool, clean or look at it where that can be done. The task ends when it is done."

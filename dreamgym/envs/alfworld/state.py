@@ -2,17 +2,18 @@
 
     in the room                           at drawer 1
     holding nothing                       holding clean mug 1
-    bed 1: unseen                         bed 1: book 1 pillow 1
-    desk 1: unseen                        desk 1: unseen
-    drawer 1: unseen                      drawer 1: open pen 1 watch 1
+    <bed 1> unseen </bed 1>               <bed 1> book 1 pillow 1 </bed 1>
+    <desk 1> unseen </desk 1>             <desk 1> unseen </desk 1>
+    <drawer 1> unseen </drawer 1>         <drawer 1> open pen 1 watch 1 </drawer 1>
 
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
-nothing to it. Lists are in one order, whatever order the engine prints them in.
+nothing to it. Things are listed as they were put, those found there first and in one order, whatever order the engine prints them in.
 
 Every state says everything that is known, because whoever acts in a state, or dreams the next one, then finds all that matters in it:
 the next state is the last one with one line changed. When states said only what is here, small models had to look for what a drawer
-held twelve steps ago, and did not find it (decision 13).
+held twelve steps ago, and did not find it. And a line ends with its place, because who copies looks for what came behind the same word
+last time, and `unseen` stands before every other place (decision 13).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ ADJECTIVES = ("clean", "cool", "hot", "lit")
 STAND = re.compile(r"in the room|at (?P<here>[a-z]+ \d+)")
 NAMED = r"(?:(?:clean|cool|hot|lit) )*[a-z]+ \d+"
 HOLDING = re.compile(rf"holding (?:nothing|(?P<held>{NAMED}))")
-LINE = re.compile(rf"(?P<name>[a-z]+ \d+):(?: (?P<door>open|closed))?(?: (?P<list>unseen|nothing|{NAMED}(?: {NAMED})*))?")
+LINE = re.compile(rf"<(?P<name>[a-z]+ \d+)>(?: (?P<door>open|closed))?(?: (?P<list>unseen|nothing|{NAMED}(?: {NAMED})*))? </(?P=name)>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,8 @@ class State:
         return "\n".join(lines + [self._line(place) for place in self.house])
 
     def _line(self, place: Place) -> str:
-        if place.things is None:
-            return f"{place.name}: {place.door or 'unseen'}"
-        listed = " ".join(map(self._called, place.things)) or "nothing"
-        return f"{place.name}: {place.door} {listed}" if place.door else f"{place.name}: {listed}"
+        listed = "" if place.things is None else " ".join(map(self._called, place.things)) or "nothing"
+        return f"<{place.name}> {' '.join(filter(None, (place.door, listed))) or 'unseen'} </{place.name}>"
 
     def _called(self, thing: str) -> str:
         return " ".join([*self.qualities(thing), thing])
@@ -188,7 +187,7 @@ class _Tracked:
     here: str = ""
     held: str = ""
     doors: dict[str, Door] = field(default_factory=dict)
-    things: dict[str, frozenset[str]] = field(default_factory=dict)
+    things: dict[str, tuple[str, ...]] = field(default_factory=dict)
     qualities: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def hear(self, text: str) -> None:
@@ -199,33 +198,35 @@ class _Tracked:
             self.doors[match["place"]] = "closed"
         for match in OPENED.finditer(text):
             self.doors[match["place"]] = "open"
-            self.things[match["place"]] = frozenset(NAME.findall(match["list"]))
+            self._see(match["place"], NAME.findall(match["list"]))
         for match in ON.finditer(text):
-            self.things[match["place"]] = frozenset(NAME.findall(match["list"]))
+            self._see(match["place"], NAME.findall(match["list"]))
         if match := SHUT.search(text):
             self.doors[match["place"]] = "closed"
         if match := TOOK.search(text):
             self.held = match["thing"]
-            self.things[match["place"]] = self.things.get(match["place"], frozenset()) - {self.held}
+            self.things[match["place"]] = tuple(name for name in self.things.get(match["place"], ()) if name != self.held)
         if match := MOVED.search(text):
             self.held = ""
-            self.things[match["place"]] = self.things.get(match["place"], frozenset()) | {match["thing"]}
+            self.things[match["place"]] = (*self.things.get(match["place"], ()), match["thing"])
         if match := TREATED.search(text):
             self._became(match["thing"], RESULT[match["verb"]])
         if match := LIT.search(text):
             self._became(match["thing"], "lit")
 
+    def _see(self, place: str, listed: list[str]) -> None:
+        """What lies there; the order stays when it is what was known."""
+        if sorted(self.things.get(place, ())) != sorted(listed) or place not in self.things:
+            self.things[place] = tuple(sorted(listed, key=in_order))
+
     def _became(self, thing: str, quality: str) -> None:
         self.qualities[thing] = changed(self.qualities.get(thing, frozenset()), quality)
 
     def state(self) -> State:
-        house = tuple(Place(name, self.doors.get(name, ""), self._listed(name)) for name in self.places)
+        house = tuple(Place(name, self.doors.get(name, ""), self.things.get(name)) for name in self.places)
         shown = {self.held}.union(*(place.things or () for place in house))
         became = frozenset((thing, quality) for thing, each in self.qualities.items() if thing in shown for quality in each)
         return State(self.here, self.held, house, became)
-
-    def _listed(self, place: str) -> tuple[str, ...] | None:
-        return tuple(sorted(self.things[place], key=in_order)) if place in self.things else None
 
 
 def changed(qualities: Iterable[str], quality: str) -> frozenset[str]:
