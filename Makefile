@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BUDGET ?= default
 EXTRAS ?=
+PROFILE ?= explore
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
@@ -11,7 +12,7 @@ INSTALLED := .venv/.installed
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default or full)  EXTRAS=$(EXTRAS) (for test-all; all when empty)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default or full)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -42,7 +43,7 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 	for extra in $$extras; do \
 		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
 	done
-	$(BIN)/python -m pytest -m "" -rs --hypothesis-profile=explore
+	$(BIN)/python -m pytest -m "" -rs --hypothesis-profile=$(PROFILE)
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from dreamgym.agent import rows_in
 from dreamgym.chat import ChatFormat
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm.overflow import generate
@@ -136,17 +137,29 @@ def action_of(reply: str) -> Action:
     return said.strip()
 
 
+def chat_demonstrations(
+    trajectory: Trajectory, form: ChatFormat, domain: Domain, *, instructions: str, window: int | None = None
+) -> list[tuple[list[int], list[float]]]:
+    """A logged episode as conversations: rows of token ids, and weights that are 1.0 on "Action: ..." and its end token, else 0.0.
+
+    Without a window it is one row; see `agent.demonstrations`.
+    """
+    rows = []
+    for first, fresh, end in rows_in(len(trajectory.transitions), window):
+        ids, weights = list[int](), list[float]()
+        for i, transition in enumerate(trajectory.transitions[first:end], first):
+            view = domain.view(transition.state)
+            if ids:
+                given = form.turn(view.text)
+            else:
+                given = form.opening(system_message(domain, instructions), first_message(trajectory.task.instruction, view.text))
+            said = [*form.encode(f"Action: {view.refer(transition.action)}"), form.end]
+            ids += given + said
+            weights += [0.0] * len(given) + [float(i >= fresh)] * len(said)
+        rows.append((ids, weights))
+    return rows
+
+
 def chat_demonstration(trajectory: Trajectory, form: ChatFormat, domain: Domain, *, instructions: str) -> tuple[list[int], list[float]]:
-    """A logged episode as a conversation: token ids, and weights that are 1.0 on "Action: ..." and its end token, else 0.0."""
-    ids: list[int] = []
-    weights: list[float] = []
-    for transition in trajectory.transitions:
-        view = domain.view(transition.state)
-        if ids:
-            given = form.turn(view.text)
-        else:
-            given = form.opening(system_message(domain, instructions), first_message(trajectory.task.instruction, view.text))
-        said = [*form.encode(f"Action: {view.refer(transition.action)}"), form.end]
-        ids += given + said
-        weights += [0.0] * len(given) + [1.0] * len(said)
-    return ids, weights
+    """A logged episode as one conversation: token ids, and weights that are 1.0 on "Action: ..." and its end token, else 0.0."""
+    return chat_demonstrations(trajectory, form, domain, instructions=instructions)[0]

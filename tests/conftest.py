@@ -1,6 +1,6 @@
 """How hypothesis looks for counterexamples: the same ones on every run, so that a suite which passed passes again.
 
-`pytest --hypothesis-profile=explore` looks for new ones, and `make test-all` does.
+`pytest --hypothesis-profile=explore` looks for new ones, and so does `make test-all`, unless it is told PROFILE=same.
 """
 
 from __future__ import annotations

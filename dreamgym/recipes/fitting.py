@@ -173,7 +173,9 @@ def prefer(run: RunDir, parts: Parts, config: dpo.DPOConfig) -> None:
     pairs = dpo.dpo_pairs(preferences(parts), parts.config.seed)
     if not pairs:
         raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
-    chosen, rejected = ([parts.policies.demonstration(pair[side]) for pair in pairs] for side in (0, 1))
+    if parts.config.policy.window is not None:
+        raise UsageError("DPO compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other.")
+    chosen, rejected = ([parts.policies.demonstrations(pair[side])[0] for pair in pairs] for side in (0, 1))
     model = parts.policy("sft")
     with _watched(run, "dpo") as watch:
         found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")

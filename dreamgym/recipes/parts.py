@@ -257,7 +257,8 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
 
 def demonstrations(parts: Parts) -> tuple[list[list[int]], list[list[float]]]:
     """Ids and weights of every successful logged episode, as the policy reads it."""
-    rows = [parts.policies.demonstration(trajectory) for trajectory in parts.logs if trajectory.success and trajectory.error is None]
+    shown = [episode for episode in parts.logs if episode.success and episode.error is None]
+    rows = [row for episode in shown for row in parts.policies.demonstrations(episode)]
     return [ids for ids, _ in rows], [weights for _, weights in rows]
 
 

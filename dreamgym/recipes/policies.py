@@ -8,9 +8,9 @@ from typing import Any, Protocol, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dreamgym.agent import Agent, demonstration
+from dreamgym.agent import Agent, demonstrations
 from dreamgym.chat import ChatFormat
-from dreamgym.chat_agent import ChatAgent, chat_demonstration
+from dreamgym.chat_agent import ChatAgent, chat_demonstrations
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError, nearest
 from dreamgym.layout import Vocabulary
@@ -35,7 +35,7 @@ class PolicyBlock(Config):
     max_reply_tokens: int = Field(default=256, ge=1)
     """Of a backbone's turn, thinking included."""
     window: int | None = Field(default=None, ge=0)
-    """Past turns that a backbone's prompt shows at most; without it, all."""
+    """Past turns that a prompt shows at most; without it, all. 0 is for states that say all that matters."""
     engine: dict[str, Any] = Field(default_factory=dict)
     """Further settings of the sampling engine, such as `cache_bytes = 20_000_000_000`."""
 
@@ -49,7 +49,7 @@ class PolicyBlock(Config):
 
     @model_validator(mode="after")
     def _of_somebody(self) -> Self:
-        theirs = ("warm_start", "instructions", "template", "max_reply_tokens", "window")
+        theirs = ("warm_start", "instructions", "template", "max_reply_tokens")
         defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in theirs}
         idle = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
         if self.backbone is None and idle:
@@ -79,8 +79,8 @@ class Policies(Protocol):
         computes; else in bfloat16 where that is faster."""
         ...
 
-    def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
-        """A logged episode as token ids and their weights in training."""
+    def demonstrations(self, episode: Trajectory) -> list[tuple[list[int], list[float]]]:
+        """A logged episode as rows of token ids and their weights in training: one, unless a window cuts it."""
         ...
 
 
@@ -100,10 +100,10 @@ class SmallPolicies:
         tiny.save(model, self.tokenizer, path)
 
     def agent(self, model: Any, *, exact: bool) -> Agent:
-        return Agent(_engine(model, self.tokenizer, self.block, exact), self.words, self.domain)
+        return Agent(_engine(model, self.tokenizer, self.block, exact), self.words, self.domain, window=self.block.window)
 
-    def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
-        return demonstration(episode, self.words, self.domain)
+    def demonstrations(self, episode: Trajectory) -> list[tuple[list[int], list[float]]]:
+        return demonstrations(episode, self.words, self.domain, window=self.block.window)
 
 
 class ChatPolicies:
@@ -141,8 +141,8 @@ class ChatPolicies:
             window=self.block.window,
         )
 
-    def demonstration(self, episode: Trajectory) -> tuple[list[int], list[float]]:
-        return chat_demonstration(episode, self.form, self.domain, instructions=self.instructions)
+    def demonstrations(self, episode: Trajectory) -> list[tuple[list[int], list[float]]]:
+        return chat_demonstrations(episode, self.form, self.domain, instructions=self.instructions, window=self.block.window)
 
 
 def _engine(model: Any, tokenizer: Any, block: PolicyBlock, exact: bool) -> HFEngine:

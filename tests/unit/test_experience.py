@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym import layout
-from dreamgym.agent import Agent, demonstration
+from dreamgym.agent import Agent
 from dreamgym.envs import corridor, webshop
 from dreamgym.errors import UsageError
 from dreamgym.experience.coverage import with_other_goals
@@ -246,24 +246,6 @@ def test_the_loss_weighs_what_the_model_writes_and_nothing_else():
     task = builder.task(["old"], "new one")
     assert task.ids == [*variation(WORDS, ["old"]), *WORDS.encode("new one"), WORDS[END]]
     assert [i for i, w in zip(task.ids, task.weights, strict=True) if w] == [*WORDS.encode("new one"), WORDS[END]]
-
-
-def test_a_demonstration_weighs_actions_and_their_ends_only():
-    expert = CORRIDOR.behave(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
-    ids, weights = demonstration(expert, WORDS, CORRIDOR.domain)
-    said_ = [i for i, w in zip(ids, weights, strict=True) if w]
-    assert said_ == [i for t in expert.transitions for i in (*WORDS.encode(t.action), WORDS[END])] and set(weights) == {0.0, 1.0}
-
-
-def test_a_demonstration_is_laid_out_as_the_policy_will_read_it():
-    expert = CORRIDOR.behave(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
-    actions = iter(t.action for t in expert.transitions)
-    llm = Writer(lambda _: [*WORDS.encode(next(actions)), WORDS[END]])
-    agent = Agent(llm, WORDS, CORRIDOR.domain)
-    (conversation,) = agent.begin([expert.task], name="e")
-    for t in expert.transitions:
-        agent.act([conversation], [t.state], temperature=1.0, seeds=[(0,)])
-    assert conversation.ids == demonstration(expert, WORDS, CORRIDOR.domain)[0]
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------------------

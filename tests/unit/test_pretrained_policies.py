@@ -46,7 +46,9 @@ def skilled(blank: Path) -> Path:
     """One that has seen the corridor, and gets some tasks right."""
     policies = ChatPolicies(PolicyBlock(backbone=BackboneConfig(model=str(blank)), instructions=SAY), FAMILY.domain)
     model = policies.first(blank)
-    shown = [policies.demonstration(FAMILY.behave(task, "expert", seed=i)) for i in range(3) for task in FAMILY.tasks("train", 20, seed=0)]
+    shown = [
+        policies.demonstrations(FAMILY.behave(task, "expert", seed=i))[0] for i in range(3) for task in FAMILY.tasks("train", 20, seed=0)
+    ]
     sft.train(model, *zip(*shown, strict=True), sft.SFTConfig(epochs=16.0, lr=5e-3, batch_tokens=1024, bf16=False))
     policies.save(model, blank.parent / "skilled")
     return blank.parent / "skilled"
@@ -94,7 +96,7 @@ def test_what_was_read_of_an_instruct_model_reads_like_its_own_words(blank: Path
     policies = ChatPolicies(PolicyBlock.model_validate({"backbone": {"model": str(blank)}}), FAMILY.domain)
     model = policies.first(Path("nowhere"))
     (task, *_) = FAMILY.tasks("train", 1, seed=0)
-    ids, weights = policies.demonstration(FAMILY.behave(task, "expert", seed=0))
+    ((ids, weights),) = policies.demonstrations(FAMILY.behave(task, "expert", seed=0))
     said = policies.tokenizer.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
     assert FAMILY.domain.manual in policies.tokenizer.decode(ids) and said.startswith("Action: ") and said.endswith("<|im_end|>")
     agent = policies.agent(model, exact=False)
