@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dreamgym.experience.prompts import Pieces, answer
+from dreamgym.experience.prompts import Pieces, Step, answer
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.llm import hf
 from dreamgym.llm._slots import Slots
@@ -31,7 +31,7 @@ class Script:
             for step, transition in enumerate(episode.transitions):
                 act = domain.view(transition.state).refer(transition.action)
                 self._said[seed, i, step] = [*words.encode(act), words[END]]
-                segments = answer(words, transition, Pieces())
+                segments = answer(words, Step(transition), Pieces())
                 self._said[0, seed, i, step] = [token for segment in segments.values() for token in segment]
 
     def of(self, request: Request) -> list[int]:

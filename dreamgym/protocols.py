@@ -231,6 +231,20 @@ class Glimpsed(Protocol):
         ...
 
 
+@runtime_checkable
+class Narrated(Protocol):
+    """A Domain whose states hold all that is known, and grow by what each step tells. Its experience model writes the news, in the words
+    of the environment, and the state mapping folds them into the state, in a dream as in reality."""
+
+    def news(self, transition: Transition) -> str:
+        """What the step told; `hear` makes the next state of it."""
+        ...
+
+    def hear(self, observation: Observation, told: str) -> Observation | None:
+        """The state after what was told; None when it cannot be understood."""
+        ...
+
+
 class Family(Protocol):
     """What `make(**config)` of an environment plug-in returns: everything a run needs of one kind of environment."""
 

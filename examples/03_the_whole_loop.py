@@ -58,7 +58,7 @@ def main() -> None:
 
     # Eq. 5: whole logged episodes, with the memories that each step would retrieve, teach reasoning, next state, reward and end.
     settings = ExperienceConfig(k=1)
-    builder = RowBuilder(words, settings.pieces, SegmentWeights())
+    builder = RowBuilder(words, settings.pieces, SegmentWeights(), domain)
     shown = shown_memories(logs, replay, domain, k=settings.k)
     rows = [row for log, memories in zip(logs, shown, strict=True) for row in builder.episode(log, memories)]
     rows += [builder.task([seed.instruction], new.instruction) for seed, new in task_pairs(tasks, 200, seed=0)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
 from dreamgym.experience.coverage import RELABELLED
+from dreamgym.experience.dreaming import told
 from dreamgym.experience.prompts import Pieces, Step, answer, opening, question, variation
 from dreamgym.layout import END, Vocabulary
 from dreamgym.protocols import Domain, ReplayBuffer
@@ -41,14 +42,15 @@ class ExperienceRow:
 
 
 class RowBuilder:
-    """Builds rows with one vocabulary, one set of pieces and one weighting."""
+    """Builds rows with one vocabulary, one set of pieces and one weighting, as the experience model of `domain` reads and writes."""
 
-    def __init__(self, words: Vocabulary, pieces: Pieces, weights: SegmentWeights) -> None:
-        self.words, self.pieces, self.weights = words, pieces, weights
+    def __init__(self, words: Vocabulary, pieces: Pieces, weights: SegmentWeights, domain: Domain) -> None:
+        self.words, self.pieces, self.weights, self.domain = words, pieces, weights, domain
 
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
         """A whole trajectory; `memories[t]` are the briefs shown with step t. A step past the window is a row of its own, as asked."""
-        steps = [Step(transition, shown) for transition, shown in zip(trajectory.transitions, memories, strict=True)]
+        given = zip(trajectory.transitions, memories, strict=True)
+        steps = [Step(transition, shown, told(self.domain, transition)) for transition, shown in given]
         instruction, size = self.pieces.about(trajectory.task), self.pieces.history + 1
         slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
         return [self._window(instruction, steps[:size]), *slid]
@@ -63,7 +65,7 @@ class RowBuilder:
         self._add(row, first[-said:], "start" if past is None else "")
         for i, step in enumerate(steps):
             self._add(row, question(self.words, step.transition.action, step.memories, self.pieces), "")
-            for name, ids in answer(self.words, step.transition, self.pieces).items():
+            for name, ids in answer(self.words, step, self.pieces).items():
                 self._add(row, ids, "" if past and i < past else name)
         return row
 

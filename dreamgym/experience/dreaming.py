@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dreamgym.experience.guard import Guard
-from dreamgym.protocols import Domain, ReplayBuffer
-from dreamgym.types import Neighbour, Prediction, Query, Verdict
+from dreamgym.protocols import Domain, Narrated, ReplayBuffer
+from dreamgym.types import Neighbour, Observation, Prediction, Query, Transition, Verdict
 
 UNREADABLE = ("unreadable answer",)
 Ask = Callable[[Sequence[Query], Sequence[Sequence[Neighbour]]], list[Prediction]]
@@ -38,6 +38,16 @@ def retrieve(queries: Sequence[Query], replay: ReplayBuffer, domain: Domain, k: 
         for i, row in zip(wanted, replay.search(states, actions, k=k, env=queries[0].task.env), strict=True):
             found[i] = row
     return found
+
+
+def told(domain: Domain, transition: Transition) -> str:
+    """What the model writes in place of the next state; "" where it writes the state itself."""
+    return domain.news(transition) if isinstance(domain, Narrated) else ""
+
+
+def heard(domain: Domain, query: Query, written: str) -> Observation | None:
+    """The next state that the model's words mean; None when they mean none."""
+    return domain.hear(query.state, written) if isinstance(domain, Narrated) else Observation(written)
 
 
 def unreadable(query: Query, rows: tuple[int, ...], raw: str) -> Prediction:

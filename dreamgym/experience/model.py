@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
-from dreamgym.experience.dreaming import guarded, rows_of, unreadable
+from dreamgym.experience.dreaming import guarded, heard, rows_of, told, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
@@ -173,10 +173,12 @@ class ExperienceModel:
 
     def _past(self, query: Query) -> list[Step]:
         """The history with the memories that were shown. What was dreamed stands as it was written; what is real stands as it was."""
-        kept = self._steps.get(query.key[:2], [])[: len(query.history)]
+        kept, domain = self._steps.get(query.key[:2], [])[: len(query.history)], self.guard.domain
         if len(kept) < len(query.history):
-            return [Step(transition) for transition in query.history]
-        return [own if given.verdict else Step(given, own.memories) for own, given in zip(kept, query.history, strict=True)]
+            return [Step(transition, (), told(domain, transition)) for transition in query.history]
+        return [
+            own if given.verdict else Step(given, own.memories, told(domain, given)) for own, given in zip(kept, query.history, strict=True)
+        ]
 
     def _first(self, completion: Completion) -> str:
         """A dreamed first state: whole and of text alone, else "", counted."""
@@ -190,13 +192,12 @@ class ExperienceModel:
 
     def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> Prediction:
         answer = parse(self.words, ids, self.config.pieces)
-        if answer is None:
+        state = heard(self.guard.domain, query, answer.state) if answer else None
+        if answer is None or state is None:
             self.counts["unreadable"] += 1
             return unreadable(query, rows, self.words.decode(ids))
         self.counts["repaired" if answer.repaired else "clean"] += 1
-        return Prediction(
-            answer.reasoning, Observation(answer.state), answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward
-        )
+        return Prediction(answer.reasoning, state, answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward)
 
     def _remember(self, queries: Sequence[Query], predictions: Sequence[Prediction], found: dict[int, list[Neighbour]]) -> None:
         """Keep each episode's steps with their memories, so that the next prompt extends this one token for token."""
@@ -205,7 +206,8 @@ class ExperienceModel:
                 continue
             past = self._steps.setdefault(query.key[:2], [])
             if len(past) >= len(query.history):  # a step that is asked about again takes the place of what was dreamed there
-                past[len(query.history) :] = [Step(_closed(query, prediction), self._briefs(query, found[i]) if i in found else ())]
+                step, domain = _closed(query, prediction), self.guard.domain
+                past[len(query.history) :] = [Step(step, self._briefs(query, found[i]) if i in found else (), told(domain, step))]
 
 
 def _open(query: Query) -> Transition:

@@ -26,6 +26,7 @@ class Step:
 
     transition: Transition
     memories: tuple[str, ...] = ()
+    told: str = ""  # what is written in place of the next state, where that follows from it (`protocols.Narrated`)
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ def question(words: Vocabulary, action: str, memories: Sequence[str], pieces: Pi
     return [*ids, words[THINK if pieces.reasoning else NEXT]]
 
 
-def answer(words: Vocabulary, transition: Transition, pieces: Pieces) -> dict[str, list[int]]:
+def answer(words: Vocabulary, step: Step, pieces: Pieces) -> dict[str, list[int]]:
     """The written part of a step by segment; concatenated in this order it follows `question`."""
-    segments = {}
+    segments, transition = {}, step.transition
     if pieces.reasoning:
         segments["reasoning"] = [*words.encode(transition.reasoning), words[NEXT]]
-    segments["state"] = [*words.encode(transition.next_state.text), words[REWARD]]
+    segments["state"] = [*words.encode(step.told or transition.next_state.text), words[REWARD]]
     segments["reward"] = [*words.encode(outcome(transition.reward, transition.terminated)), words[END]]
     return segments
 
@@ -89,6 +90,6 @@ def prompt(words: Vocabulary, instruction: str, steps: Sequence[Step], state: st
     ids = opening(words, instruction, window[0].transition.state.text if window else state)
     for step in window:
         ids += question(words, step.transition.action, step.memories, pieces)
-        for segment in answer(words, step.transition, pieces).values():
+        for segment in answer(words, step, pieces).values():
             ids += segment
     return ids + question(words, asked.transition.action, asked.memories, pieces)

@@ -21,6 +21,7 @@ from dreamgym.envs._workers import WorkerPool
 from dreamgym.errors import ConfigError, RunDirError
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
 from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
+from dreamgym.experience.dreaming import told
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
@@ -220,7 +221,7 @@ def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], Domain]], voc
         texts += [trajectory.task.instruction for trajectory in logs]
         for t in (transition for trajectory in logs for transition in trajectory.transitions):
             view = domain.view(t.state)
-            texts += [t.state.text, t.action, view.text, view.refer(t.action), t.reasoning, t.next_state.text]
+            texts += [t.state.text, t.action, view.text, view.refer(t.action), t.reasoning, t.next_state.text, told(domain, t)]
     atoms = list(dict.fromkeys(atom for _, domain in sources for atom in domain.atoms))
     return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=atoms)
 
@@ -240,7 +241,7 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
     near = with_near_goals(sound, domain, config.logs.near_goals, config.seed)
     if config.logs.invalid_actions:
         sound = with_invalid_actions(sound, domain, config.logs.invalid_actions, config.seed)
-    builder = RowBuilder(parts.words, config.experience.pieces, config.segments)
+    builder = RowBuilder(parts.words, config.experience.pieces, config.segments, domain)
     return episode_rows(parts, [*sound, *other, *near], replay) + [
         builder.task([builder.pieces.about(seed)], new.instruction) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)
     ]
@@ -251,7 +252,7 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
     experience = parts.config.experience
     domain = parts.family.domain
     shown = shown_memories(episodes, memories.consulted(replay, parts.config), domain, k=experience.k)
-    builder = RowBuilder(parts.words, experience.pieces, parts.config.segments)
+    builder = RowBuilder(parts.words, experience.pieces, parts.config.segments, domain)
     return [row for episode, beside in zip(episodes, shown, strict=True) for row in builder.episode(episode, beside)]
 
 

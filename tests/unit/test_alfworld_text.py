@@ -49,7 +49,7 @@ def after(*printed: str) -> str:
 def state(at: str, held: str, **lines: str) -> str:
     """The text of a state: `state("at desk 1", "mug 1", desk_1="nothing")`."""
     named = [(place.replace("_", " "), line) for place, line in lines.items()]
-    return "\n".join([at, f"holding {held}", *(f"<{place}> {line} </{place}>" for place, line in named)])
+    return "\n".join([at, f"holding {held}", *(f"{place}: {line}" for place, line in named)])
 
 
 def step(state: str, action: str, next_state: str, *, reward: float = 0.0, terminated: bool = False) -> Transition:
@@ -79,7 +79,7 @@ def test_a_state_says_where_the_agent_is_what_it_holds_and_the_house_as_far_as_i
 def test_things_are_listed_as_they_were_put_and_looking_again_does_not_sort_them():
     put = ["You arrive at desk 1. On the desk 1, you see a pen 1.", "You pick up the pen 1 from the desk 1."]
     put += ["You arrive at shelf 2. On the shelf 2, you see a watch 1, and a book 1.", "You move the pen 1 to the shelf 2."]
-    assert "<shelf 2> book 1 watch 1 pen 1 </shelf 2>" in after(*put)
+    assert "shelf 2: book 1 watch 1 pen 1" in after(*put)
     again = "You arrive at shelf 2. On the shelf 2, you see a watch 1, a pen 1, and a book 1."
     assert after(*put, again) == after(*put)
 
@@ -91,9 +91,9 @@ def test_what_is_put_down_lies_there_and_what_was_heated_is_no_longer_cool():
         "You cool the cup 1 using the fridge 1.",
         "You heat the cup 1 using the microwave 1.",
     ]
-    assert after(*printed).startswith("at desk 1\nholding hot cup 1\n<desk 1> desklamp 1 </desk 1>\n")
+    assert after(*printed).startswith("at desk 1\nholding hot cup 1\ndesk 1: desklamp 1\n")
     put_down = after(*printed, "You move the cup 1 to the desk 1.", "You turn on the desklamp 1.")
-    assert put_down.startswith("at desk 1\nholding nothing\n<desk 1> lit desklamp 1 hot cup 1 </desk 1>\n")
+    assert put_down.startswith("at desk 1\nholding nothing\ndesk 1: lit desklamp 1 hot cup 1\n")
 
 
 def test_what_tells_nothing_new_leaves_the_state_as_it_was():
@@ -118,12 +118,12 @@ def test_every_state_of_every_walk_reads_back_as_what_it_says():
         "at desk 1",
         "in the room\nholding nothing",
         "in the room\nholding nothing\n",
-        "in the room\nholding nothing\n<desk 1> </desk 1>",
-        "in the room\nholding nothing\n<desk 1> open </desk 1>",
-        "in the room\nholding nothing\n<desk 1> pen </desk 1>",
-        "in the room\nholding nothing\n<desk 1> pen 1 </desk 2>",
-        "in the room\nholding two pens\n<desk 1> pen 1 </desk 1>",
-        "at shelf 1\nholding nothing\n<desk 1> pen 1 </desk 1>",  # nowhere
+        "in the room\nholding nothing\ndesk 1:",
+        "in the room\nholding nothing\ndesk 1: open",
+        "in the room\nholding nothing\ndesk 1: pen",
+        "in the room\nholding nothing\ndesk 1 pen 1",
+        "in the room\nholding two pens\ndesk 1: pen 1",
+        "at shelf 1\nholding nothing\ndesk 1: pen 1",  # nowhere
     ],
 )
 def test_a_text_that_describes_no_state_reads_as_none(text: str):
@@ -133,6 +133,57 @@ def test_a_text_that_describes_no_state_reads_as_none(text: str):
 def test_a_story_that_begins_otherwise_is_refused_with_what_was_expected():
     with pytest.raises(UsageError, match="Looking quickly around you"):
         DOMAIN.abstract({"won": False, "story": (("", "Welcome to the shop."),)})
+
+
+# --- news
+
+
+def test_what_a_step_told_leads_to_the_state_that_followed():
+    """`hear` undoes `news` on every step of every walk, in a sentence or two, and not by repeating the state."""
+    told: Counter[bool] = Counter()
+    for seed in range(24):
+        for behaviour in HOUSEKEEPERS.keys() - {"planner"}:
+            for one in episode(seed, behaviour).transitions:
+                said = DOMAIN.news(one)
+                assert DOMAIN.hear(one.state, said) == one.next_state
+                told[read(said) is None] += 1
+    assert told[True] > 1500 and not told[False]
+
+
+def test_the_news_is_in_the_games_own_sentences_and_lists_no_place_twice():
+    seen = state("at desk 1", "nothing", desk_1="mug 1 pen 1", drawer_1="unseen")
+    closed = state("at drawer 1", "nothing", desk_1="mug 1 pen 1", drawer_1="closed")
+    opened = state("at drawer 1", "nothing", desk_1="mug 1 pen 1", drawer_1="open nothing")
+    back = state("at desk 1", "nothing", desk_1="mug 1 pen 1", drawer_1="open nothing")
+    taken = state("at desk 1", "mug 1", desk_1="pen 1", drawer_1="open nothing")
+    lamp = state("at desk 1", "nothing", desk_1="lit desklamp 1", drawer_1="unseen")
+    dark = state("at desk 1", "nothing", desk_1="desklamp 1", drawer_1="unseen")
+    assert DOMAIN.news(step(state("in the room", "nothing", desk_1="unseen", drawer_1="unseen"), "go to desk 1", seen)) == (
+        "You arrive at desk 1. On the desk 1, you see mug 1, pen 1."
+    )
+    assert DOMAIN.news(step(seen, "go to drawer 1", closed)) == "You arrive at drawer 1. The drawer 1 is closed."
+    assert DOMAIN.news(step(closed, "open drawer 1", opened)) == "The drawer 1 is open. In it, you see nothing."
+    assert DOMAIN.news(step(opened, "go to desk 1", back)) == "You arrive at desk 1."
+    assert DOMAIN.news(step(back, "take mug 1 from desk 1", taken)) == "You pick up the mug 1 from the desk 1."
+    assert DOMAIN.news(step(dark, "use desklamp 1", lamp)) == "You turn on the desklamp 1."
+    assert DOMAIN.news(step(taken, "look", taken)) == "Nothing happens."
+    assert DOMAIN.news(step(taken, "move mug 1 to desk 1", DONE)) == DONE
+
+
+@pytest.mark.parametrize("told", ["", "What a lovely house.", "You arrive at cellar 1.", "You arrive at desk 1", "holding nothing"])
+def test_news_that_cannot_be_understood_is_none(told: str):
+    here = Observation(state("at shelf 1", "nothing", desk_1="unseen", shelf_1="nothing"))
+    assert DOMAIN.hear(here, told) is None
+
+
+def test_a_step_that_no_sentence_tells_is_told_by_its_state():
+    """Other people's logs: a house that was tidied behind the agent's back."""
+    before, after_ = (
+        state("at shelf 1", "nothing", desk_1="pen 1", shelf_1="nothing"),
+        state("at shelf 1", "nothing", desk_1="nothing", shelf_1="pen 1"),
+    )
+    odd = step(before, "look", after_)
+    assert DOMAIN.news(odd) == after_ and DOMAIN.hear(odd.state, after_) == odd.next_state
 
 
 # --- commands

@@ -20,7 +20,7 @@ from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.parse import Answer, parse
-from dreamgym.experience.prompts import Pieces, answer, opening, variation
+from dreamgym.experience.prompts import Pieces, Step, answer, opening, variation
 from dreamgym.layout import ACT, END, MARKERS, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.replay.buffer import ReplayBuffer
@@ -64,7 +64,7 @@ class Writer:
 
 
 def text_of(words: Vocabulary, t: Transition, pieces: Pieces) -> list[int]:
-    return [i for ids in answer(words, t, pieces).values() for i in ids]
+    return [i for ids in answer(words, Step(t), pieces).values() for i in ids]
 
 
 def said(reasoning: str, state: str, outcome: str, *, words: Vocabulary = WORDS) -> list[int]:
@@ -111,7 +111,7 @@ def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: 
     shown = shown_memories(trajectories, replay, family.domain, k=k)
     pieces = Pieces(reasoning=reasoning, history=99)
     for trajectory, memories in zip(trajectories, shown, strict=True):
-        (row,) = RowBuilder(words, pieces, SegmentWeights()).episode(trajectory, memories)
+        (row,) = RowBuilder(words, pieces, SegmentWeights(), family.domain).episode(trajectory, memories)
         prompts = dreaming(family, words, trajectory, logs, k=k, reasoning=reasoning, history=99)
         assert any(prompts)
         for prompt, transition in zip(prompts, trajectory.transitions, strict=True):
@@ -127,7 +127,7 @@ def test_a_slid_window_is_read_like_an_episode_that_began_there():
     trajectory = max((CORRIDOR.behave(task, "random", seed=3) for task in CORRIDOR.tasks("train", 20)), key=lambda t: len(t.turns))
     assert len(trajectory.turns) > 4
     prompts = dreaming(CORRIDOR, WORDS, trajectory, [], k=0, history=2)
-    builder = RowBuilder(WORDS, Pieces(history=2), SegmentWeights())
+    builder = RowBuilder(WORDS, Pieces(history=2), SegmentWeights(), CORRIDOR.domain)
     for step, prompt in enumerate(prompts):
         window = replace(trajectory, turns=trajectory.turns[max(0, step - 2) : step + 1])
         (row,) = builder.episode(window, [()] * len(window.turns))
@@ -138,7 +138,7 @@ def test_a_slid_window_is_read_like_an_episode_that_began_there():
 def test_a_window_slides_in_training_as_it_does_at_inference(history: int):
     trajectory = max((CORRIDOR.behave(task, "random", seed=3) for task in CORRIDOR.tasks("train", 20)), key=lambda t: len(t.turns))
     pieces = Pieces(history=history)
-    rows = RowBuilder(WORDS, pieces, SegmentWeights()).episode(trajectory, [()] * len(trajectory.turns))
+    rows = RowBuilder(WORDS, pieces, SegmentWeights(), CORRIDOR.domain).episode(trajectory, [()] * len(trajectory.turns))
     assert len(rows) == len(trajectory.turns) - history > 2
     learnt = 0
     for step, prompt in enumerate(dreaming(CORRIDOR, WORDS, trajectory, [], k=0, history=history)):
@@ -226,7 +226,7 @@ def test_an_answer_that_runs_out_of_tokens_within_its_state_is_a_counted_failure
 def test_the_loss_weighs_what_the_model_writes_and_nothing_else():
     logs = [CORRIDOR.behave(task, "noisy", seed=1) for task in CORRIDOR.tasks("train", 6)]
     weights = SegmentWeights(start=0.1, reasoning=0.2, state=0.3, reward=0.4, task=0.5)
-    builder = RowBuilder(WORDS, Pieces(), weights)
+    builder = RowBuilder(WORDS, Pieces(), weights, CORRIDOR.domain)
     (row,) = builder.episode(logs[0], [("a memory",)] * len(logs[0].turns))
     by_name = {"": 0.0} | weights.model_dump()
     assert [by_name[name] for name in row.segments] == row.weights and set(row.segments) == {"", "start", "reasoning", "state", "reward"}
@@ -482,7 +482,7 @@ def test_episodes_side_by_side_keep_their_histories_apart():
 def test_variations_are_asked_for_as_they_were_trained_and_an_endless_one_is_empty():
     llm = Writer(lambda _: [*WORDS.encode(TO_4.instruction), WORDS[END]])
     assert model(llm).vary([TO_3], seed=0) == [TO_4.instruction]
-    builder = RowBuilder(WORDS, Pieces(), SegmentWeights())
+    builder = RowBuilder(WORDS, Pieces(), SegmentWeights(), CORRIDOR.domain)
     assert [*llm.asked[0], *WORDS.encode(TO_4.instruction), WORDS[END]] == builder.task([TO_3.instruction], TO_4.instruction).ids
     assert llm.asked[0][0] == WORDS[VARY]
     assert model(Writer(lambda _: WORDS.encode("start")), max_answer_tokens=5).vary([TO_3], seed=0) == [""]

@@ -13,9 +13,11 @@ from dreamgym.envs.alfworld.behaviours import Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.evals.settled import settled
-from dreamgym.experience.dreaming import unreadable
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights
+from dreamgym.experience.dreaming import UNREADABLE, unreadable
 from dreamgym.experience.guard import Guard, GuardConfig, masked
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.experience.prompts import Pieces, Step, answer
 from dreamgym.layout import END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.playing import play
@@ -69,9 +71,9 @@ def model(llm: Asked, **config: object) -> ExperienceModel:
     return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
 
 
-ROOM = Observation("in the room\nholding nothing\n<desk 1> unseen </desk 1>\n<drawer 1> unseen </drawer 1>")
-DESK = Observation("at desk 1\nholding nothing\n<desk 1> pen 1 </desk 1>\n<drawer 1> unseen </drawer 1>")
-DRAWER = Observation("at drawer 1\nholding nothing\n<desk 1> pen 1 </desk 1>\n<drawer 1> closed </drawer 1>")
+ROOM = Observation("in the room\nholding nothing\ndesk 1: unseen\ndrawer 1: unseen")
+DESK = Observation("at desk 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: unseen")
+DRAWER = Observation("at drawer 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: closed")
 HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
 
 
@@ -106,8 +108,8 @@ def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next(
 
 
 def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
-    taken = Observation("at desk 1\nholding pen 1\n<desk 1> nothing </desk 1>\n<drawer 1> unseen </drawer 1>")
-    there = Observation("at drawer 1\nholding pen 1\n<desk 1> nothing </desk 1>\n<drawer 1> nothing </drawer 1>")
+    taken = Observation("at desk 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: unseen")
+    there = Observation("at drawer 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: nothing")
     steps = [
         Transition(ROOM, "go to desk 1", DESK, 0.0, False),
         Transition(DESK, "take pen 1 from desk 1", taken, 0.0, False),
@@ -116,7 +118,7 @@ def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_t
     query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
     said = Prediction(
         "not yet",
-        Observation("at drawer 1\nholding nothing\n<desk 1> nothing </desk 1>\n<drawer 1> pen 1 </drawer 1>"),
+        Observation("at drawer 1\nholding nothing\ndesk 1: nothing\ndrawer 1: pen 1"),
         0.0,
         False,
         Verdict(True),
@@ -178,3 +180,53 @@ def test_a_first_look_is_neither_right_nor_wrong():
     )
     going_on = settled(Perfect(), LOGS, DOMAIN)  # type: ignore[arg-type]
     assert looks > 20 and going_on.ends_invented.n - going_on.exact.n == looks
+
+
+# --- news
+
+
+class Honest(Asked):
+    """A language model that writes what a real step told."""
+
+    def __init__(self, log: Trajectory, pieces: Pieces) -> None:
+        super().__init__()
+        self.log, self.pieces, self.step = log, pieces, 0
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.requests += requests
+        transition = self.log.transitions[self.step]
+        written = answer(WORDS, Step(transition, (), DOMAIN.news(transition)), self.pieces)
+        ids = tuple(i for part in written.values() for i in part)
+        return [Completion(tuple(request.prompt), ids, (0.0,) * len(ids), "", "stop") for request in requests]
+
+
+@pytest.mark.parametrize("history", [0, 20])
+def test_the_model_writes_the_news_and_the_dream_shows_the_state_in_training_as_at_inference(history: int):
+    log = max(LOGS, key=lambda one: len(one.turns))
+    config = ExperienceConfig(k=0, history=history)
+    rows = RowBuilder(WORDS, config.pieces, SegmentWeights(), DOMAIN).episode(log, [() for _ in log.turns])
+    llm = Honest(log, config.pieces)
+    dream = ExperienceModel(llm, WORDS, ReplayBuffer.open(None, lexical.make()), Guard(DOMAIN), config)  # type: ignore[arg-type]
+    asked = 0
+    for llm.step, step in enumerate(log.transitions):
+        (said,) = dream.predict([Query(log.task, log.transitions[: llm.step], step.state, step.action, key=(7, 0, llm.step))])
+        assert said.next_state == step.next_state and dream.counts["unreadable"] == 0
+        if len(llm.requests) > asked:
+            asked = len(llm.requests)
+            prompt = list(llm.requests[-1].prompt)
+            row = rows[0 if history else llm.step]
+            assert row.ids[: len(prompt)] == prompt
+    assert asked > 5
+
+
+@pytest.mark.parametrize(("told", "readable"), [("The drawer 1 is open. In it, you see nothing.", True), ("It is a lovely house.", False)])
+def test_news_that_cannot_be_understood_is_an_unreadable_answer(told: str, readable: bool):
+    log = replace(LOGS[0], turns=())
+    llm = Honest(log, Pieces())
+    written = answer(WORDS, Step(HISTORY[0], (), told), Pieces())
+    llm.generate = lambda requests: [  # type: ignore[method-assign]
+        Completion(tuple(r.prompt), ids := tuple(i for part in written.values() for i in part), (0.0,) * len(ids), "", "stop")
+        for r in requests
+    ]
+    (said,) = model(llm).predict([Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, "open drawer 1")])
+    assert (said.verdict.reasons != UNREADABLE) == readable and (said.next_state != DRAWER) == readable

@@ -11,6 +11,7 @@ from dreamgym.envs.alfworld import reasoning
 from dreamgym.envs.alfworld.belief import believe
 from dreamgym.envs.alfworld.commands import allowed, parse
 from dreamgym.envs.alfworld.goals import read_goal, sensible
+from dreamgym.envs.alfworld.news import hear, news
 from dreamgym.envs.alfworld.state import DONE, read, state_of
 from dreamgym.envs.alfworld.things import in_order, kind
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
@@ -27,9 +28,9 @@ class HouseDomain:
     """
 
     name = "alfworld"
-    atoms = (r"\n?<[a-z]+ \d+>", r" </[a-z]+ \d+>", r" ?[a-z]+ \d+")
-    """What a tokenizer keeps in one piece: `mug 1`, and the two ends of a line, `<drawer 1>` and `</drawer 1>`. Kind and number apart were
-    worse: the small model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
+    atoms = (r"\n? ?[a-z]+ \d+:?",)
+    """What a tokenizer keeps in one piece: `mug 1`, and a line's beginning, `drawer 1:`. Kind and number apart were worse: the small
+    model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
     about = (
         "This is a household. Do what the task asks with the things in the rooms: find them in or on the furniture, which may have to be "
         "opened, carry one thing at a time, and heat, cool, clean or look at it where that can be done. The task ends when it is done."
@@ -88,6 +89,14 @@ class HouseDomain:
         belief.see(state)
         reasons = belief.missing(goal, command, state)
         return Verdict(not reasons, tuple(reasons))
+
+    def news(self, transition: Transition) -> str:
+        """What the step told, in the game's sentences (`news`)."""
+        return news(transition)
+
+    def hear(self, observation: Observation, told: str) -> Observation | None:
+        """The state after what was told; None when it cannot be understood."""
+        return hear(observation, told)
 
     def hidden(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
         """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""

@@ -2,18 +2,17 @@
 
     in the room                           at drawer 1
     holding nothing                       holding clean mug 1
-    <bed 1> unseen </bed 1>               <bed 1> book 1 pillow 1 </bed 1>
-    <desk 1> unseen </desk 1>             <desk 1> unseen </desk 1>
-    <drawer 1> unseen </drawer 1>         <drawer 1> open pen 1 watch 1 </drawer 1>
+    bed 1: unseen                         bed 1: book 1 pillow 1
+    desk 1: unseen                        desk 1: unseen
+    drawer 1: unseen                      drawer 1: open pen 1 watch 1
 
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
 nothing to it. Things are listed as they were put, those found there first and in one order, whatever order the engine prints them in.
 
-Every state says everything that is known, because whoever acts in a state, or dreams the next one, then finds all that matters in it:
-the next state is the last one with one line changed. When states said only what is here, small models had to look for what a drawer
-held twelve steps ago, and did not find it. And a line ends with its place, because who copies looks for what came behind the same word
-last time, and `unseen` stands before every other place (decision 13).
+Every state says everything that is known, because whoever acts in a state, or dreams what follows, then finds all that matters in it. When
+states said only what is here, small models had to look for what a drawer held twelve steps ago, and did not find it (decision 13). What a
+step adds to a state is in `news`.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ ARRIVED = re.compile(r"You arrive at (?P<place>[a-z]+ \d+)\.")
 CLOSED = re.compile(r"The (?P<place>[a-z]+ \d+) is closed\.")
 OPENED = re.compile(r"The (?P<place>[a-z]+ \d+) is open\. In it, you see (?P<list>[^.]*)\.")
 ON = re.compile(r"On the (?P<place>[a-z]+ \d+), you see (?P<list>[^.]*)\.")
+UNSHUT = re.compile(r"You open the (?P<place>[a-z]+ \d+)\.")
 SHUT = re.compile(r"You close the (?P<place>[a-z]+ \d+)\.")
 TOOK = re.compile(r"You pick up the (?P<thing>[a-z]+ \d+) from the (?P<place>[a-z]+ \d+)\.")
 MOVED = re.compile(r"You move the (?P<thing>[a-z]+ \d+) to the (?P<place>[a-z]+ \d+)\.")
@@ -50,7 +50,7 @@ ADJECTIVES = ("clean", "cool", "hot", "lit")
 STAND = re.compile(r"in the room|at (?P<here>[a-z]+ \d+)")
 NAMED = r"(?:(?:clean|cool|hot|lit) )*[a-z]+ \d+"
 HOLDING = re.compile(rf"holding (?:nothing|(?P<held>{NAMED}))")
-LINE = re.compile(rf"<(?P<name>[a-z]+ \d+)>(?: (?P<door>open|closed))?(?: (?P<list>unseen|nothing|{NAMED}(?: {NAMED})*))? </(?P=name)>")
+LINE = re.compile(rf"(?P<name>[a-z]+ \d+):(?: (?P<door>open|closed))?(?: (?P<list>unseen|nothing|{NAMED}(?: {NAMED})*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class State:
 
     def _line(self, place: Place) -> str:
         listed = "" if place.things is None else " ".join(map(self._called, place.things)) or "nothing"
-        return f"<{place.name}> {' '.join(filter(None, (place.door, listed))) or 'unseen'} </{place.name}>"
+        return f"{place.name}: {' '.join(filter(None, (place.door, listed))) or 'unseen'}"
 
     def _called(self, thing: str) -> str:
         return " ".join([*self.qualities(thing), thing])
@@ -180,8 +180,8 @@ class Told:
 
 
 @dataclass(slots=True)
-class _Tracked:
-    """The fold's memory."""
+class Tracked:
+    """The fold's memory: everything that a state says."""
 
     places: tuple[str, ...]
     here: str = ""
@@ -190,12 +190,21 @@ class _Tracked:
     things: dict[str, tuple[str, ...]] = field(default_factory=dict)
     qualities: dict[str, frozenset[str]] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, state: State) -> Tracked:
+        """The memory of one who knows what a state says."""
+        qualities = {thing: frozenset(state.qualities(thing)) for thing, _ in state.became}
+        things = {place.name: place.things for place in state.house if place.things is not None}
+        return cls(state.places, state.here, state.held, {place.name: place.door for place in state.house}, things, qualities)
+
     def hear(self, text: str) -> None:
         """Take in what the engine printed after a command. Whatever is not understood changes nothing."""
         if match := ARRIVED.search(text):
             self.here = match["place"]
         for match in CLOSED.finditer(text):
             self.doors[match["place"]] = "closed"
+        if match := UNSHUT.search(text):
+            self.doors[match["place"]] = "open"
         for match in OPENED.finditer(text):
             self.doors[match["place"]] = "open"
             self._see(match["place"], NAME.findall(match["list"]))
@@ -243,7 +252,7 @@ def state_of(story: Story) -> State:
             "The first text names no places. Expected '... Looking quickly around you, you see a bed 1, ...' "
             f"under raw['story'], got {story[:1]!r}. Wrap the environment in `state.Told`."
         )
-    tracked = _Tracked(tuple(sorted(NAME.findall(first["list"]), key=in_order)))
+    tracked = Tracked(tuple(sorted(NAME.findall(first["list"]), key=in_order)))
     for _, text in story[1:]:
         tracked.hear(text)
     return tracked.state()

@@ -1,0 +1,73 @@
+"""What a step of a household game has told, in the game's own sentences; and the state that follows from hearing it.
+
+    You arrive at drawer 1. The drawer 1 is closed.
+    You arrive at desk 1. On the desk 1, you see mug 1, pen 1.
+    You pick up the mug 1 from the desk 1.
+
+A state holds everything that is known of a house, and a step adds a sentence or two to it. So that is what an experience model writes, and
+the fold that turns the game's printed text into states turns the dreamed text into states as well. `hear` undoes `news`: of a real step it
+gives the real next state. A place that was seen before is not listed again: nothing about it is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dreamgym.envs.alfworld.commands import parse
+from dreamgym.envs.alfworld.state import DONE, RESULT, Place, State, Tracked, read
+from dreamgym.types import Action, Observation, Transition
+
+NOTHING = "Nothing happens."
+TREATED = {quality: verb for verb, quality in RESULT.items()}
+
+
+def news(transition: Transition) -> str:
+    """The sentences that lead from a state to the next; the next state's own text where none do."""
+    before, after = read(transition.state.text), read(transition.next_state.text)
+    if transition.next_state == transition.state:
+        return NOTHING
+    if before is None or after is None:
+        return transition.next_state.text
+    told = " ".join(_sentences(before, after, transition.action))
+    return told if hear(transition.state, told) == transition.next_state else transition.next_state.text
+
+
+def hear(state: Observation, told: str) -> Observation | None:
+    """The state after what was told; None when it cannot be understood. The end, and a state's own text, are taken as they are."""
+    before = read(state.text)
+    if told == DONE or read(told) is not None:
+        return Observation(told)
+    if told == NOTHING:
+        return state
+    if before is None:
+        return None
+    tracked = Tracked.of(before)
+    tracked.hear(told)
+    after = tracked.state()
+    return Observation(after.text) if after != before and read(after.text) is not None else None
+
+
+def _sentences(before: State, after: State, action: Action) -> Iterator[str]:
+    """In the game's order: where one arrives, what is seen there, and what was done."""
+    if after.here != before.here:
+        yield f"You arrive at {after.here}."
+    command = parse(action)
+    for old, new in zip(before.house, after.house, strict=False):
+        yield from _about(old, new, closed=command is not None and command.verb == "close")
+    places = {thing: home for state in (before, after) for thing, home in state.homes.items()}
+    if before.held and after.held != before.held:
+        yield f"You move the {before.held} to the {places.get(before.held, after.here)}."
+    if after.held and after.held != before.held:
+        yield f"You pick up the {after.held} from the {before.homes.get(after.held, after.here)}."
+    for thing, quality in sorted(after.became - before.became):
+        yield f"You turn on the {thing}." if quality == "lit" else f"You {TREATED[quality]} the {thing} using the {after.here}."
+
+
+def _about(old: Place, new: Place, *, closed: bool) -> Iterator[str]:
+    if new.door == "closed" and old.door != "closed":
+        yield f"You close the {new.name}." if closed else f"The {new.name} is closed."
+    if old.things is None and new.things is not None:
+        listed = ", ".join(new.things) or "nothing"
+        yield f"The {new.name} is open. In it, you see {listed}." if new.door else f"On the {new.name}, you see {listed}."
+    elif new.door == "open" and old.door != "open":
+        yield f"You open the {new.name}."
