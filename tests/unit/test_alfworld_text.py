@@ -47,9 +47,11 @@ def after(*printed: str) -> str:
 
 
 def state(at: str, held: str, **lines: str) -> str:
-    """The text of a state: `state("at desk 1", "mug 1", desk_1="nothing")`."""
-    named = [(place.replace("_", " "), line) for place, line in lines.items()]
-    return "\n".join([at, f"holding {held}", *(f"{place}: {line}" for place, line in named)])
+    """The text of a state: `state("at desk 1", "mug 1", desk_1="nothing", shelf_1="unseen")`."""
+    named = {place.replace("_", " "): line for place, line in lines.items()}
+    unseen = [place for place, line in named.items() if line == "unseen"]
+    shown = [f"{place}: {line}" for place, line in named.items() if line != "unseen"]
+    return "\n".join([at, f"holding {held}", *([f"unseen: {' '.join(unseen)}"] if unseen else []), *shown])
 
 
 def step(state: str, action: str, next_state: str, *, reward: float = 0.0, terminated: bool = False) -> Transition:
@@ -91,9 +93,9 @@ def test_what_is_put_down_lies_there_and_what_was_heated_is_no_longer_cool():
         "You cool the cup 1 using the fridge 1.",
         "You heat the cup 1 using the microwave 1.",
     ]
-    assert after(*printed).startswith("at desk 1\nholding hot cup 1\ndesk 1: desklamp 1\n")
+    assert after(*printed) == state("at desk 1", "hot cup 1", desk_1="desklamp 1", fridge_1="unseen", shelf_2="unseen", shelf_10="unseen")
     put_down = after(*printed, "You move the cup 1 to the desk 1.", "You turn on the desklamp 1.")
-    assert put_down.startswith("at desk 1\nholding nothing\ndesk 1: lit desklamp 1 hot cup 1\n")
+    assert put_down.endswith("\ndesk 1: lit desklamp 1 hot cup 1") and "holding nothing" in put_down
 
 
 def test_what_tells_nothing_new_leaves_the_state_as_it_was():

@@ -71,8 +71,8 @@ def model(llm: Asked, **config: object) -> ExperienceModel:
     return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
 
 
-ROOM = Observation("in the room\nholding nothing\ndesk 1: unseen\ndrawer 1: unseen")
-DESK = Observation("at desk 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: unseen")
+ROOM = Observation("in the room\nholding nothing\nunseen: desk 1 drawer 1")
+DESK = Observation("at desk 1\nholding nothing\nunseen: drawer 1\ndesk 1: pen 1")
 DRAWER = Observation("at drawer 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: closed")
 HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
 
@@ -108,7 +108,7 @@ def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next(
 
 
 def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
-    taken = Observation("at desk 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: unseen")
+    taken = Observation("at desk 1\nholding pen 1\nunseen: drawer 1\ndesk 1: nothing")
     there = Observation("at drawer 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: nothing")
     steps = [
         Transition(ROOM, "go to desk 1", DESK, 0.0, False),

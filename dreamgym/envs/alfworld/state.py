@@ -2,9 +2,9 @@
 
     in the room                           at drawer 1
     holding nothing                       holding clean mug 1
-    bed 1: unseen                         bed 1: book 1 pillow 1
-    desk 1: unseen                        desk 1: unseen
-    drawer 1: unseen                      drawer 1: open pen 1 watch 1
+    unseen: bed 1 desk 1 drawer 1         unseen: desk 1
+                                          bed 1: book 1 pillow 1
+                                          drawer 1: open pen 1 watch 1
 
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
@@ -50,7 +50,8 @@ ADJECTIVES = ("clean", "cool", "hot", "lit")
 STAND = re.compile(r"in the room|at (?P<here>[a-z]+ \d+)")
 NAMED = r"(?:(?:clean|cool|hot|lit) )*[a-z]+ \d+"
 HOLDING = re.compile(rf"holding (?:nothing|(?P<held>{NAMED}))")
-LINE = re.compile(rf"(?P<name>[a-z]+ \d+):(?: (?P<door>open|closed))?(?: (?P<list>unseen|nothing|{NAMED}(?: {NAMED})*))?")
+UNSEEN = re.compile(r"unseen:(?P<list>(?: [a-z]+ \d+)+)")
+LINE = re.compile(rf"(?P<name>[a-z]+ \d+):(?: (?P<door>open|closed))?(?: (?P<list>nothing|{NAMED}(?: {NAMED})*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ class Place:
     name: str
     door: Door = ""
     things: tuple[str, ...] | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody has been there."""
+        return self.things is None and not self.door
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +81,13 @@ class State:
     def text(self) -> str:
         """The words a model reads."""
         lines = [f"at {self.here}" if self.here else "in the room", f"holding {self._called(self.held) if self.held else 'nothing'}"]
-        return "\n".join(lines + [self._line(place) for place in self.house])
+        unknown = [place.name for place in self.house if place.unknown]
+        lines += [f"unseen: {' '.join(unknown)}"] if unknown else []
+        return "\n".join(lines + [self._line(place) for place in self.house if not place.unknown])
 
     def _line(self, place: Place) -> str:
         listed = "" if place.things is None else " ".join(map(self._called, place.things)) or "nothing"
-        return f"{place.name}: {' '.join(filter(None, (place.door, listed))) or 'unseen'}"
+        return f"{place.name}: {' '.join(filter(None, (place.door, listed)))}"
 
     def _called(self, thing: str) -> str:
         return " ".join([*self.qualities(thing), thing])
@@ -125,17 +133,21 @@ def read(text: str) -> State | None:
     """The state that a text describes, or None when it describes none: the end, or something a dream garbled."""
     first, _, rest = text.partition("\n")
     second, _, rest = rest.partition("\n")
-    stand, hand, lines = STAND.fullmatch(first), HOLDING.fullmatch(second), [LINE.fullmatch(line) for line in rest.split("\n")]
+    stand, hand, house = STAND.fullmatch(first), HOLDING.fullmatch(second), list[Place]()
     if stand is None or hand is None:
         return None
     became: set[tuple[str, str]] = set()
-    house = []
-    for line in lines:
-        if line is None or not (line["list"] or line["door"] == "closed"):
+    for text in rest.split("\n"):
+        unseen, line = UNSEEN.fullmatch(text), LINE.fullmatch(text)
+        if unseen and not house:
+            house += [Place(name) for name in NAME.findall(unseen["list"])]
+        elif line and (line["list"] or line["door"] == "closed"):
+            things = _things(line["list"], became) if line["list"] else None
+            house.append(Place(line["name"], line["door"] or "", things))  # type: ignore[arg-type]
+        else:
             return None
-        unknown = line["list"] in (None, "unseen")
-        house.append(Place(line["name"], line["door"] or "", None if unknown else _things(line["list"], became)))  # type: ignore[arg-type]
     held = "".join(_things(hand["held"] or "", became))
+    house.sort(key=lambda place: in_order(place.name))
     state = State(stand["here"] or "", held, tuple(house), frozenset(became))
     return state if not state.here or state.here in state.places else None
 
