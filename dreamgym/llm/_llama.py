@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dreamgym.llm import _causal
-from dreamgym.llm._attention import block_attention
+from dreamgym.llm._attention import BLOCK, block_attention
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [N, H, D], k [N, K, D], v [N, K, D]) -> [N, H, D]"""
@@ -115,17 +115,50 @@ def _linear(x: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
 
 
 def causal(lengths: Sequence[int], dtype: torch.dtype | None = None) -> Attend:
-    """Attention of packed sequences, each over itself, without padding; in `dtype` (None: that of the queries)."""
+    """Attention of packed sequences, each over itself; in `dtype` (None: that of the queries).
+
+    Short sequences that are alike in length are attended to side by side, padded to the longest of them: one by one, calling costs more
+    than computing. Of long ones no padding is computed.
+    """
     sizes = list(lengths)
+    together = _Padded(sizes) if _alike(sizes) else None
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         kind = dtype or q.dtype
         q, k, v = q.to(kind), k.to(kind), v.to(kind)
         one = _block if blocks(kind, q.device) else _flash
+        if together is not None and one is _block:
+            return together.attend(q, k, v)
         parts = [one(*part) for part in zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     return attend
+
+
+def _alike(lengths: Sequence[int]) -> bool:
+    """Whether padding costs less than calls: several sequences of at most one block, at most a quarter of it padding."""
+    longest = max(lengths, default=0)
+    return len(lengths) > 1 and longest <= BLOCK and longest * len(lengths) <= 1.25 * sum(lengths)
+
+
+class _Padded:
+    """Where B packed sequences lie in a [B, T] of their longest, and back. Heads of all sequences are one long row of heads."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.rows, self.width = len(lengths), max(lengths)
+        sizes = torch.tensor(lengths)
+        column = torch.arange(self.width)
+        first = torch.cumsum(sizes, 0) - sizes
+        self.source = torch.minimum(first[:, None] + column, first[:, None] + sizes[:, None] - 1).flatten()  # padding repeats the last
+        self.back = (column < sizes[:, None]).flatten().nonzero()[:, 0]  # [N] of [B*T]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        b, t = self.rows, self.width
+        q, k, v = (x.index_select(0, self.source).view(b, t, *x.shape[1:]) for x in (q, k, v))
+        h, d = q.shape[2:]
+        keys, values = (x.permute(0, 2, 1, 3).reshape(-1, t, d) for x in (k, v))  # [B*K, T, D]
+        mixed = block_attention(q.transpose(0, 1).reshape(t, b * h, d), keys, values)  # [T, B*H, D]
+        return mixed.view(t, b, h, d).transpose(0, 1).reshape(b * t, h, d).index_select(0, self.back)
 
 
 def blocks(dtype: torch.dtype, device: torch.device) -> bool:

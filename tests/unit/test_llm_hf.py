@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dreamgym.errors import UsageError
-from dreamgym.llm import fast_forward, tiny, token_logprobs
+from dreamgym.llm import _llama, fast_forward, tiny, token_logprobs
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._runners import FastRunner, GenericRunner
 from dreamgym.llm.hf import HFEngine
@@ -205,6 +205,24 @@ def test_attention_in_blocks_is_causal_attention(queries: int, positions: int) -
     seen = torch.arange(positions)[None] <= torch.arange(positions - queries, positions)[:, None]
     theirs = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1)[None], k[None], v[None], attn_mask=seen, enable_gqa=True)
     theirs, ours = theirs[0].transpose(0, 1), block_attention(q, k, v)
+    grad = torch.randn_like(ours)
+    pairs = zip(torch.autograd.grad(theirs, (q, k, v), grad), torch.autograd.grad(ours, (q, k, v), grad), strict=True)
+    assert torch.allclose(theirs, ours, atol=1e-5) and all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "together"), [([7, 7, 7], True), ([60, 52, 64, 1, 64], False), ([60, 52, 64], True), ([300, 300], False)]
+)
+def test_packed_sequences_attend_side_by_side_as_they_do_one_by_one(
+    lengths: list[int], together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients, whatever way is chosen; `blocks` is said to be the faster one for float32, too."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(sum(lengths), heads, 8, requires_grad=True) for heads in (4, 2, 2))
+    theirs = _llama.causal(lengths)(0, q, k, v)
+    monkeypatch.setattr(_llama, "blocks", lambda *_: True)
+    assert _llama._alike(lengths) is together
+    ours = _llama.causal(lengths)(0, q, k, v)
     grad = torch.randn_like(ours)
     pairs = zip(torch.autograd.grad(theirs, (q, k, v), grad), torch.autograd.grad(ours, (q, k, v), grad), strict=True)
     assert torch.allclose(theirs, ours, atol=1e-5) and all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)
