@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary
+from dreamgym.layout import ACT, END, STATE, TASK, Vocabulary, rows_in
 from dreamgym.llm.overflow import generate
 from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory, View
@@ -110,16 +110,6 @@ def demonstrations(
             weights += [0.0] * len(given) + [float(i >= fresh)] * len(said)
         rows.append((ids, weights))
     return rows
-
-
-def rows_in(turns: int, window: int | None) -> list[tuple[int, int, int]]:
-    """How an episode of so many turns falls into rows: (first turn shown, first turn learnt, end) of each.
-
-    >>> rows_in(4, None), rows_in(4, 1)
-    ([(0, 0, 4)], [(0, 0, 2), (1, 2, 3), (2, 3, 4)])
-    """
-    whole = turns if window is None else min(turns, window + 1)
-    return [(0, 0, whole), *((end - 1 - (window or 0), end - 1, end) for end in range(whole + 1, turns + 1))]
 
 
 def demonstration(trajectory: Trajectory, vocabulary: Vocabulary, domain: Domain) -> tuple[list[int], list[float]]:

@@ -14,9 +14,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from dreamgym.agent import rows_in
 from dreamgym.chat import ChatFormat
 from dreamgym.errors import ConfigError, UsageError
+from dreamgym.layout import rows_in
 from dreamgym.llm.overflow import generate
 from dreamgym.protocols import LLM, Domain
 from dreamgym.types import Action, Completion, Observation, Request, Sampling, Task, Trajectory
@@ -142,7 +142,7 @@ def chat_demonstrations(
 ) -> list[tuple[list[int], list[float]]]:
     """A logged episode as conversations: rows of token ids, and weights that are 1.0 on "Action: ..." and its end token, else 0.0.
 
-    Without a window it is one row; see `agent.demonstrations`.
+    Without a window it is one row; see `layout.rows_in`.
     """
     rows = []
     for first, fresh, end in rows_in(len(trajectory.transitions), window):

@@ -29,3 +29,13 @@ class Vocabulary:
 
     def __getitem__(self, marker: str) -> int:
         return self.ids[marker]
+
+
+def rows_in(turns: int, window: int | None) -> list[tuple[int, int, int]]:
+    """How an episode of so many turns falls into rows: (first turn shown, first turn learnt, end) of each.
+
+    >>> rows_in(4, None), rows_in(4, 1)
+    ([(0, 0, 4)], [(0, 0, 2), (1, 2, 3), (2, 3, 4)])
+    """
+    whole = turns if window is None else min(turns, window + 1)
+    return [(0, 0, whole), *((end - 1 - (window or 0), end - 1, end) for end in range(whole + 1, turns + 1))]

@@ -147,6 +147,7 @@ def test_a_practice_killed_before_its_first_checkpoint_starts_anew(prepared: Pre
     assert_same(expected, facts(practise(run, parts, world="real")))
 
 
+@pytest.mark.slow
 def test_a_practice_whose_checkpoint_was_removed_starts_anew_from_the_logs_alone(prepared: Prepared):
     expected = facts(practise(*prepared("unbroken"), world="dream"))
     run, parts = prepared("broken")
