@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dreamgym.experience.dreaming import told
 from dreamgym.experience.prompts import Pieces, Step, answer
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.llm import hf
@@ -31,7 +32,7 @@ class Script:
             for step, transition in enumerate(episode.transitions):
                 act = domain.view(transition.state).refer(transition.action)
                 self._said[seed, i, step] = [*words.encode(act), words[END]]
-                segments = answer(words, Step(transition), Pieces())
+                segments = answer(words, Step(transition, (), told(domain, transition)), Pieces())
                 self._said[0, seed, i, step] = [token for segment in segments.values() for token in segment]
 
     def of(self, request: Request) -> list[int]:

@@ -112,10 +112,5 @@ def demonstrations(
     return rows
 
 
-def demonstration(trajectory: Trajectory, vocabulary: Vocabulary, domain: Domain) -> tuple[list[int], list[float]]:
-    """A logged episode as one row: token ids, and weights that are 1.0 on actions and their ends, else 0.0."""
-    return demonstrations(trajectory, vocabulary, domain)[0]
-
-
 def _shown(words: Vocabulary, view: View) -> list[int]:
     return [words[STATE], *words.encode(view.text), words[ACT]]

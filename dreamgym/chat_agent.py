@@ -158,8 +158,3 @@ def chat_demonstrations(
             weights += [0.0] * len(given) + [float(i >= fresh)] * len(said)
         rows.append((ids, weights))
     return rows
-
-
-def chat_demonstration(trajectory: Trajectory, form: ChatFormat, domain: Domain, *, instructions: str) -> tuple[list[int], list[float]]:
-    """A logged episode as one conversation: token ids, and weights that are 1.0 on "Action: ..." and its end token, else 0.0."""
-    return chat_demonstrations(trajectory, form, domain, instructions=instructions)[0]

@@ -15,7 +15,7 @@ import copy
 import torch
 
 from dreamgym import plugins
-from dreamgym.agent import Agent, demonstration
+from dreamgym.agent import Agent, demonstrations
 from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs._pool import EnvPool
 from dreamgym.evals.success import Rate, evaluate, success
@@ -67,7 +67,7 @@ def main() -> None:
 
     # The policy begins as the experience model, which knows the world, and imitates what succeeded for a moment.
     policy = copy.deepcopy(dreamer)
-    shots = [demonstration(log, words, domain) for log in wins]
+    shots = [row for log in wins for row in demonstrations(log, words, domain)]
     sft.train(policy, [row for row, _ in shots], [weights for _, weights in shots], sft.SFTConfig(epochs=4.0, lr=2e-3, batch_tokens=512))
     agent = Agent(HFEngine(policy, tokenizer), words, domain)
 

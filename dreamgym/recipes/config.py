@@ -388,6 +388,10 @@ class CompareConfig(BaselineConfig):
                 raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
+        if "dpo" in self.arms and self.policy.window is not None:
+            raise ConfigError(
+                "The arm dpo compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other."
+            )
         arms = [arm for arm in (*self.arms, *([self.ablated] if self.ablations else [])) if arm not in OFFLINE]
         for arm in arms:
             self.block(arm)

@@ -173,14 +173,22 @@ def prefer(run: RunDir, parts: Parts, config: dpo.DPOConfig) -> None:
     pairs = dpo.dpo_pairs(preferences(parts), parts.config.seed)
     if not pairs:
         raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
-    if parts.config.policy.window is not None:
-        raise UsageError("DPO compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other.")
-    chosen, rejected = ([parts.policies.demonstrations(pair[side])[0] for pair in pairs] for side in (0, 1))
+    chosen, rejected = ([_whole(parts, pair[side]) for pair in pairs] for side in (0, 1))
     model = parts.policy("sft")
     with _watched(run, "dpo") as watch:
         found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
     parts.save_policy(model, "dpo")
     _finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
+
+
+def _whole(parts: Parts, episode: Trajectory) -> tuple[list[int], list[float]]:
+    """An episode as one row; InvariantError when a window cuts it."""
+    rows = parts.policies.demonstrations(episode)
+    if len(rows) != 1:
+        raise InvariantError(
+            f"DPO compares whole episodes, and policy.window = {parts.config.policy.window} cuts '{episode.id}' into rows."
+        )
+    return rows[0]
 
 
 def preferences(parts: Parts) -> list[Trajectory]:

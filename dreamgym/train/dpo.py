@@ -30,7 +30,7 @@ from dreamgym.train.forward import device_of, token_logprobs
 from dreamgym.types import Trajectory
 
 Row = tuple[Sequence[int], Sequence[float]]
-"""Token ids and their weights, as `agent.demonstration` makes them: not 0 on actions and their ends."""
+"""Token ids and their weights, as `agent.demonstrations` makes them: not 0 on actions and their ends."""
 
 
 class DPOConfig(FitConfig):

@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dreamgym.chat import ChatFormat
-from dreamgym.chat_agent import ChatAgent, chat_demonstration
+from dreamgym.chat_agent import ChatAgent, chat_demonstrations
 from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor
 from dreamgym.envs._pool import EnvPool
@@ -52,7 +52,7 @@ def test_adapters_of_an_instruct_model_learn_the_corridor_and_its_own_weights_st
             bos_token_id=None,
         )
     )
-    rows = [chat_demonstration(e, form, FAMILY.domain, instructions=INSTRUCTIONS) for e in logs if e.turns]
+    rows = [row for e in logs if e.turns for row in chat_demonstrations(e, form, FAMILY.domain, instructions=INSTRUCTIONS)]
     sft.train(base, [r[0] for r in rows], [r[1] for r in rows], sft.SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024, bf16=False))
     frozen = {name: p.clone() for name, p in base.named_parameters()}
     model = with_lora(base, LoraConfig(rank=8))

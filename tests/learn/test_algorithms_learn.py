@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dreamgym import plugins
-from dreamgym.agent import Agent, demonstration
+from dreamgym.agent import Agent, demonstrations
 from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor
 from dreamgym.envs._pool import EnvPool
@@ -38,7 +38,7 @@ def beginner() -> Iterator[tuple[Any, Any, Vocabulary]]:
         ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
         words = Vocabulary(lambda text: tiny.encode(tokenizer, text), tokenizer.decode, ids)
         model = tiny.build(tokenizer, "test", seed=0)
-        imitate(model, [demonstration(e, words, FAMILY.domain) for e in LOGS if e.turns], epochs=25.0)
+        imitate(model, [row for e in LOGS if e.turns for row in demonstrations(e, words, FAMILY.domain)], epochs=25.0)
         yield model, tokenizer, words
 
 
@@ -102,7 +102,7 @@ def offline(n: int) -> list[Trajectory]:
 def test_dpo_raises_sampled_success_beyond_the_imitation_that_it_starts_from(beginner: tuple[Any, Any, Vocabulary]):
     model, agent = student(beginner)
     pairs = dpo.dpo_pairs(offline(12), seed=0)
-    won, lost = ([demonstration(pair[side], beginner[2], FAMILY.domain) for pair in pairs] for side in (0, 1))
+    won, lost = ([demonstrations(pair[side], beginner[2], FAMILY.domain)[0] for pair in pairs] for side in (0, 1))
     imitate(model, won, epochs=6.0)
     before = sampled(agent)
     metrics = dpo.train(model, won, lost, dpo.DPOConfig(epochs=4.0, lr=3e-4, bf16=False))
@@ -113,6 +113,6 @@ def test_dpo_raises_sampled_success_beyond_the_imitation_that_it_starts_from(beg
 def test_sft_on_successes_alone_raises_sampled_success(beginner: tuple[Any, Any, Vocabulary]):
     model, agent = student(beginner)
     before = sampled(agent)
-    imitate(model, [demonstration(e, beginner[2], FAMILY.domain) for e in offline(4) if e.success], epochs=6.0)
+    imitate(model, [row for e in offline(4) if e.success for row in demonstrations(e, beginner[2], FAMILY.domain)], epochs=6.0)
     after = sampled(agent)
     assert after > before + 0.05

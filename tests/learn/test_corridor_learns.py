@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dreamgym.agent import Agent, demonstration
+from dreamgym.agent import Agent, demonstrations
 from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor
 from dreamgym.envs._pool import EnvPool
@@ -35,7 +35,7 @@ def beginner(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Agent]:
     ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
     words = Vocabulary(lambda text: tiny.encode(tokenizer, text), tokenizer.decode, ids)
     model = tiny.build(tokenizer, "test", seed=0)
-    rows = [demonstration(e, words, FAMILY.domain) for e in logs if e.turns]
+    rows = [row for e in logs if e.turns for row in demonstrations(e, words, FAMILY.domain)]
     config = sft.SFTConfig(epochs=25.0, lr=5e-3, batch_tokens=512, bf16=False)
     sft.train(model, [r[0] for r in rows], [r[1] for r in rows], config)
     return model, Agent(HFEngine(model, tokenizer), words, FAMILY.domain)

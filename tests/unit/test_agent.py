@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dreamgym.agent import Agent, demonstration, demonstrations
+from dreamgym.agent import Agent, demonstrations
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.layout import END, MARKERS, Vocabulary
@@ -43,7 +43,7 @@ class Writer:
 
 def test_a_demonstration_weighs_actions_and_their_ends_only():
     expert = CORRIDOR.behave(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
-    ids, weights = demonstration(expert, WORDS, CORRIDOR.domain)
+    ((ids, weights),) = demonstrations(expert, WORDS, CORRIDOR.domain)
     said_ = [i for i, w in zip(ids, weights, strict=True) if w]
     assert said_ == [i for t in expert.transitions for i in (*WORDS.encode(t.action), WORDS[END])] and set(weights) == {0.0, 1.0}
 

@@ -126,6 +126,7 @@ def test_every_state_of_every_walk_reads_back_as_what_it_says():
         "in the room\nholding nothing\ndesk 1 pen 1",
         "in the room\nholding two pens\ndesk 1: pen 1",
         "at shelf 1\nholding nothing\ndesk 1: pen 1",  # nowhere
+        "in the room\nholding nothing\nunseen: desk 1\ndesk 1: pen 1",  # both unseen and seen
     ],
 )
 def test_a_text_that_describes_no_state_reads_as_none(text: str):
@@ -172,7 +173,17 @@ def test_the_news_is_in_the_games_own_sentences_and_lists_no_place_twice():
     assert DOMAIN.news(step(taken, "move mug 1 to desk 1", DONE)) == DONE
 
 
-@pytest.mark.parametrize("told", ["", "What a lovely house.", "You arrive at cellar 1.", "You arrive at desk 1", "holding nothing"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        "",
+        "What a lovely house.",
+        "You arrive at cellar 1.",
+        "You arrive at desk 1",
+        "holding nothing",
+        "You arrive at desk 1. On the desk 1, you",
+    ],
+)
 def test_news_that_cannot_be_understood_is_none(told: str):
     here = Observation(state("at shelf 1", "nothing", desk_1="unseen", shelf_1="nothing"))
     assert DOMAIN.hear(here, told) is None
@@ -330,31 +341,29 @@ def walked(*steps: tuple[str, str]) -> list[Transition]:
     return [step(before, action, then) for before, (action, then) in zip(states, steps, strict=False)]
 
 
-def test_a_success_must_have_been_worked_for():
-    dirty = walked(
-        ("go to shelf 1", kitchen("shelf 1", "nothing", shelf="mug 1")),
-        ("take mug 1 from shelf 1", kitchen("shelf 1", "mug 1", shelf="nothing")),
-        ("go to cabinet 1", kitchen("cabinet 1", "mug 1", shelf="nothing", cabinet="nothing")),
+def fetched(mug: str) -> tuple[list[Transition], Transition]:
+    """A walk that puts mug 1 into the cabinet, the states calling it what they like, and the claim that this was the task."""
+    steps = walked(
+        ("go to shelf 1", kitchen("shelf 1", "nothing", shelf=mug)),
+        ("take mug 1 from shelf 1", kitchen("shelf 1", mug, shelf="nothing")),
+        ("go to cabinet 1", kitchen("cabinet 1", mug, shelf="nothing", cabinet="nothing")),
         ("move mug 1 to cabinet 1", DONE),
     )
-    claim = replace(dirty[-1], reward=1.0, terminated=True)
-    assert DOMAIN.check("put a mug in cabinet", dirty[:-1], claim).passed
-    assert DOMAIN.check("put a clean mug in cabinet", dirty[:-1], claim).reasons == ("mug 1 was never made clean",)
-    assert not DOMAIN.check("put a mug in shelf", dirty[:-1], claim).passed
-    assert not DOMAIN.check("put two mug in cabinet", dirty[:-1], claim).passed
-    assert not DOMAIN.check("put a mug in cabinet", dirty[:-1], replace(claim, terminated=False)).passed
+    return steps[:-1], replace(steps[-1], reward=1.0, terminated=True)
+
+
+def test_a_success_must_have_been_worked_for():
+    history, claim = fetched("mug 1")
+    assert DOMAIN.check("put a mug in cabinet", history, claim).passed
+    assert DOMAIN.check("put a clean mug in cabinet", history, claim).reasons == ("mug 1 was never made clean",)
+    assert not DOMAIN.check("put a mug in shelf", history, claim).passed
+    assert not DOMAIN.check("put two mug in cabinet", history, claim).passed
+    assert not DOMAIN.check("put a mug in cabinet", history, replace(claim, terminated=False)).passed
 
 
 def test_a_state_that_calls_a_mug_clean_does_not_make_it_clean():
     """In a dream the model writes the state; what the check believes is what was done."""
-    claimed = walked(
-        ("go to shelf 1", kitchen("shelf 1", "nothing", shelf="clean mug 1")),
-        ("take mug 1 from shelf 1", kitchen("shelf 1", "clean mug 1", shelf="nothing")),
-        ("go to cabinet 1", kitchen("cabinet 1", "clean mug 1", shelf="nothing", cabinet="nothing")),
-        ("move mug 1 to cabinet 1", DONE),
-    )
-    claim = replace(claimed[-1], reward=1.0, terminated=True)
-    assert DOMAIN.check("put a clean mug in cabinet", claimed[:-1], claim).reasons == ("mug 1 was never made clean",)
+    assert DOMAIN.check("put a clean mug in cabinet", *fetched("clean mug 1")).reasons == ("mug 1 was never made clean",)
 
 
 def test_no_success_stands_on_a_thing_that_came_from_nowhere():

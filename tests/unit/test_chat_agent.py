@@ -9,7 +9,7 @@ import pytest
 from _chat_model import CHATML, bytes_tokenizer
 
 from dreamgym.chat import ChatFormat
-from dreamgym.chat_agent import ChatAgent, action_of, chat_demonstration
+from dreamgym.chat_agent import ChatAgent, action_of, chat_demonstrations
 from dreamgym.envs import corridor
 from dreamgym.envs._pool import EnvPool
 from dreamgym.errors import ConfigError
@@ -129,7 +129,7 @@ def test_a_window_below_zero_is_refused() -> None:
 def test_a_demonstration_is_what_the_agent_would_have_written() -> None:
     (episode,), _ = walk([task(1, 3)], answer=lambda prompt: "Action: " + walker(prompt).rpartition(": ")[2])
     (row,) = rows_of(episode, 0)
-    ids, weights = chat_demonstration(episode, FORM, FAMILY.domain, instructions=INSTRUCTIONS)
+    ((ids, weights),) = chat_demonstrations(episode, FORM, FAMILY.domain, instructions=INSTRUCTIONS)
     assert ids == row.ids and weights == row.mask
 
 

@@ -109,6 +109,7 @@ def test_dream_sim_to_real_mixed_and_ablated_arms_run_side_by_side(tmp_path: Pat
         ('arms = ["sft"]\nablations = ["replay"]\nablated = "grpo-real"', "is no dream"),
         ("[algorithms.grpo]\nclip_lo = 0.1", "Did you mean 'clip_low'"),
         ('[dream]\nalgorithm = {name = "ppo"}', "Arms name their algorithms"),
+        ('arms = ["dpo"]\n[policy]\nwindow = 0', "dpo compares whole episodes"),
         ('arms = ["ppo-dream"]\n[dream]\nmax_refills = 2', "must be 0, because ppo learns from groups without variance too"),
     ],
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dreamgym.envs.alfworld.commands import parse
-from dreamgym.envs.alfworld.state import DONE, RESULT, Place, State, Tracked, read
+from dreamgym.envs.alfworld.state import DONE, RESULT, SENTENCES, Place, State, Tracked, read
 from dreamgym.types import Action, Observation, Transition
 
 NOTHING = "Nothing happens."
@@ -33,18 +33,25 @@ def news(transition: Transition) -> str:
 
 
 def hear(state: Observation, told: str) -> Observation | None:
-    """The state after what was told; None when it cannot be understood. The end, and a state's own text, are taken as they are."""
+    """The state after what was told; None when it cannot be understood whole. The end, and a state's own text, are taken as they are."""
     before = read(state.text)
     if told == DONE or read(told) is not None:
         return Observation(told)
     if told == NOTHING:
         return state
-    if before is None:
+    if before is None or not _understood(told):
         return None
     tracked = Tracked.of(before)
     tracked.hear(told)
     after = tracked.state()
     return Observation(after.text) if after != before and read(after.text) is not None else None
+
+
+def _understood(told: str) -> bool:
+    """Whether the text is made of the game's sentences and nothing else: half a sentence more, and it was cut or made up."""
+    for sentence in SENTENCES:
+        told = sentence.sub("", told)
+    return not told.strip()
 
 
 def _sentences(before: State, after: State, action: Action) -> Iterator[str]:
@@ -54,9 +61,8 @@ def _sentences(before: State, after: State, action: Action) -> Iterator[str]:
     command = parse(action)
     for old, new in zip(before.house, after.house, strict=False):
         yield from _about(old, new, closed=command is not None and command.verb == "close")
-    places = {thing: home for state in (before, after) for thing, home in state.homes.items()}
     if before.held and after.held != before.held:
-        yield f"You move the {before.held} to the {places.get(before.held, after.here)}."
+        yield f"You move the {before.held} to the {after.homes.get(before.held, after.here)}."
     if after.held and after.held != before.held:
         yield f"You pick up the {after.held} from the {before.homes.get(after.held, after.here)}."
     for thing, quality in sorted(after.became - before.became):

@@ -44,6 +44,7 @@ TOOK = re.compile(r"You pick up the (?P<thing>[a-z]+ \d+) from the (?P<place>[a-
 MOVED = re.compile(r"You move the (?P<thing>[a-z]+ \d+) to the (?P<place>[a-z]+ \d+)\.")
 TREATED = re.compile(r"You (?P<verb>heat|clean|cool) the (?P<thing>[a-z]+ \d+) using the [a-z]+ \d+\.")
 LIT = re.compile(r"You turn on the (?P<thing>[a-z]+ \d+)\.")
+SENTENCES = (ARRIVED, CLOSED, OPENED, ON, UNSHUT, SHUT, TOOK, MOVED, TREATED, LIT)
 RESULT = {"heat": "hot", "clean": "clean", "cool": "cool"}
 
 ADJECTIVES = ("clean", "cool", "hot", "lit")
@@ -137,8 +138,8 @@ def read(text: str) -> State | None:
     if stand is None or hand is None:
         return None
     became: set[tuple[str, str]] = set()
-    for text in rest.split("\n"):
-        unseen, line = UNSEEN.fullmatch(text), LINE.fullmatch(text)
+    for row in rest.split("\n"):
+        unseen, line = UNSEEN.fullmatch(row), LINE.fullmatch(row)
         if unseen and not house:
             house += [Place(name) for name in NAME.findall(unseen["list"])]
         elif line and (line["list"] or line["door"] == "closed"):
@@ -149,7 +150,8 @@ def read(text: str) -> State | None:
     held = "".join(_things(hand["held"] or "", became))
     house.sort(key=lambda place: in_order(place.name))
     state = State(stand["here"] or "", held, tuple(house), frozenset(became))
-    return state if not state.here or state.here in state.places else None
+    once = len(set(state.places)) == len(house)
+    return state if once and (not state.here or state.here in state.places) else None
 
 
 def _things(listed: str, became: set[tuple[str, str]]) -> tuple[str, ...]:
