@@ -191,6 +191,11 @@ class TaskCurriculum:
         del self.pool[entry.task.id]
         self.archive.add(entry.task.instruction)
 
+    @property
+    def inventions(self) -> list[str]:
+        """The instructions of all invented tasks that were accepted, also of those that have left the pool."""
+        return sorted(self.archive | {e.task.instruction for e in self.pool.values() if e.task.source == "synthetic"})
+
     def state_dict(self) -> dict[str, Any]:
         """JSON-ready: what was measured, and the invented tasks themselves."""
         tried = {e.task.id: [e.value, e.tried, e.last] for e in self.pool.values() if e.tried}

@@ -202,6 +202,16 @@ class Stocked(Protocol):
 
 
 @runtime_checkable
+class Grounds(Protocol):
+    """A Family that can say what in its world an invented instruction asks for, for measures that ask whether it can be done. For them
+    alone."""
+
+    def grounded(self, task: Task) -> Task | None:
+        """The task as the real environment scores it; None where nothing real meets it."""
+        ...
+
+
+@runtime_checkable
 class LeavesOpen(Protocol):
     """A Domain whose texts may show neither a success nor a failure, such as a range of prices around the bound. `check` refuses those."""
 

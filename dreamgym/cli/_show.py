@@ -42,6 +42,12 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
         for name in AUDIT:
             print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<28}{rate(audit['without_guard'].get(name))}")
+        if guarded := audit["with_guard"].get("revisits"):
+            print(f"  {'faithful revisits':<24}{rate(guarded['faithful'])}")
+            print(f"  {'settled steps exact':<24}{rate(audit['with_guard']['settled']['exact'])}")
+        if invented := audit.get("invented"):
+            print("Tasks that the curriculum invented (proposals that were new, accepted ones that the expert solves in reality):")
+            print(f"  {rate(invented['new'])}, {rate(invented['solved'])}; real training tasks: {rate(invented['real_solved'])}")
 
 
 def score(value: dict[str, Any]) -> str:

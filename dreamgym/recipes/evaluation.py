@@ -11,12 +11,13 @@ from typing import Any
 
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.bound import measure
+from dreamgym.evals.invented import invented
 from dreamgym.evals.replayed import Fidelity, disputed, replay, summarise
 from dreamgym.evals.revisits import revisits
 from dreamgym.evals.settled import settled
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.guard import GuardConfig
-from dreamgym.protocols import Glimpsed
+from dreamgym.protocols import Glimpsed, Grounds
 from dreamgym.recipes import parts as build
 from dreamgym.recipes.parts import Parts
 from dreamgym.runlog import RunDir
@@ -63,7 +64,15 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
             }
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
-    run.mark("audit", found)
+    run.mark("audit", found | _inventions_json(parts, run.data(name), tasks))
+
+
+def _inventions_json(parts: Parts, practised: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
+    """Whether the curriculum's inventions are new and can be done, where the family can tell and some were accepted."""
+    if not isinstance(parts.family, Grounds) or not practised.get("inventions"):
+        return {}
+    measured = invented(practised["curriculum"], practised["inventions"], tasks, parts.family, parts.behave)
+    return {"invented": asdict(measured)}
 
 
 def _glimpses_json(parts: Parts, model: build.Dreamer, episodes: Sequence[Trajectory]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class Practice:
             "refreshes": self.refreshes,
             "dreams_with": self.dreams_with,
             "curriculum": dict(self.curriculum.counts),
+            "inventions": self.curriculum.inventions,
             "replay": self.replay.stats(),
             "dreamer": used(self.experience.chat.usage) if isinstance(self.experience, PromptedExperienceModel) else {},
         }

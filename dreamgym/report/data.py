@@ -79,6 +79,16 @@ class Fidelity:
     unreadable: float | None  # answers that could not be parsed
 
 
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "revisits": ("with_guard", "revisits", "faithful"),
+    "settled": ("with_guard", "settled", "exact"),
+    "new": ("invented", "new"),
+    "solved": ("invented", "solved"),
+    "real_solved": ("invented", "real_solved"),
+}
+"""Where an audit tells what its replays do not: of worlds seen in glimpses, and of invented tasks."""
+
+
 @dataclass(frozen=True)
 class Audit:
     """With the guard and without it."""
@@ -86,6 +96,7 @@ class Audit:
     label: str  # names the seed when there are several
     with_guard: Fidelity | None
     without_guard: Fidelity | None
+    facts: Mapping[str, Rate]  # what else was measured, by the keys of FACTS; without the missing ones
 
 
 @dataclass(frozen=True)
@@ -220,10 +231,21 @@ def _audits(value: Any, seeds: Any) -> list[Audit]:
     found = value if several else [value]
     names = seeds if isinstance(seeds, list) and len(seeds) == len(found) else range(len(found))
     return [
-        Audit(f"seed {name}" if several else "", _fidelity(audit.get("with_guard")), _fidelity(audit.get("without_guard")))
+        Audit(f"seed {name}" if several else "", _fidelity(audit.get("with_guard")), _fidelity(audit.get("without_guard")), _facts(audit))
         for name, audit in zip(names, found, strict=True)
         if isinstance(audit, Mapping) and audit
     ]
+
+
+def _facts(audit: Mapping[str, Any]) -> dict[str, Rate]:
+    found: dict[str, Rate] = {}
+    for name, way in FACTS.items():
+        value: Any = audit
+        for key in way:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if (told := rate(value)) and told.n:
+            found[name] = told
+    return found
 
 
 def _fidelity(value: Any) -> Fidelity | None:

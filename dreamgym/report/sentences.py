@@ -133,7 +133,29 @@ def trust(audit: Audit) -> list[str]:
         told.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
     if guarded and bare:
         told.append(_difference(guarded, bare))
-    return [text for text in told if text]
+    return [text for text in (*told, *_glimpsed(audit.facts), _invented(audit.facts)) if text]
+
+
+def _glimpsed(facts: Mapping[str, Rate]) -> list[str]:
+    """Whether a world that is seen bit by bit stays one world."""
+    told = []
+    if again := facts.get("revisits"):
+        told.append(f"A dreamed place that is visited again shows what was seen there in {_told(again)} of {again.n} visits.")
+    if settled := facts.get("settled"):
+        told.append(f"Of {settled.n} real steps that show nothing for the first time the model predicts {_told(settled)} to the letter.")
+    return told
+
+
+def _invented(facts: Mapping[str, Rate]) -> str:
+    """Whether the curriculum invents what is new and can be done."""
+    if "new" not in facts or "solved" not in facts:
+        return ""
+    new, solved, usual = facts["new"], facts["solved"], facts.get("real_solved")
+    beside = f", and {percent(usual.value)} % of real training tasks" if usual else ""
+    return (
+        f"Of {new.n} tasks that the curriculum proposed {percent(new.value)} % were new tasks in the right words; of those accepted "
+        f"the scripted expert solves {_told(solved)} in the real environment{beside}."
+    )
 
 
 def _gap(found: Fidelity) -> str:

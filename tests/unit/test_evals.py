@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from dreamgym.envs import corridor
+from dreamgym.envs import corridor, webshop
 from dreamgym.envs._pool import EnvPool
 from dreamgym.evals.gap import GapMeter
+from dreamgym.evals.invented import invented
 from dreamgym.evals.replayed import Replay, disputed, replay, summarise
 from dreamgym.evals.success import Rate, evaluate, success, wilson
 from dreamgym.experience.guard import DISAGREED, DISPUTED
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
 
 FAMILY = corridor.make(length=4)
+SHOP = webshop.make()
 REAL = EnvPool(FAMILY.env, FAMILY.domain)
 
 
@@ -194,3 +197,33 @@ def test_a_probe_of_fewer_episodes_is_spread_over_all_of_them():
 def test_a_probe_of_nothing_says_nothing():
     gap = GapMeter(FAMILY, REAL).measure(Opener(), [replace(TRUE, error="broken")], n=5, seed=0)
     assert gap.gap is None and set(gap.metrics().values()) == {None}
+
+
+# --- invented tasks
+
+
+def test_inventions_are_judged_by_the_expert_in_the_real_shop():
+    """Two of four can be done; one is worded well and nothing on the shelf meets it, and one is no task."""
+    known = SHOP.tasks("train", 30, seed=1)
+    can_be_done = [task.instruction for task in SHOP.tasks("train", 2, seed=2)]
+    counts = {"proposed": 10, "malformed": 1, "duplicate": 2, "held_out": 1, "impossible": 2, "accepted": 4}
+
+    def behave(jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
+        return [SHOP.behave(task, behaviour, seed=seed) for task, behaviour, seed in jobs]
+
+    found = invented(counts, [*can_be_done, "find me a soft spaceship", "dream"], known, SHOP, behave)
+    assert (found.new.value, found.accepted.value, found.new.n) == (0.6, 0.4, 10)
+    assert (found.solved.value, found.solved.n) == (0.5, 4)
+    assert found.real_solved.value > 0.9 and found.real_solved.n == 30 and found.real_steps > 90
+
+
+def test_of_many_inventions_a_few_are_tried_evenly_taken():
+    tried: list[str] = []
+
+    def behave(jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
+        tried.extend(task.instruction for task, _, attempt in jobs if attempt == 0)
+        return []
+
+    instructions = [task.instruction for task in SHOP.tasks("train", 40, seed=2)]
+    found = invented({"proposed": 40, "accepted": 40}, instructions, SHOP.tasks("train", 3, seed=1), SHOP, behave, most=4)
+    assert tried[:4] == instructions[::10] and found.solved.n == 4 and found.solved.value == 0.0

@@ -389,6 +389,20 @@ def test_missing_and_broken_values_leave_gaps_and_never_an_error(tmp_path: Path)
     assert path and path[1].count("M") == 2, "the line is interrupted where the value is missing"
 
 
+def test_the_report_says_what_an_audit_knows_of_glimpsed_worlds_and_of_invented_tasks():
+    def measured(value: float, n: int) -> dict[str, float]:
+        return {"value": value, "low": value - 0.1, "high": min(1.0, value + 0.1), "n": n}
+
+    glimpsed = {"revisits": {"faithful": measured(0.9, 50)}, "settled": {"exact": measured(0.8, 354)}}
+    inventions = {"new": measured(0.7, 1280), "solved": measured(0.6, 200), "real_solved": measured(1.0, 200)}
+    (audit,) = data._audits({**AUDIT, "with_guard": {**AUDIT["with_guard"], **glimpsed}, "invented": inventions}, [0])
+    again, settled, invented = sentences.trust(audit)[-3:]
+    assert again == "A dreamed place that is visited again shows what was seen there in 90.0 % [80.0, 100.0] of 50 visits."
+    assert "Of 354 real steps" in settled and "80.0 %" in settled
+    assert "Of 1280 tasks that the curriculum proposed 70.0 % were new" in invented and "100.0 % of real training tasks" in invented
+    assert not any("curriculum" in text for text in sentences.trust(data._audits(AUDIT, [0])[0]))
+
+
 def test_an_audit_per_seed_is_shown_per_seed(tmp_path: Path):
     pooled = SUMMARY | {"seeds": [0, 1], "audit": [AUDIT, AUDIT], "dream": SUMMARY["dream"] | {"per_seed": [0.25, 0.274]}}  # type: ignore[operator]
     with RunDir.open(tmp_path / "all", CONFIG) as run:

@@ -54,6 +54,23 @@ def test_tasks_have_one_to_five_requirements_and_the_same_seed_gives_the_same_ta
     assert tasks == family.tasks("train", 400, seed=5) != family.tasks("train", 400, seed=6)
 
 
+def test_an_invented_task_is_grounded_in_the_goal_that_its_words_mean(family: webshop.WebShopFamily):
+    """What `make_goal` wrote reads back as the same requirements, aimed at some product that meets them."""
+    by_asin = {product.asin: product for product in family.products}
+    for task in family.tasks("train", 300):
+        told = family.grounded(dataclasses.replace(task, goal=None))
+        assert told is not None and told.goal is not None
+        for key in ("attributes", "query", "goal_options", "price_upper"):
+            assert told.goal[key] == task.goal[key], key
+        assert reward(by_asin[told.goal["asin"]], told.goal, told.goal["goal_options"], scoring=CORRECTED).score == 1.0
+
+
+@pytest.mark.parametrize("text", ["find me a soft spaceship", "find me a soft scarf, and price lower than 0.01 dollars", "buy", ""])
+def test_what_nothing_on_the_shelf_meets_is_not_grounded(family: webshop.WebShopFamily, text: str):
+    task = dataclasses.replace(family.tasks("train", 1)[0], instruction=text, goal=None)
+    assert family.grounded(task) is None
+
+
 def test_an_instruction_says_everything_its_goal_asks(family: webshop.WebShopFamily):
     for task in family.tasks("train", 300):
         wanted = requirements(task.instruction)

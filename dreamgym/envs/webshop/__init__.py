@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,6 +117,11 @@ class WebShopFamily:
         if seed:
             random.Random(f"tasks/{split}/{seed}").shuffle(places)
         return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
+
+    def grounded(self, task: Task) -> Task | None:
+        """An invented task with the goal record that its words mean, aimed at the first product that meets it; None when none does."""
+        goal = goals.goal_of(task.instruction, self.products)
+        return None if goal is None else replace(task, goal=goal)
 
     def inventory(self) -> Iterator[Observation]:
         """Every product as a line of results and as a page: for measures that ask whether a dreamed product exists."""

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from dreamgym.envs.webshop.domain import requirements
 from dreamgym.envs.webshop.products import Product, price_bounds
 from dreamgym.types import Task
 
@@ -80,6 +81,35 @@ def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any
         "goal_options": chosen,
         "weight": 1.0,
     }
+
+
+def goal_of(instruction: str, products: Sequence[Product]) -> dict[str, Any] | None:
+    """The goal that an instruction in the wording of `instruct` means, aimed at the first product that meets it; None when none does.
+
+    It undoes `make_goal`, for any bound.
+    """
+    wanted = requirements(instruction)
+    if wanted is None:
+        return None
+    asked, bound = " ".join(wanted.words), NO_BOUND if wanted.bound is None else wanted.bound
+    for product in products:
+        head = asked.removesuffix(f" {product.query}")
+        kept = [quality for quality in product.attributes[:2] if f" {quality} " in f" {head} "]
+        offered = all(value in product.options.get(name, ()) for name, value in wanted.options)
+        if head != asked and kept and " ".join(kept) == head and offered and product.price <= bound:
+            return {
+                "asin": product.asin,
+                "category": product.category,
+                "query": product.query,
+                "name": product.title,
+                "product_category": product.product_category,
+                "instruction_text": instruction,
+                "attributes": kept,
+                "price_upper": bound,
+                "goal_options": dict(wanted.options),
+                "weight": 1.0,
+            }
+    return None
 
 
 def instruct(opening: str, words: Sequence[str], options: dict[str, str], bound: float) -> str:
