@@ -44,7 +44,7 @@ def settled(model: ExperienceModel, episodes: Sequence[Trajectory], domain: Glim
                 if real.reward >= 1.0:
                     seen.append(said.terminated and said.raw_reward >= 1.0)
                 continue
-            invented.append(said.terminated)
+            invented.append(said.terminated or said.raw_reward > 0)
             if not domain.hidden(query.state, query.history, query.action):
                 exact.append(said.next_state == real.next_state and said.verdict.reasons != UNREADABLE)
         model.forget(keys)

@@ -36,8 +36,9 @@ class GuardConfig(Config):
     grounding: bool = True
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
-    mask_missed: bool = False
-    """The same where the model lets an episode go on although the state shows every requirement met. For worlds that end with the task."""
+    only_success_ends: bool = False
+    """For worlds that end when the task is done and never before: an end without success, claimed or left when a claim is refused, is no
+    end, and an episode that goes on although the state shows every requirement met is left out, as a disputed end is."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +72,16 @@ class Guard:
         if not self.config.grounding:
             return prediction
         claim = _claim(query, prediction)
+        goes_on = self.config.only_success_ends
         if prediction.reward <= 0:
-            doubtful = self.config.mask_disputed if prediction.terminated else self.config.mask_missed
+            doubtful = self.config.mask_disputed if prediction.terminated else goes_on
+            prediction = replace(prediction, terminated=prediction.terminated and not goes_on)
             return self._dispute(query, claim, prediction) if doubtful else prediction
         verdict = self.domain.check(query.task.instruction, query.history, claim)
         self.counts["success_granted" if verdict.passed else "success_refused"] += 1
-        return Prediction(
-            reasoning=prediction.reasoning,
-            next_state=prediction.next_state,
-            reward=prediction.reward if verdict.passed else 0.0,
-            terminated=prediction.terminated,
-            verdict=verdict,
-            neighbours=prediction.neighbours,
-            raw_reward=prediction.raw_reward,
-            raw=prediction.raw,
-        )
+        if verdict.passed:
+            return replace(prediction, verdict=verdict)
+        return replace(prediction, reward=0.0, terminated=prediction.terminated and not goes_on, verdict=verdict)
 
     def review(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> list[Prediction]:
         """`after` for each, in order, and then the second opinion on what the rules let pass, asked for all of them at once."""

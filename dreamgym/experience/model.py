@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
+from zlib import crc32
 
 from pydantic import Field
 
@@ -45,7 +46,10 @@ class ExperienceConfig(Config):
     opened is not: where much is hidden, draw it (1.0), or every dream hides the likeliest thing, which is often nothing."""
     draw: Literal["all", "hidden"] = "all"
     """Draw every answer, or only where the Domain says that something is seen for the first time (`protocols.Glimpsed`). What follows from
-    what was seen is then the likeliest answer, so that a dream of a house stays one house."""
+    what was seen is then the likeliest answer, so that a dream of a house stays one house; and rollouts of a task that look in the same
+    place draw with the same numbers, so that they are in one house, and differ by what they do more than by luck."""
+    redraws: int = Field(default=0, ge=0)
+    """How often a drawn answer that cannot be read is drawn again before it counts as unreadable."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Of dreamed states: draw only from the fewest tokens whose probability reaches this, so that what is certain stays certain."""
     start_temperature: float = Field(default=0.0, ge=0.0)
@@ -126,27 +130,37 @@ class ExperienceModel:
         known = {name: self._starts[name] for name in instructions if name in self._starts}
         return {name: random.Random(f"start/{self.seed}/{seed}/{name}").choice(states) for name, states in known.items()}
 
-    def _sampling_of(self, query: Query) -> Sampling:
-        """How this answer is decoded: drawn, or the likeliest where nothing in it is hidden."""
+    def _hides(self, query: Query) -> bool | None:
+        """Whether the answer shows what nobody has seen; None where that makes no difference."""
+        domain = self.guard.domain
+        if self.config.draw == "all" or not isinstance(domain, Glimpsed):
+            return None
+        return domain.hidden(query.state, query.history, query.action)
+
+    def _request(self, query: Query, prompt: list[int], attempt: int) -> Request:
+        """How this answer is decoded: drawn, or the likeliest where nothing in it is hidden; by the numbers of its house or of its step."""
         rules = grammar(self.config.pieces) if self.config.structured else ""
-        domain, settled = self.guard.domain, False
-        if self.config.draw == "hidden" and isinstance(domain, Glimpsed):
-            settled = not domain.hidden(query.state, query.history, query.action)
-        return self._sampling(0.0 if settled else self.config.temperature, rules)
+        hides = self._hides(query)
+        temperature = 0.0 if hides is False else self.config.temperature
+        stream = (*query.key[:1], crc32(f"{query.task.instruction}/{query.action}".encode())) if hides else query.key
+        seed = (self.seed, *stream, attempt) if attempt else (self.seed, *stream)
+        return Request(prompt, self._sampling(temperature, rules), seed, f"dream/{query.key[:2]}")
 
     def _ask(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Prediction]:
-        """One generation for all; what is written is read, and not yet judged."""
+        """One generation for all; what is written is read, and not yet judged. What was drawn and cannot be read is drawn again."""
         prompts = [self._prompt(query, found) for query, found in zip(queries, memories, strict=True)]
-        completions = self.llm.generate(
-            [
-                Request(ids, self._sampling_of(query), (self.seed, *query.key), f"dream/{query.key[:2]}")
-                for query, ids in zip(queries, prompts, strict=True)
-            ]
-        )
-        return [
-            self._read(query, completion.ids, rows_of(found))
-            for query, completion, found in zip(queries, completions, memories, strict=True)
-        ]
+        said: dict[int, Prediction] = {}
+        for attempt in range(1 + self.config.redraws):
+            asked = [i for i in range(len(queries)) if i not in said]
+            requests = [self._request(queries[i], prompts[i], attempt) for i in asked]
+            for i, request, completion in zip(asked, requests, self.llm.generate(requests), strict=True):
+                kind, prediction = self._read(queries[i], completion.ids, rows_of(memories[i]))
+                if kind == "unreadable" and request.sampling.temperature and attempt < self.config.redraws:
+                    kind = "redrawn"
+                else:
+                    said[i] = prediction
+                self.counts[kind] += 1
+        return [said[i] for i in range(len(queries))]
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
         """What the model reads, without what does not fit. UsageError when the state alone does not."""
@@ -190,14 +204,14 @@ class ExperienceModel:
     def _briefs(self, query: Query, found: Sequence[Neighbour]) -> tuple[str, ...]:
         return tuple(self.guard.domain.brief(neighbour.memory) for neighbour in found)
 
-    def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> Prediction:
+    def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> tuple[str, Prediction]:
+        """(clean, repaired or unreadable; what the answer says)."""
         answer = parse(self.words, ids, self.config.pieces)
         state = heard(self.guard.domain, query, answer.state) if answer else None
         if answer is None or state is None:
-            self.counts["unreadable"] += 1
-            return unreadable(query, rows, self.words.decode(ids))
-        self.counts["repaired" if answer.repaired else "clean"] += 1
-        return Prediction(answer.reasoning, state, answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward)
+            return "unreadable", unreadable(query, rows, self.words.decode(ids))
+        prediction = Prediction(answer.reasoning, state, answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward)
+        return "repaired" if answer.repaired else "clean", prediction
 
     def _remember(self, queries: Sequence[Query], predictions: Sequence[Prediction], found: dict[int, list[Neighbour]]) -> None:
         """Keep each episode's steps with their memories, so that the next prompt extends this one token for token."""

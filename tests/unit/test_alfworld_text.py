@@ -14,7 +14,7 @@ from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX, OFFLINE, Memo, 
 from dreamgym.envs.alfworld.commands import Command, offered, parse
 from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.goals import WORDINGS, Goal, read_goal
-from dreamgym.envs.alfworld.state import DONE, Place, State, Told, read, state_of
+from dreamgym.envs.alfworld.state import Place, State, Told, read, state_of
 from dreamgym.errors import UsageError
 from dreamgym.evals.revisits import revisits
 from dreamgym.playing import play
@@ -50,8 +50,9 @@ def state(at: str, held: str, **lines: str) -> str:
     """The text of a state: `state("at desk 1", "mug 1", desk_1="nothing", shelf_1="unseen")`."""
     named = {place.replace("_", " "): line for place, line in lines.items()}
     unseen = [place for place, line in named.items() if line == "unseen"]
-    shown = [f"{place}: {line}" for place, line in named.items() if line != "unseen"]
-    return "\n".join([at, f"holding {held}", *([f"unseen: {' '.join(unseen)}"] if unseen else []), *shown])
+    shown = [f"{place}: {line}" for place, line in named.items() if line != "unseen" and at != f"at {place}"]
+    here = f"{at}: {named[at.removeprefix('at ')]}" if at.startswith("at ") else at
+    return "\n".join([*([f"unseen: {' '.join(unseen)}"] if unseen else []), *shown, f"holding {held}", here])
 
 
 def step(state: str, action: str, next_state: str, *, reward: float = 0.0, terminated: bool = False) -> Transition:
@@ -95,7 +96,33 @@ def test_what_is_put_down_lies_there_and_what_was_heated_is_no_longer_cool():
     ]
     assert after(*printed) == state("at desk 1", "hot cup 1", desk_1="desklamp 1", fridge_1="unseen", shelf_2="unseen", shelf_10="unseen")
     put_down = after(*printed, "You move the cup 1 to the desk 1.", "You turn on the desklamp 1.")
-    assert put_down.endswith("\ndesk 1: lit desklamp 1 hot cup 1") and "holding nothing" in put_down
+    assert put_down.endswith("holding nothing\nat desk 1: lit desklamp 1 hot cup 1")
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ("You arrive at desk 1. On the desk 1, you see mug 1.", "at desk 1: pen 1"),
+        ("You arrive at desk 1.", "at desk 1: pen 1"),
+        ("The fridge 1 is open. In it, you see mug 1.", "at fridge 1: open apple 1"),
+        ("You arrive at shelf 2. On the shelf 2, you see mug 1, pen 1.", "at shelf 2: mug 1"),
+    ],
+)
+def test_a_dream_that_lists_a_place_anew_does_not_change_it(told: str, line: str):
+    """Nothing moves by itself: a place that was seen holds what it held, and what lies elsewhere is not here."""
+    before = state("at fridge 1", "nothing", desk_1="pen 1", fridge_1="closed apple 1", shelf_2="unseen")
+    found = DOMAIN.hear(Observation(before), told)
+    assert found is not None and found.text.endswith("\n" + line)
+
+
+def test_a_thing_that_is_named_in_two_places_is_where_it_was_seen_first():
+    """Games never do that, dreams may."""
+    desk = "You arrive at desk 1. On the desk 1, you see a pen 1, a pen 1, and a fridge 1."
+    shelf = "You arrive at shelf 2. On the shelf 2, you see a pen 1, and a book 1."
+    assert after(desk).endswith("\nat desk 1: pen 1")
+    assert after(desk, shelf).endswith("\nat shelf 2: book 1") and "\ndesk 1: pen 1\n" in after(desk, shelf)
+    held = "You pick up the pen 1 from the desk 1."
+    assert after(desk, held, shelf).endswith("\nholding pen 1\nat shelf 2: book 1")
 
 
 def test_what_tells_nothing_new_leaves_the_state_as_it_was():
@@ -109,24 +136,26 @@ def test_every_state_of_every_walk_reads_back_as_what_it_says():
         for transition in episode(seed, "random").transitions:
             for text in (transition.state.text, transition.next_state.text):
                 seen = read(text)
-                assert text == DONE or (seen is not None and seen.text == text)
+                assert seen is not None and seen.text == text
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        DONE,
         "at desk 1",
-        "in the room\nholding nothing",
-        "in the room\nholding nothing\n",
-        "in the room\nholding nothing\ndesk 1:",
-        "in the room\nholding nothing\ndesk 1: open",
-        "in the room\nholding nothing\ndesk 1: pen",
-        "in the room\nholding nothing\ndesk 1 pen 1",
-        "in the room\nholding two pens\ndesk 1: pen 1",
-        "at shelf 1\nholding nothing\ndesk 1: pen 1",  # nowhere
-        "in the room\nholding nothing\nunseen: desk 1\ndesk 1: pen 1",  # both unseen and seen
+        "holding nothing\nin the room",  # of no house
+        "desk 1: pen 1\nholding nothing\nin the room\n",
+        "desk 1:\nholding nothing\nin the room",
+        "desk 1: open\nholding nothing\nin the room",
+        "desk 1: pen\nholding nothing\nin the room",
+        "desk 1 pen 1\nholding nothing\nin the room",
+        "desk 1: pen 1\nholding two pens\nin the room",
+        "desk 1: pen 1\nholding nothing\nin the roommate",
+        "desk 1: pen 1\nholding nothing\nat shelf 1",  # where nothing is known
+        "desk 1: pen 1\nholding nothing\nat unseen: shelf 1",
+        "unseen: desk 1\ndesk 1: pen 1\nholding nothing\nin the room",  # both unseen and seen
+        "desk 1: pen 1\nunseen: bed 1\nholding nothing\nin the room",
     ],
 )
 def test_a_text_that_describes_no_state_reads_as_none(text: str):
@@ -159,6 +188,7 @@ def test_the_news_is_in_the_games_own_sentences_and_lists_no_place_twice():
     opened = state("at drawer 1", "nothing", desk_1="mug 1 pen 1", drawer_1="open nothing")
     back = state("at desk 1", "nothing", desk_1="mug 1 pen 1", drawer_1="open nothing")
     taken = state("at desk 1", "mug 1", desk_1="pen 1", drawer_1="open nothing")
+    replaced = state("at desk 1", "nothing", desk_1="pen 1 mug 1", drawer_1="open nothing")
     lamp = state("at desk 1", "nothing", desk_1="lit desklamp 1", drawer_1="unseen")
     dark = state("at desk 1", "nothing", desk_1="desklamp 1", drawer_1="unseen")
     assert DOMAIN.news(step(state("in the room", "nothing", desk_1="unseen", drawer_1="unseen"), "go to desk 1", seen)) == (
@@ -170,7 +200,7 @@ def test_the_news_is_in_the_games_own_sentences_and_lists_no_place_twice():
     assert DOMAIN.news(step(back, "take mug 1 from desk 1", taken)) == "You pick up the mug 1 from the desk 1."
     assert DOMAIN.news(step(dark, "use desklamp 1", lamp)) == "You turn on the desklamp 1."
     assert DOMAIN.news(step(taken, "look", taken)) == "Nothing happens."
-    assert DOMAIN.news(step(taken, "move mug 1 to desk 1", DONE)) == DONE
+    assert DOMAIN.news(step(taken, "move mug 1 to desk 1", replaced, reward=1.0, terminated=True)) == "You move the mug 1 to the desk 1."
 
 
 @pytest.mark.parametrize(
@@ -249,10 +279,6 @@ def test_a_command_is_admitted_when_what_it_names_is_here_and_fits(here: str, he
     place, _, line = here.partition(": ")
     there = state(f"at {place}", held, **{place: line, "shelf_2": "book 1"})
     assert DOMAIN.admissible(Observation(there), (), action) is verdict
-
-
-def test_nothing_can_be_done_when_all_is_done():
-    assert DOMAIN.admissible(Observation(DONE), (), "look") is False
 
 
 def test_a_crowded_house_leaves_open_what_its_text_does_not_say():
@@ -347,7 +373,7 @@ def fetched(mug: str) -> tuple[list[Transition], Transition]:
         ("go to shelf 1", kitchen("shelf 1", "nothing", shelf=mug)),
         ("take mug 1 from shelf 1", kitchen("shelf 1", mug, shelf="nothing")),
         ("go to cabinet 1", kitchen("cabinet 1", mug, shelf="nothing", cabinet="nothing")),
-        ("move mug 1 to cabinet 1", DONE),
+        ("move mug 1 to cabinet 1", kitchen("cabinet 1", "nothing", shelf="nothing", cabinet=mug)),
     )
     return steps[:-1], replace(steps[-1], reward=1.0, terminated=True)
 
@@ -374,7 +400,7 @@ def test_no_success_stands_on_a_thing_that_came_from_nowhere():
         ("go to shelf 1", kitchen("shelf 1", "nothing", shelf="mug 1", cabinet="nothing")),
         ("take mug 1 from shelf 1", kitchen("shelf 1", "mug 1", shelf="nothing", cabinet="nothing")),
         ("go to cabinet 1", kitchen("cabinet 1", "mug 1", shelf="nothing", cabinet="nothing")),
-        ("move mug 1 to cabinet 1", DONE),
+        ("move mug 1 to cabinet 1", kitchen("cabinet 1", "nothing", shelf="nothing", cabinet="mug 1")),
     )
     verdict = DOMAIN.check("put a mug in cabinet", dreamt[:-1], replace(dreamt[-1], reward=1.0, terminated=True))
     assert verdict.reasons == ("mug 1 came from nowhere",)
@@ -391,7 +417,8 @@ def test_a_lamp_lit_before_gives_light_on_return():
     ]
     actions = ["go to desk 1", "use desklamp 1", "go to bed 1", "take book 1 from bed 1"]
     steps = [step(before, action, then) for (before, then), action in zip(pairwise(states), actions, strict=True)]
-    claim = step(states[-1], "go to desk 1", DONE, reward=1.0, terminated=True)
+    back = state("at desk 1", "book 1", bed_1="nothing", desk_1=lit)
+    claim = step(states[-1], "go to desk 1", back, reward=1.0, terminated=True)
     assert DOMAIN.check("look at book under the desklamp", steps, claim).passed
     assert not DOMAIN.check("look at pen under the desklamp", steps, claim).passed
     assert not DOMAIN.check("look at book under the desklamp", steps[:1] + steps[2:], claim).passed
@@ -406,6 +433,16 @@ def test_the_teacher_says_what_the_next_state_must_carry():
     assert trajectory.task.instruction == "find two potato and put them in sinkbasin"
     assert "microwave 1 is closed." in said and "potato 2 is in hand now." in said
     assert said[-1] == "potato 2 is at sinkbasin 1 now: thing yes, place yes, two yes, success."
+    assert "sinkbasin 1 for the first time, none yet, many left: potato 1." in said
+    assert "countertop 1 for the first time, potato 1, many left: not what we want." in said and "sinkbasin 1 again, as it was." in said
+
+
+def test_the_teacher_counts_what_is_left_to_look_into():
+    """Of the last place it can say whether the thing is there before it looks: where it never was seen, it must be."""
+    closed = state("at drawer 1", "nothing", bed_1="pillow 1", desk_1="pen 1", drawer_1="closed")
+    opened = state("at drawer 1", "nothing", bed_1="pillow 1", desk_1="pen 1", drawer_1="open mug 1")
+    task = Task("t", "put a mug in desk", "alfworld")
+    assert DOMAIN.explain(task, (), step(closed, "open drawer 1", opened)) == ("drawer 1 for the first time, none yet, none left: mug 1.")
 
 
 def test_the_expert_wins_the_noisy_one_mostly_and_aimless_ones_hardly_ever():

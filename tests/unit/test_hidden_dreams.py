@@ -71,9 +71,9 @@ def model(llm: Asked, **config: object) -> ExperienceModel:
     return ExperienceModel(llm, WORDS, replay, Guard(DOMAIN), ExperienceConfig(k=0, **config))  # type: ignore[arg-type]
 
 
-ROOM = Observation("in the room\nholding nothing\nunseen: desk 1 drawer 1")
-DESK = Observation("at desk 1\nholding nothing\nunseen: drawer 1\ndesk 1: pen 1")
-DRAWER = Observation("at drawer 1\nholding nothing\ndesk 1: pen 1\ndrawer 1: closed")
+ROOM = Observation("unseen: desk 1 drawer 1\nholding nothing\nin the room")
+DESK = Observation("unseen: drawer 1\nholding nothing\nat desk 1: pen 1")
+DRAWER = Observation("desk 1: pen 1\nholding nothing\nat drawer 1: closed")
 HISTORY = (Transition(ROOM, "go to desk 1", DESK, 0.0, False), Transition(DESK, "go to drawer 1", DRAWER, 0.0, False))
 
 
@@ -108,8 +108,8 @@ def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next(
 
 
 def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_the_task():
-    taken = Observation("at desk 1\nholding pen 1\nunseen: drawer 1\ndesk 1: nothing")
-    there = Observation("at drawer 1\nholding pen 1\ndesk 1: nothing\ndrawer 1: nothing")
+    taken = Observation("unseen: drawer 1\nholding pen 1\nat desk 1: nothing")
+    there = Observation("desk 1: nothing\nholding pen 1\nat drawer 1: nothing")
     steps = [
         Transition(ROOM, "go to desk 1", DESK, 0.0, False),
         Transition(DESK, "take pen 1 from desk 1", taken, 0.0, False),
@@ -118,15 +118,50 @@ def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_t
     query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
     said = Prediction(
         "not yet",
-        Observation("at drawer 1\nholding nothing\ndesk 1: nothing\ndrawer 1: pen 1"),
+        Observation("desk 1: nothing\nholding nothing\nat drawer 1: pen 1"),
         0.0,
         False,
         Verdict(True),
     )
-    assert masked(Guard(DOMAIN, GuardConfig(mask_missed=True)).after(query, said).verdict)
+    assert masked(Guard(DOMAIN, GuardConfig(only_success_ends=True)).after(query, said).verdict)
     assert Guard(DOMAIN).after(query, said) == said
     looked = replace(query, action="look")
-    assert Guard(DOMAIN, GuardConfig(mask_missed=True)).after(looked, said) == said
+    assert Guard(DOMAIN, GuardConfig(only_success_ends=True)).after(looked, said) == said
+
+
+@pytest.mark.parametrize(("reward", "place"), [(1.0, "a success"), (0.0, "a failure")])
+def test_an_end_that_is_no_success_is_no_end_where_only_success_ends(reward: float, place: str):
+    """The state that was told stands, so the episode goes on in it; elsewhere the end stands and pays nothing."""
+    query = Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, "open drawer 1")
+    opened = Observation("desk 1: pen 1\nholding nothing\nat drawer 1: open nothing")
+    said = Prediction("success.", opened, reward, True, Verdict(True), raw_reward=reward)
+    found = Guard(DOMAIN, GuardConfig(only_success_ends=True)).after(query, said)
+    assert (found.reward, found.terminated, found.next_state) == (0.0, False, opened) and not masked(found.verdict), place
+    assert Guard(DOMAIN).after(query, said).terminated
+
+
+def test_rollouts_of_a_task_that_look_in_the_same_place_are_in_one_house():
+    """They draw with the same numbers, whenever they look; another task, another place and the next iteration bring others."""
+    llm = Asked()
+    dream = model(llm, temperature=1.0, draw="hidden")
+    pen, book = Task("t", "put a pen in drawer", "alfworld"), Task("t", "put a book in drawer", "alfworld")
+    asked = [(pen, (5, 0, 2)), (pen, (5, 1, 7)), (book, (5, 2, 2)), (pen, (6, 0, 2))]
+    dream.predict([Query(task, HISTORY, DRAWER, "open drawer 1", key) for task, key in asked])
+    first, second, other, later = (request.seed for request in llm.requests)
+    assert first == second and len({first, other, later}) == 3
+    llm.requests.clear()
+    dream.predict([Query(pen, HISTORY, DRAWER, "look", (5, rollout, 2)) for rollout in (0, 1)])
+    assert [request.seed for request in llm.requests] == [(0, 5, 0, 2), (0, 5, 1, 2)]
+
+
+@pytest.mark.parametrize(("redraws", "action", "seeds"), [(0, "open drawer 1", 1), (2, "open drawer 1", 3), (2, "go to desk 1", 1)])
+def test_a_drawn_answer_that_cannot_be_read_is_drawn_again_with_other_numbers(redraws: int, action: str, seeds: int):
+    """The likeliest answer would be the same again."""
+    llm = Asked()
+    dream = model(llm, temperature=1.0, draw="hidden", redraws=redraws)
+    (said,) = dream.predict([Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, action, (5, 0, 2))])
+    assert len({request.seed for request in llm.requests}) == len(llm.requests) == seeds
+    assert said.verdict.reasons == UNREADABLE and dream.counts == {"unreadable": 1, **({"redrawn": seeds - 1} if seeds > 1 else {})}
 
 
 class Perfect:

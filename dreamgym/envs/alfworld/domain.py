@@ -12,7 +12,7 @@ from dreamgym.envs.alfworld.belief import believe
 from dreamgym.envs.alfworld.commands import allowed, parse
 from dreamgym.envs.alfworld.goals import read_goal, sensible
 from dreamgym.envs.alfworld.news import hear, news
-from dreamgym.envs.alfworld.state import DONE, read, state_of
+from dreamgym.envs.alfworld.state import read, state_of
 from dreamgym.envs.alfworld.things import in_order, kind
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
@@ -47,7 +47,7 @@ class HouseDomain:
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: what was printed so far, as where we are, what we hold, and the house as far as it was seen."""
-        return Observation(DONE if raw["won"] else state_of(raw["story"]).text)
+        return Observation(state_of(raw["story"]).text)
 
     def canonical(self, action: Action) -> Action:
         """One spelling: lower case, single spaces, `move` for the older `put ... in/on`."""
@@ -60,8 +60,6 @@ class HouseDomain:
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """Whether the state offers the command; None where it does not say (see `crowded`) or cannot be read."""
-        if observation.text == DONE:
-            return False
         state, command = read(observation.text), parse(self.canonical(action))
         if command is None:
             return False

@@ -6,7 +6,8 @@
 
 A state holds everything that is known of a house, and a step adds a sentence or two to it. So that is what an experience model writes, and
 the fold that turns the game's printed text into states turns the dreamed text into states as well. `hear` undoes `news`: of a real step it
-gives the real next state. A place that was seen before is not listed again: nothing about it is new.
+gives the real next state. A place that was seen before is not listed again: nothing about it is new. So a dreamed house stays one house: no
+place changes by itself, and no thing is in two.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dreamgym.envs.alfworld.commands import parse
-from dreamgym.envs.alfworld.state import DONE, RESULT, SENTENCES, Place, State, Tracked, read
+from dreamgym.envs.alfworld.state import ON, OPENED, RESULT, SENTENCES, Place, State, Tracked, read
 from dreamgym.types import Action, Observation, Transition
 
 NOTHING = "Nothing happens."
@@ -33,25 +34,33 @@ def news(transition: Transition) -> str:
 
 
 def hear(state: Observation, told: str) -> Observation | None:
-    """The state after what was told; None when it cannot be understood whole. The end, and a state's own text, are taken as they are."""
+    """The state after what was told; None when it cannot be understood whole. A state's own text is taken as it is."""
     before = read(state.text)
-    if told == DONE or read(told) is not None:
+    if read(told) is not None:
         return Observation(told)
     if told == NOTHING:
         return state
     if before is None or not _understood(told):
         return None
     tracked = Tracked.of(before)
-    tracked.hear(told)
-    after = tracked.state()
-    return Observation(after.text) if after != before and read(after.text) is not None else None
+    tracked.hear(_unlisted(before, told))
+    after = tracked.state().text
+    return Observation(after) if read(after) is not None else None
+
+
+def _unlisted(before: State, told: str) -> str:
+    """What was told, without lists of what lies where the state knows it: nothing moves by itself, so a second list that differs from the
+    first is a dream's mistake, and one that does not is no news."""
+    told = ON.sub(lambda found: "" if before.visited(found["place"]) else found[0], told)
+    return OPENED.sub(lambda found: f"You open the {found['place']}." if before.visited(found["place"]) else found[0], told)
 
 
 def _understood(told: str) -> bool:
     """Whether the text is made of the game's sentences and nothing else: half a sentence more, and it was cut or made up."""
+    rest = told
     for sentence in SENTENCES:
-        told = sentence.sub("", told)
-    return not told.strip()
+        rest = sentence.sub("", rest)
+    return bool(told.strip()) and not rest.strip()
 
 
 def _sentences(before: State, after: State, action: Action) -> Iterator[str]:

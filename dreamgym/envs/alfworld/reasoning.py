@@ -1,17 +1,24 @@
 """The scripted teacher of household games: one short line per step, which says what the next state has to carry.
 
-Of a place seen for the first time it says the one thing that matters before the place is described: whether what the task asks for is
-there. Of a place seen before it says that it is as it was. Where a task could be done, it counts what the task asks for.
+Of a place seen for the first time it says what decides whether the thing that the task asks for is there, before the place is described:
+what of it was seen already, how many places nobody has looked into are left, and then what is found.
+
+    desk 1 for the first time, none yet, 2 left: mug 1.
+
+Of a place seen before it says that it is as it was. Where a task could be done, it counts what the task asks for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dreamgym.envs.alfworld.commands import LOOKING, Command, parse
 from dreamgym.envs.alfworld.goals import Goal
-from dreamgym.envs.alfworld.state import DONE, State, read
+from dreamgym.envs.alfworld.state import State, read
 from dreamgym.envs.alfworld.things import LAMPS, TREATMENTS, kind
 from dreamgym.types import Transition
 
+COUNTED = 4  # places left to look into, more of which are many
 NOTHING = "no such element, so nothing changes."
 
 
@@ -47,8 +54,15 @@ def _seen(goal: Goal | None, before: State, place: str, after: State | None) -> 
         return f"{place} is closed"
     if before.visited(place):
         return f"{place} again, as it was"
-    wanted = [name for name in after.seen if goal is not None and kind(name) in _of_interest(goal)]
-    return f"{place} for the first time, {' '.join(wanted) or 'not what we want'}"
+    known = _wanted(goal, [*before.homes, before.held]) or "none yet"
+    hidden = sum(each.things is None for each in before.house) - 1  # but for this place
+    left = "none left" if not hidden else f"{hidden} left" if hidden <= COUNTED else "many left"
+    return f"{place} for the first time, {known}, {left}: {_wanted(goal, after.seen) or 'not what we want'}"
+
+
+def _wanted(goal: Goal | None, names: Iterable[str]) -> str:
+    """Those that the task is about, in their order."""
+    return " ".join(name for name in names if goal is not None and name and kind(name) in _of_interest(goal))
 
 
 def _of_interest(goal: Goal) -> frozenset[str]:
@@ -57,7 +71,7 @@ def _of_interest(goal: Goal) -> frozenset[str]:
 
 def _counted(goal: Goal | None, before: State, command: Command, transition: Transition) -> str:
     """`: thing yes, clean no, place yes, not yet` where the command may have met the goal; "" elsewhere."""
-    done = transition.next_state.text == DONE
+    done = transition.terminated and transition.reward > 0
     if goal is None:
         return ": success" if done else ""
     if goal.kind == "look_at_obj_in_light":

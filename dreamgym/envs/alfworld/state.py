@@ -1,10 +1,9 @@
 """The abstract state of a household: where the agent stands, what it holds, and the house as far as it was seen.
 
-    in the room                           at drawer 1
-    holding nothing                       holding clean mug 1
     unseen: bed 1 desk 1 drawer 1         unseen: desk 1
-                                          bed 1: book 1 pillow 1
-                                          drawer 1: open pen 1 watch 1
+    holding nothing                       bed 1: book 1 pillow 1
+    in the room                           holding clean mug 1
+                                          at drawer 1: open pen 1 watch 1
 
 The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
@@ -12,7 +11,8 @@ nothing to it. Things are listed as they were put, those found there first and i
 
 Every state says everything that is known, because whoever acts in a state, or dreams what follows, then finds all that matters in it. When
 states said only what is here, small models had to look for what a drawer held twelve steps ago, and did not find it (decision 13). What a
-step adds to a state is in `news`.
+step adds to a state is in `news`. What most actions are about, the hand and what lies here, stands last, next to what is written after it:
+in the middle of the house small models did not find it, and took what was not there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from dreamgym.errors import UsageError
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Task
 
-DONE = "task done"
 Door = Literal["", "open", "closed"]
 Story = tuple[tuple[Action, str], ...]
 """Everything that was printed so far: ("", first text), then (command, text) of each step."""
@@ -48,7 +47,7 @@ SENTENCES = (ARRIVED, CLOSED, OPENED, ON, UNSHUT, SHUT, TOOK, MOVED, TREATED, LI
 RESULT = {"heat": "hot", "clean": "clean", "cool": "cool"}
 
 ADJECTIVES = ("clean", "cool", "hot", "lit")
-STAND = re.compile(r"in the room|at (?P<here>[a-z]+ \d+)")
+ROOM, AT = "in the room", "at "
 NAMED = r"(?:(?:clean|cool|hot|lit) )*[a-z]+ \d+"
 HOLDING = re.compile(rf"holding (?:nothing|(?P<held>{NAMED}))")
 UNSEEN = re.compile(r"unseen:(?P<list>(?: [a-z]+ \d+)+)")
@@ -81,10 +80,16 @@ class State:
     @property
     def text(self) -> str:
         """The words a model reads."""
-        lines = [f"at {self.here}" if self.here else "in the room", f"holding {self._called(self.held) if self.held else 'nothing'}"]
         unknown = [place.name for place in self.house if place.unknown]
-        lines += [f"unseen: {' '.join(unknown)}"] if unknown else []
-        return "\n".join(lines + [self._line(place) for place in self.house if not place.unknown])
+        here = self.place(self.here)
+        return "\n".join(
+            [
+                *([f"unseen: {' '.join(unknown)}"] if unknown else []),
+                *(self._line(place) for place in self.house if not place.unknown and place != here),
+                f"holding {self._called(self.held) if self.held else 'nothing'}",
+                AT + (self._line(here) if here else self.here) if self.here else ROOM,
+            ]
+        )
 
     def _line(self, place: Place) -> str:
         listed = "" if place.things is None else " ".join(map(self._called, place.things)) or "nothing"
@@ -132,26 +137,29 @@ class State:
 @lru_cache(maxsize=65536)
 def read(text: str) -> State | None:
     """The state that a text describes, or None when it describes none: the end, or something a dream garbled."""
-    first, _, rest = text.partition("\n")
-    second, _, rest = rest.partition("\n")
-    stand, hand, house = STAND.fullmatch(first), HOLDING.fullmatch(second), list[Place]()
-    if stand is None or hand is None:
+    *rows, holding, stand = ["", *text.split("\n")]
+    hand, became, house = HOLDING.fullmatch(holding), set[tuple[str, str]](), list[Place]()
+    rows = rows[1:]
+    if rows and (unseen := UNSEEN.fullmatch(rows[0])):
+        house += [Place(name) for name in NAME.findall(unseen["list"])]
+        rows = rows[1:]
+    known = [_place(row, became) for row in (*rows, *([] if stand == ROOM else [stand.removeprefix(AT)]))]
+    if hand is None or not (stand == ROOM or stand.startswith(AT)) or None in known:
         return None
-    became: set[tuple[str, str]] = set()
-    for row in rest.split("\n"):
-        unseen, line = UNSEEN.fullmatch(row), LINE.fullmatch(row)
-        if unseen and not house:
-            house += [Place(name) for name in NAME.findall(unseen["list"])]
-        elif line and (line["list"] or line["door"] == "closed"):
-            things = _things(line["list"], became) if line["list"] else None
-            house.append(Place(line["name"], line["door"] or "", things))  # type: ignore[arg-type]
-        else:
-            return None
+    house += [place for place in known if place]
+    here = "" if stand == ROOM else house[-1].name
     held = "".join(_things(hand["held"] or "", became))
     house.sort(key=lambda place: in_order(place.name))
-    state = State(stand["here"] or "", held, tuple(house), frozenset(became))
-    once = len(set(state.places)) == len(house)
-    return state if once and (not state.here or state.here in state.places) else None
+    state = State(here, held, tuple(house), frozenset(became))
+    return state if house and len(set(state.places)) == len(house) else None
+
+
+def _place(row: str, became: set[tuple[str, str]]) -> Place | None:
+    """The place that a line describes; what its adjectives say is added to `became`."""
+    line = LINE.fullmatch(row)
+    if line is None or not (line["list"] or line["door"] == "closed"):
+        return None
+    return Place(line["name"], line["door"] or "", _things(line["list"], became) if line["list"] else None)  # type: ignore[arg-type]
 
 
 def _things(listed: str, became: set[tuple[str, str]]) -> tuple[str, ...]:
@@ -238,9 +246,12 @@ class Tracked:
             self._became(match["thing"], "lit")
 
     def _see(self, place: str, listed: list[str]) -> None:
-        """What lies there; the order stays when it is what was known."""
-        if sorted(self.things.get(place, ())) != sorted(listed) or place not in self.things:
-            self.things[place] = tuple(sorted(listed, key=in_order))
+        """What lies there; the order stays when it is what was known. No thing is in two places, and none is a place: a dream that names
+        it a second time means nothing by it, and the games never do."""
+        elsewhere = {self.held, *self.places}.union(*(things for name, things in self.things.items() if name != place))
+        there = set(listed) - elsewhere
+        if set(self.things.get(place, ())) != there or place not in self.things:
+            self.things[place] = tuple(sorted(there, key=in_order))
 
     def _became(self, thing: str, quality: str) -> None:
         self.qualities[thing] = changed(self.qualities.get(thing, frozenset()), quality)
