@@ -206,6 +206,9 @@ class Grounds(Protocol):
     """A Family that can say what in its world an invented instruction asks for, for measures that ask whether it can be done. For them
     alone."""
 
+    grounds: bool
+    """Whether it can with the settings at hand."""
+
     def grounded(self, task: Task) -> Task | None:
         """The task as the real environment scores it; None where nothing real meets it."""
         ...

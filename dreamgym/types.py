@@ -218,6 +218,7 @@ class Prediction:
     verdict: Verdict
     neighbours: tuple[int, ...] = ()
     raw_reward: float = 0.0  # before the guard
+    raw_terminated: bool = False  # the same of the end
     by_rule: bool = False  # answered by the failure-state rule, without the model
     raw: str = ""
 

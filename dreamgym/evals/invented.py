@@ -16,6 +16,8 @@ from dreamgym.types import Task, Trajectory
 
 ATTEMPTS = 3
 """Scripted experts search with some luck: a task is solvable when one of these episodes solves it."""
+TRIED = 200
+"""Inventions that are tried, and as many real tasks."""
 EXPERT = "expert"
 
 Behave = Callable[[Sequence[tuple[Task, str, int]]], list[Trajectory]]
@@ -37,24 +39,27 @@ class Invented:
     real_steps: int
 
 
-def invented(
-    counts: Mapping[str, int], instructions: Sequence[str], real: Sequence[Task], family: Grounds, behave: Behave, *, most: int = 200
-) -> Invented:
-    """Measure proposals by the curriculum's `counts`, and up to `most` of the accepted instructions, evenly taken, by the expert."""
+def invented(counts: Mapping[str, int], instructions: Sequence[str], real: Sequence[Task], family: Grounds, behave: Behave) -> Invented:
+    """Measure proposals by the curriculum's `counts`, and up to TRIED of the accepted instructions, evenly taken, by the expert."""
     proposed = counts.get("proposed", 0)
     old = sum(counts.get(reason, 0) for reason in ("malformed", "duplicate", "held_out"))
-    chosen = [instructions[i * len(instructions) // most] for i in range(most)] if len(instructions) > most else list(instructions)
-    tasks = [Task(f"invented/{i}", text, real[0].env, source="synthetic") for i, text in enumerate(chosen)] if real else []
+    tasks = [Task(f"invented/{i}", text, real[0].env, source="synthetic") for i, text in enumerate(evenly(instructions))] if real else []
     met = [found for task in tasks if (found := family.grounded(task))]
     solved, steps = _solved(met, behave)
-    usual, more = _solved(real[:most], behave)
+    usual, more = _solved(real[:TRIED], behave)
     return Invented(
         wilson(proposed - old, proposed),
         wilson(counts.get("accepted", 0), proposed),
         wilson(solved, len(tasks)),
-        wilson(usual, len(real[:most])),
+        wilson(usual, len(real[:TRIED])),
         steps + more,
     )
+
+
+def evenly(instructions: Sequence[str]) -> list[str]:
+    """Up to TRIED of them, taken at even distances."""
+    n = len(instructions)
+    return [instructions[i * n // TRIED] for i in range(TRIED)] if n > TRIED else list(instructions)
 
 
 def _solved(tasks: Sequence[Task], behave: Behave) -> tuple[int, int]:

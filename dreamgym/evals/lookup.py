@@ -40,7 +40,7 @@ class Lookup:
             if key in self._seen:
                 self.counts[name] += 1
                 (state, reward, terminated), _ = max(self._seen[key].items(), key=lambda one: (one[1], one[0]))
-                return Prediction("", Observation(state), reward, terminated, Verdict(True), raw_reward=reward)
+                return Prediction("", Observation(state), reward, terminated, Verdict(True), raw_reward=reward, raw_terminated=terminated)
         self.counts["not_seen"] += 1
         return Prediction("", Observation(""), 0.0, False, Verdict(False, NOT_SEEN))
 

@@ -42,9 +42,9 @@ def settled(model: ExperienceModel, episodes: Sequence[Trajectory], domain: Glim
                 continue
             if real.terminated:
                 if real.reward >= 1.0:
-                    seen.append(said.terminated and said.raw_reward >= 1.0)
+                    seen.append(said.raw_terminated and said.raw_reward >= 1.0)
                 continue
-            invented.append(said.terminated or said.raw_reward > 0)
+            invented.append(said.raw_terminated)
             if not domain.hidden(query.state, query.history, query.action):
                 exact.append(said.next_state == real.next_state and said.verdict.reasons != UNREADABLE)
         model.forget(keys)

@@ -37,8 +37,8 @@ class GuardConfig(Config):
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
     only_success_ends: bool = False
-    """For worlds that end when the task is done and never before: an end without success, claimed or left when a claim is refused, is no
-    end, and an episode that goes on although the state shows every requirement met is left out, as a disputed end is."""
+    """For worlds that end when the task is done and never before: a success ends them, an end without one is no end, and an episode that
+    goes on although the state shows every requirement met is left out, as a disputed end is. Goes with `grounding`."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ class Guard:
         self.counts["asked"] += 1
         if not self.config.grounding:
             return prediction
+        if self.config.only_success_ends:
+            prediction = replace(prediction, terminated=prediction.reward > 0)
         claim = _claim(query, prediction)
-        goes_on = self.config.only_success_ends
         if prediction.reward <= 0:
-            doubtful = self.config.mask_disputed if prediction.terminated else goes_on
-            prediction = replace(prediction, terminated=prediction.terminated and not goes_on)
+            doubtful = (prediction.terminated and self.config.mask_disputed) or self.config.only_success_ends
             return self._dispute(query, claim, prediction) if doubtful else prediction
         verdict = self.domain.check(query.task.instruction, query.history, claim)
         self.counts["success_granted" if verdict.passed else "success_refused"] += 1
         if verdict.passed:
             return replace(prediction, verdict=verdict)
-        return replace(prediction, reward=0.0, terminated=prediction.terminated and not goes_on, verdict=verdict)
+        return replace(prediction, reward=0.0, terminated=prediction.terminated and not self.config.only_success_ends, verdict=verdict)
 
     def review(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> list[Prediction]:
         """`after` for each, in order, and then the second opinion on what the rules let pass, asked for all of them at once."""
@@ -96,13 +96,13 @@ class Guard:
                 judged[i] = self._doubted(judged[i], opinion, self.second.on_disagreement)
         return judged
 
-    @staticmethod
-    def _doubted(prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:
+    def _doubted(self, prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:
         """A prediction that a second opinion does not believe, with both sides' reasons."""
         if how == "keep":
             return replace(prediction, verdict=Verdict(True, (*prediction.verdict.reasons, NOTED, *opinion.reasons)))
         verdict = Verdict(False, (DISAGREED if how == "mask" else REFUSED, *opinion.reasons))
-        return replace(prediction, reward=min(prediction.reward, 0.0), verdict=verdict)
+        ended = prediction.terminated and not self.config.only_success_ends
+        return replace(prediction, reward=min(prediction.reward, 0.0), terminated=ended, verdict=verdict)
 
     def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
         """A step whose state shows a success that the model does not see is disputed: no reward, and a verdict that keeps its episode out

@@ -47,7 +47,7 @@ class ExperienceConfig(Config):
     draw: Literal["all", "hidden"] = "all"
     """Draw every answer, or only where the Domain says that something is seen for the first time (`protocols.Glimpsed`). What follows from
     what was seen is then the likeliest answer, so that a dream of a house stays one house; and rollouts of a task that look in the same
-    place draw with the same numbers, so that they are in one house, and differ by what they do more than by luck."""
+    place draw with the same numbers, so that they find much the same, and differ by what they do more than by luck."""
     redraws: int = Field(default=0, ge=0)
     """How often a drawn answer that cannot be read is drawn again before it counts as unreadable."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -152,6 +152,8 @@ class ExperienceModel:
         said: dict[int, Prediction] = {}
         for attempt in range(1 + self.config.redraws):
             asked = [i for i in range(len(queries)) if i not in said]
+            if not asked:
+                break
             requests = [self._request(queries[i], prompts[i], attempt) for i in asked]
             for i, request, completion in zip(asked, requests, self.llm.generate(requests), strict=True):
                 kind, prediction = self._read(queries[i], completion.ids, rows_of(memories[i]))
@@ -210,7 +212,8 @@ class ExperienceModel:
         state = heard(self.guard.domain, query, answer.state) if answer else None
         if answer is None or state is None:
             return "unreadable", unreadable(query, rows, self.words.decode(ids))
-        prediction = Prediction(answer.reasoning, state, answer.reward, answer.terminated, Verdict(True), rows, raw_reward=answer.reward)
+        said = (answer.reasoning, state, answer.reward, answer.terminated, Verdict(True), rows)
+        prediction = Prediction(*said, raw_reward=answer.reward, raw_terminated=answer.terminated)
         return "repaired" if answer.repaired else "clean", prediction
 
     def _remember(self, queries: Sequence[Query], predictions: Sequence[Prediction], found: dict[int, list[Neighbour]]) -> None:
@@ -229,4 +232,6 @@ def _open(query: Query) -> Transition:
 
 
 def _closed(query: Query, prediction: Prediction) -> Transition:
-    return Transition(query.state, query.action, prediction.next_state, prediction.raw_reward, prediction.terminated, prediction.reasoning)
+    return Transition(
+        query.state, query.action, prediction.next_state, prediction.raw_reward, prediction.raw_terminated, prediction.reasoning
+    )

@@ -122,7 +122,14 @@ class PromptedExperienceModel:
         if said is None:
             return unreadable(query, rows, reply.raw or reply.problem)
         return Prediction(
-            said.reasoning, Observation(said.state), said.reward, said.terminated, Verdict(True), rows, raw_reward=said.reward
+            said.reasoning,
+            Observation(said.state),
+            said.reward,
+            said.terminated,
+            Verdict(True),
+            rows,
+            raw_reward=said.reward,
+            raw_terminated=said.terminated,
         )
 
     def _question(self, query: Query, found: Sequence[Neighbour]) -> list[Message]:

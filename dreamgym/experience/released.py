@@ -71,4 +71,5 @@ class ReleasedWorldModel:
         self.counts["repaired" if said is not None and said.repaired else reply.kind] += 1
         if said is None:
             return unreadable(query, (), reply.raw or reply.problem)
-        return Prediction(said.reasoning, Observation(said.state), said.reward, said.terminated, Verdict(True), raw_reward=said.reward)
+        answer = (said.reasoning, Observation(said.state), said.reward, said.terminated, Verdict(True))
+        return Prediction(*answer, raw_reward=said.reward, raw_terminated=said.terminated)

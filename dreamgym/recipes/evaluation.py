@@ -69,7 +69,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
 
 def _inventions_json(parts: Parts, practised: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
     """Whether the curriculum's inventions are new and can be done, where the family can tell and some were accepted."""
-    if not isinstance(parts.family, Grounds) or not practised.get("inventions"):
+    if not isinstance(parts.family, Grounds) or not parts.family.grounds or not practised.get("inventions"):
         return {}
     measured = invented(practised["curriculum"], practised["inventions"], tasks, parts.family, parts.behave)
     return {"invented": asdict(measured)}

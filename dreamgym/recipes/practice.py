@@ -16,6 +16,7 @@ from dreamgym.clusters import Clustered, Clusters
 from dreamgym.curriculum import TaskCurriculum
 from dreamgym.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.evals.gap import GapMeter
+from dreamgym.evals.invented import evenly
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.prompted import PromptedExperienceModel
 from dreamgym.loop import train
@@ -116,7 +117,7 @@ class Practice:
             "refreshes": self.refreshes,
             "dreams_with": self.dreams_with,
             "curriculum": dict(self.curriculum.counts),
-            "inventions": self.curriculum.inventions,
+            "inventions": evenly(self.curriculum.inventions),
             "replay": self.replay.stats(),
             "dreamer": used(self.experience.chat.usage) if isinstance(self.experience, PromptedExperienceModel) else {},
         }

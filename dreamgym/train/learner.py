@@ -48,7 +48,7 @@ class LearnerConfig(Config):
     old: Literal["learner", "sampler"] = "learner"
     """Whose log-probs the ratio is taken against where learner and sampler round differently (`bf16`): the learner's own, for which all
     rows pass through the model once more before the first step, or the sampler's as they came. The engine of this process is off by a few
-    thousandths of a nat (`mismatch`), far inside the clip."""
+    thousandths of a nat (`mismatch`, then of the first step alone), far inside the clip."""
     seed: int = 0
 
 
@@ -71,6 +71,8 @@ class Learner:
         the horizon read a value there.
         """
         self.sharded = parallel.sharded(model)
+        if config.old == "sampler" and algorithm.config.importance_cap:
+            raise ConfigError("importance_cap weighs the sampler's log-probs against the learner's own: it wants learner.old = 'learner'.")
         if self.sharded and (isinstance(algorithm, ActorCritic) or algorithm.config.kl_coef):
             raise ConfigError(
                 "A sharded policy trains without a critic and without a reference. Use GRPO, GiGPO or REINFORCE, kl_coef = 0."
@@ -189,7 +191,7 @@ class Learner:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
         rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
-        recomputed = (rough and self.config.old == "learner") or self.algorithm.config.importance_cap > 0
+        recomputed = self.config.old == "learner" and (rough or self.algorithm.config.importance_cap > 0)
         measured = {"mismatch": self._recompute(rows)} if recomputed else {}
         steps = 0
         scale = self._set_lr()
@@ -199,7 +201,7 @@ class Learner:
         for _ in range(self.config.epochs):
             for chosen in _split_trajectories(rows, parts, rng):
                 sums["grad_norm"] += self._step(rows, chosen, sums, scale)
-                if rough and not measured:  # by the first step, whose weights are the sampler's
+                if rough and not measured:  # by the first step, which is taken at the weights that sampled
                     measured["mismatch"] = sums["off"] / max(1.0, sums["trained"])
                 steps += 1
         self._train_mode(False)

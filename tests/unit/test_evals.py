@@ -217,7 +217,8 @@ def test_inventions_are_judged_by_the_expert_in_the_real_shop():
     assert found.real_solved.value > 0.9 and found.real_solved.n == 30 and found.real_steps > 90
 
 
-def test_of_many_inventions_a_few_are_tried_evenly_taken():
+def test_of_many_inventions_a_few_are_tried_evenly_taken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dreamgym.evals.invented.TRIED", 4)
     tried: list[str] = []
 
     def behave(jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
@@ -225,5 +226,5 @@ def test_of_many_inventions_a_few_are_tried_evenly_taken():
         return []
 
     instructions = [task.instruction for task in SHOP.tasks("train", 40, seed=2)]
-    found = invented({"proposed": 40, "accepted": 40}, instructions, SHOP.tasks("train", 3, seed=1), SHOP, behave, most=4)
+    found = invented({"proposed": 40, "accepted": 40}, instructions, SHOP.tasks("train", 3, seed=1), SHOP, behave)
     assert tried[:4] == instructions[::10] and found.solved.n == 4 and found.solved.value == 0.0

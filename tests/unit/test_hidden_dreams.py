@@ -140,8 +140,27 @@ def test_an_end_that_is_no_success_is_no_end_where_only_success_ends(reward: flo
     assert Guard(DOMAIN).after(query, said).terminated
 
 
-def test_rollouts_of_a_task_that_look_in_the_same_place_are_in_one_house():
-    """They draw with the same numbers, whenever they look; another task, another place and the next iteration bring others."""
+def test_a_success_ends_a_world_that_ends_with_the_task_whatever_the_model_says_of_the_end():
+    """ "1 go" with the task done is granted with its end; with the task not done it is refused, and the episode goes on."""
+    held = Observation("desk 1: nothing\nholding pen 1\nat drawer 1: open nothing")
+    put = Observation("desk 1: nothing\nholding nothing\nat drawer 1: open pen 1")
+    taken = Observation("unseen: drawer 1\nholding pen 1\nat desk 1: nothing")
+    closed = Observation("desk 1: nothing\nholding pen 1\nat drawer 1: closed")
+    history = (
+        Transition(ROOM, "go to desk 1", DESK, 0.0, False),
+        Transition(DESK, "take pen 1 from desk 1", taken, 0.0, False),
+        Transition(taken, "go to drawer 1", closed, 0.0, False),
+        Transition(closed, "open drawer 1", held, 0.0, False),
+    )
+    said = Prediction("success.", put, 1.0, False, Verdict(True), raw_reward=1.0)
+    guard = Guard(DOMAIN, GuardConfig(only_success_ends=True))
+    for goal, reward in (("put a pen in drawer", 1.0), ("put a book in drawer", 0.0)):
+        found = guard.after(Query(Task("t", goal, "alfworld"), history, held, "move pen 1 to drawer 1"), said)
+        assert (found.reward, found.terminated) == (reward, bool(reward)) and not masked(found.verdict)
+
+
+def test_rollouts_of_a_task_that_look_in_the_same_place_draw_with_the_same_numbers():
+    """Whenever they look; another task, another place and the next iteration bring others."""
     llm = Asked()
     dream = model(llm, temperature=1.0, draw="hidden")
     pen, book = Task("t", "put a pen in drawer", "alfworld"), Task("t", "put a book in drawer", "alfworld")
@@ -164,6 +183,33 @@ def test_a_drawn_answer_that_cannot_be_read_is_drawn_again_with_other_numbers(re
     assert said.verdict.reasons == UNREADABLE and dream.counts == {"unreadable": 1, **({"redrawn": seeds - 1} if seeds > 1 else {})}
 
 
+class Stammering(Asked):
+    """One whose answer about the drawer is readable at the second attempt, and every other at the first."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.requests += requests
+        told = {"open drawer 1": "The drawer 1 is open. In it, you see nothing.", "go to desk 1": "You arrive at desk 1."}
+        found = []
+        for request in requests:
+            action = next(name for name in told if name in WORDS.decode(list(request.prompt)))
+            text = "mumble" if action == "open drawer 1" and len(request.seed or ()) == 3 else told[action]
+            written = answer(WORDS, Step(HISTORY[0], (), text), Pieces())
+            ids = tuple(i for part in written.values() for i in part)
+            found.append(Completion(tuple(request.prompt), ids, (0.0,) * len(ids), "", "stop"))
+        return found
+
+
+def test_an_answer_drawn_again_goes_to_its_own_question():
+    llm = Stammering()
+    dream = model(llm, temperature=1.0, draw="hidden", redraws=2, history=0)
+    task = Task("t", "put a pen in drawer", "alfworld")
+    back, opened = dream.predict(
+        [Query(task, HISTORY, DRAWER, action, (5, i, 2)) for i, action in enumerate(("go to desk 1", "open drawer 1"))]
+    )
+    assert back.next_state.text.endswith("at desk 1: pen 1") and opened.next_state.text.endswith("at drawer 1: open nothing")
+    assert len(llm.requests) == 3 and dream.counts == {"clean": 2, "redrawn": 1}
+
+
 class Perfect:
     """An experience model that knows what really happened, except where it was told to forget."""
 
@@ -179,7 +225,8 @@ class Perfect:
             t = self.real[query.state, query.action, len(query.history), query.task.id]
             state = query.state if self.forgets and query.action.startswith(self.forgets) else t.next_state
             by_rule = DOMAIN.admissible(query.state, query.history, query.action) is False
-            said.append(Prediction("", state, t.reward, t.terminated, Verdict(True), raw_reward=t.reward, by_rule=by_rule))
+            claim = {"raw_reward": t.reward, "raw_terminated": t.terminated}
+            said.append(Prediction("", state, t.reward, t.terminated, Verdict(True), **claim, by_rule=by_rule))
         return said
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:

@@ -6,8 +6,11 @@
 
 A state holds everything that is known of a house, and a step adds a sentence or two to it. So that is what an experience model writes, and
 the fold that turns the game's printed text into states turns the dreamed text into states as well. `hear` undoes `news`: of a real step it
-gives the real next state. A place that was seen before is not listed again: nothing about it is new. So a dreamed house stays one house: no
-place changes by itself, and no thing is in two.
+gives the real next state. A place that was seen before is not listed again: nothing about it is new.
+
+What is told must fit what is known: only what lies somewhere can be picked up, no thing is found in a second place, and no place gets or
+loses a door. What does not fit is not understood, so a dreamed house stays one house. (Official games do list a thing twice, where two
+places share a spot; of such steps the whole next state is told.)
 """
 
 from __future__ import annotations
@@ -15,11 +18,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dreamgym.envs.alfworld.commands import parse
-from dreamgym.envs.alfworld.state import ON, OPENED, RESULT, SENTENCES, Place, State, Tracked, read
+from dreamgym.envs.alfworld.state import (
+    CLOSED,
+    MOVED,
+    ON,
+    OPENED,
+    RESULT,
+    SENTENCES,
+    SHUT,
+    TOOK,
+    TREATED,
+    UNSHUT,
+    Place,
+    State,
+    Tracked,
+    read,
+)
+from dreamgym.envs.alfworld.things import NAME
 from dreamgym.types import Action, Observation, Transition
 
 NOTHING = "Nothing happens."
-TREATED = {quality: verb for verb, quality in RESULT.items()}
+VERBS = {quality: verb for verb, quality in RESULT.items()}
+DOORS = {ON: ("",), OPENED: ("closed", "open"), CLOSED: ("closed", "open"), UNSHUT: ("closed",), SHUT: ("open",)}
+"""How the doors of known places are before each sentence: a place that is spoken of without a door has none."""
 
 
 def news(transition: Transition) -> str:
@@ -34,13 +55,16 @@ def news(transition: Transition) -> str:
 
 
 def hear(state: Observation, told: str) -> Observation | None:
-    """The state after what was told; None when it cannot be understood whole. A state's own text is taken as it is."""
-    before = read(state.text)
-    if read(told) is not None:
-        return Observation(told)
+    """The state after what was told; None when it cannot be understood whole, or does not fit what is known.
+
+    A state's own text is taken as it is when it is of the same house.
+    """
+    before, whole = read(state.text), read(told)
+    if whole is not None:
+        return Observation(told) if before is None or whole.places == before.places else None
     if told == NOTHING:
         return state
-    if before is None or not _understood(told):
+    if before is None or not _understood(told) or not _fits(before, told):
         return None
     tracked = Tracked.of(before)
     tracked.hear(_unlisted(before, told))
@@ -63,6 +87,35 @@ def _understood(told: str) -> bool:
     return bool(told.strip()) and not rest.strip()
 
 
+def _fits(before: State, told: str) -> bool:
+    """Whether a house that is as far known as this one can answer so."""
+    taken, moved, treated = TOOK.search(told), MOVED.search(told), TREATED.search(told)
+    return (
+        _doors_fit(before, told)
+        and _finds_fit(before, told)
+        and (taken is None or (not before.held and before.homes.get(taken["thing"]) == taken["place"]))
+        and (moved is None or (before.held == moved["thing"] and moved["place"] in before.places))
+        and (treated is None or before.held == treated["thing"])
+    )
+
+
+def _doors_fit(before: State, told: str) -> bool:
+    """Whether every place that is spoken of stands in this house, with a door, or none, as it is known."""
+    for sentence, doors in DOORS.items():
+        for found in sentence.finditer(told):
+            place = before.place(found["place"])
+            if place is None or not (place.unknown or place.door in doors):
+                return False
+    return True
+
+
+def _finds_fit(before: State, told: str) -> bool:
+    """Whether what is seen for the first time is new: no thing is in two places, and none is a place."""
+    lists = [found["list"] for sentence in (ON, OPENED) for found in sentence.finditer(told) if not before.visited(found["place"])]
+    names = [name for listed in lists for name in NAME.findall(listed)]
+    return len(set(names)) == len(names) and not set(names) & {*before.homes, before.held, *before.places}
+
+
 def _sentences(before: State, after: State, action: Action) -> Iterator[str]:
     """In the game's order: where one arrives, what is seen there, and what was done."""
     if after.here != before.here:
@@ -75,7 +128,7 @@ def _sentences(before: State, after: State, action: Action) -> Iterator[str]:
     if after.held and after.held != before.held:
         yield f"You pick up the {after.held} from the {before.homes.get(after.held, after.here)}."
     for thing, quality in sorted(after.became - before.became):
-        yield f"You turn on the {thing}." if quality == "lit" else f"You {TREATED[quality]} the {thing} using the {after.here}."
+        yield f"You turn on the {thing}." if quality == "lit" else f"You {VERBS[quality]} the {thing} using the {after.here}."
 
 
 def _about(old: Place, new: Place, *, closed: bool) -> Iterator[str]:

@@ -50,14 +50,15 @@ def _happened(goal: Goal | None, before: State, command: Command, after: State |
 def _seen(goal: Goal | None, before: State, place: str, after: State | None) -> str:
     if after is None:
         return f"at {place}"
-    if after.door == "closed":
+    there = after.place(place)
+    if there is None or there.things is None or there.door == "closed":
         return f"{place} is closed"
     if before.visited(place):
         return f"{place} again, as it was"
     known = _wanted(goal, [*before.homes, before.held]) or "none yet"
     hidden = sum(each.things is None for each in before.house) - 1  # but for this place
     left = "none left" if not hidden else f"{hidden} left" if hidden <= COUNTED else "many left"
-    return f"{place} for the first time, {known}, {left}: {_wanted(goal, after.seen) or 'not what we want'}"
+    return f"{place} for the first time, {known}, {left}: {_wanted(goal, there.things) or 'not what we want'}"
 
 
 def _wanted(goal: Goal | None, names: Iterable[str]) -> str:

@@ -246,12 +246,9 @@ class Tracked:
             self._became(match["thing"], "lit")
 
     def _see(self, place: str, listed: list[str]) -> None:
-        """What lies there; the order stays when it is what was known. No thing is in two places, and none is a place: a dream that names
-        it a second time means nothing by it, and the games never do."""
-        elsewhere = {self.held, *self.places}.union(*(things for name, things in self.things.items() if name != place))
-        there = set(listed) - elsewhere
-        if set(self.things.get(place, ())) != there or place not in self.things:
-            self.things[place] = tuple(sorted(there, key=in_order))
+        """What lies there; the order stays when it is what was known."""
+        if sorted(self.things.get(place, ())) != sorted(listed) or place not in self.things:
+            self.things[place] = tuple(sorted(listed, key=in_order))
 
     def _became(self, thing: str, quality: str) -> None:
         self.qualities[thing] = changed(self.qualities.get(thing, frozenset()), quality)

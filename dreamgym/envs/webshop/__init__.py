@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,8 +121,21 @@ class WebShopFamily:
 
     def grounded(self, task: Task) -> Task | None:
         """An invented task with the goal record that its words mean, aimed at the first product that meets it; None when none does."""
-        goal = goals.goal_of(task.instruction, self.products)
+        goal = goals.goal_of(task.instruction, self._asked_for)
         return None if goal is None else replace(task, goal=goal)
+
+    @property
+    def grounds(self) -> bool:
+        """Whether `grounded` understands the instructions here: those of generated catalogues."""
+        return not self.domain.wide and not self.goals
+
+    @cached_property
+    def _asked_for(self) -> Mapping[str, list[products.Product]]:
+        """The products by the noun that asks for them."""
+        found: dict[str, list[products.Product]] = {}
+        for product in self.products:
+            found.setdefault(product.query, []).append(product)
+        return found
 
     def inventory(self) -> Iterator[Observation]:
         """Every product as a line of results and as a page: for measures that ask whether a dreamed product exists."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dreamgym.envs.webshop.domain import requirements
@@ -83,20 +83,19 @@ def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any
     }
 
 
-def goal_of(instruction: str, products: Sequence[Product]) -> dict[str, Any] | None:
+def goal_of(instruction: str, products: Mapping[str, Sequence[Product]]) -> dict[str, Any] | None:
     """The goal that an instruction in the wording of `instruct` means, aimed at the first product that meets it; None when none does.
 
-    It undoes `make_goal`, for any bound.
+    It undoes `make_goal`, for any bound. `products` are those of each query.
     """
     wanted = requirements(instruction)
     if wanted is None:
         return None
-    asked, bound = " ".join(wanted.words), NO_BOUND if wanted.bound is None else wanted.bound
-    for product in products:
-        head = asked.removesuffix(f" {product.query}")
+    head, noun, bound = " ".join(wanted.words[:-1]), wanted.words[-1], NO_BOUND if wanted.bound is None else wanted.bound
+    for product in products.get(noun, ()):
         kept = [quality for quality in product.attributes[:2] if f" {quality} " in f" {head} "]
         offered = all(value in product.options.get(name, ()) for name, value in wanted.options)
-        if head != asked and kept and " ".join(kept) == head and offered and product.price <= bound:
+        if " ".join(kept) == head and offered and product.price <= bound:
             return {
                 "asin": product.asin,
                 "category": product.category,
