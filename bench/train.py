@@ -1,12 +1,14 @@
 """What an iteration of GRPO in the dream costs, part by part, beside TRL's GRPOTrainer over `transformers.generate`: same weights, one run.
 
-    python bench/train.py [--json] [--full] [--cpu]
+    python bench/train.py [--json] [--full] [--cpu] [--recompute]
 
 An iteration is a rollout of the policy in the dream (episodes in lockstep, a group of eight to a task), the update, and the buffer's
 growth. TRL's side plays the same episodes through the same agent, prompts, retrieval and guard, in its `rollout_func`; both its language
 models are `transformers.generate`, from the beginning of every prompt, in bfloat16. What is said comes from logged episodes of the shop
 (`_script`), so that both sides play the same ones, at real lengths, over models that were never trained.
-Rewards are drawn by lot, so that every group is mixed and both learners train on every row, in as many steps, in bfloat16.
+Rewards are drawn by lot, so that every group is mixed and both learners train on every row, in as many steps, in bfloat16. Ours takes its
+ratios against the sampler's log-probabilities as they came, as the quickstart does; `--recompute` passes all rows through the model first,
+as TRL does.
 
 Every contender runs in a process of its own. Times are of the best of two iterations (of TRL's only one, at full size); `--cpu` counts
 processor seconds instead of the clock's, for a machine that is busy. Ratios above 1: ours is faster.
@@ -23,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -64,6 +66,7 @@ class Size:
     tasks: int
     clock: Clock
     model: str = "1m"
+    old: Literal["learner", "sampler"] = "sampler"
 
 
 @dataclass
@@ -149,7 +152,7 @@ def ours(size: Size) -> dict[str, Any]:
     setting.script.force()
     model = setting.model(0)
     player = Player(setting, *(HFEngine(one, setting.tokenizer, dtype="auto") for one in (model, setting.model(1))))
-    learner = Learner(model, make("train.algos", "grpo"), LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1))
+    learner = Learner(model, make("train.algos", "grpo"), LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1, old=size.old))
     player.split.watch(learner, "update", "learner")
     measured = []
     for _ in range(2):
@@ -241,6 +244,7 @@ def compared(mine: dict[str, Any], theirs: dict[str, Any], size: Size) -> dict[s
         "ratio_vs_trl_grpo": theirs["seconds"] / mine["seconds"] if there else None,
         "learner_ratio_vs_trl_grpo": theirs["split"]["learner"] / mine["split"]["learner"] if there else None,
         "model": size.model,
+        "old_logprobs": size.old,
         "tasks": size.tasks,
         "group_size": GROUP,
         "ours": mine,
@@ -253,9 +257,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--full", action="store_true", help="the quickstart's iteration: 32 tasks of 8 rollouts, a memory of 5,000 logs")
     parser.add_argument("--cpu", action="store_true", help="processor seconds of all threads instead of the clock's")
+    parser.add_argument("--recompute", action="store_true", help="compute the behaviour policy's log-probabilities anew, as TRL does")
     options = parser.parse_args()
     clock = time.process_time if options.cpu else time.perf_counter
     size = Size(logs=5000, tasks=32, clock=clock) if options.full else Size(logs=500, tasks=4, clock=clock)
+    size = replace(size, old="learner" if options.recompute else "sampler")
     found = compared(alone(ours, size), alone(trl, size, 1 if options.full else 2), size)
     found |= {"threads": torch.get_num_threads(), "clock": "processor" if options.cpu else "wall"}
     show(found)
