@@ -126,6 +126,12 @@ def _told(rate: Rate) -> str:
 
 def trust(audit: Audit) -> list[str]:
     """How far the dream may be believed, from the replayed episodes."""
+    hides = "revisits" in audit.facts
+    return [text for text in (*(_glimpsed(audit) if hides else _replayed(audit)), _invented(audit.facts)) if text]
+
+
+def _replayed(audit: Audit) -> list[str]:
+    """Where dream and reality can be compared step by step."""
     guarded, bare = audit.with_guard, audit.without_guard
     told = [_gap(guarded)] if guarded else []
     if guarded and "consistency" in guarded.rates:
@@ -133,15 +139,22 @@ def trust(audit: Audit) -> list[str]:
         told.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
     if guarded and bare:
         told.append(_difference(guarded, bare))
-    return [text for text in (*told, *_glimpsed(audit.facts), _invented(audit.facts)) if text]
+    return told
 
 
-def _glimpsed(facts: Mapping[str, Rate]) -> list[str]:
-    """Whether a world that is seen bit by bit stays one world."""
+def _glimpsed(audit: Audit) -> list[str]:
+    """Of a world that is seen bit by bit: whether it stays one world, and what the model knows. Its dreams cannot be replayed."""
+    found, again = audit.with_guard, audit.facts["revisits"]
     told = []
-    if again := facts.get("revisits"):
-        told.append(f"A dreamed place that is visited again shows what was seen there in {_told(again)} of {again.n} visits.")
-    if settled := facts.get("settled"):
+    if found and "dream_success" in found.rates:
+        dream = found.rates["dream_success"]
+        told.append(
+            f"With the guard {_told(dream)} of dreams succeed: compare that with the policy's sampled success in the table of results. "
+            "What is seen for the first time is drawn here, so a dream's actions mean something else in the real world, and the replays "
+            "below say little."
+        )
+    told.append(f"A dreamed place that is visited again shows what was seen there in {_told(again)} of {again.n} visits.")
+    if settled := audit.facts.get("settled"):
         told.append(f"Of {settled.n} real steps that show nothing for the first time the model predicts {_told(settled)} to the letter.")
     return told
 

@@ -310,6 +310,13 @@ def test_a_command_is_admitted_when_what_it_names_is_here_and_fits(here: str, he
     assert DOMAIN.admissible(Observation(there), (), action) is verdict
 
 
+def test_nothing_can_be_done_when_all_is_done():
+    won = step(state("at desk 1", "mug 1", desk_1="nothing"), "move mug 1 to desk 1", state("at desk 1", "nothing", desk_1="mug 1"))
+    for ended in (True, False):
+        history = (replace(won, reward=float(ended), terminated=ended),)
+        assert DOMAIN.admissible(won.next_state, history, "take mug 1 from desk 1") is not ended
+
+
 def test_a_crowded_house_leaves_open_what_its_text_does_not_say():
     """Official games have places that share a spot: from the coffee machine one can reach the countertop."""
     there = Observation(state("at fridge 1", "mug 1", desk_1="unseen", fridge_1="closed"))

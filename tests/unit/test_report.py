@@ -396,7 +396,8 @@ def test_the_report_says_what_an_audit_knows_of_glimpsed_worlds_and_of_invented_
     glimpsed = {"revisits": {"faithful": measured(0.9, 50)}, "settled": {"exact": measured(0.8, 354)}}
     inventions = {"new": measured(0.7, 1280), "solved": measured(0.6, 200), "real_solved": measured(1.0, 200)}
     (audit,) = data._audits({**AUDIT, "with_guard": {**AUDIT["with_guard"], **glimpsed}, "invented": inventions}, [0])
-    again, settled, invented = sentences.trust(audit)[-3:]
+    dream, again, settled, invented = sentences.trust(audit)
+    assert "replays below say little" in dream and "of dreams succeed" in dream
     assert again == "A dreamed place that is visited again shows what was seen there in 90.0 % [80.0, 100.0] of 50 visits."
     assert "Of 354 real steps" in settled and "80.0 %" in settled
     assert "Of 1280 tasks that the curriculum proposed 70.0 % were new" in invented and "100.0 % of real training tasks" in invented

@@ -59,7 +59,12 @@ class HouseDomain:
         return View(observation.text)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
-        """Whether the state offers the command; None where it does not say (see `crowded`) or cannot be read."""
+        """Whether the state offers the command; None where it does not say (see `crowded`) or cannot be read.
+
+        After the end nothing is offered. The history tells of it; the last state of a won episode is one like others.
+        """
+        if history and history[-1].terminated:
+            return False
         state, command = read(observation.text), parse(self.canonical(action))
         if command is None:
             return False
