@@ -24,8 +24,9 @@ from dreamgym.envs.alfworld.games import Game
 from dreamgym.errors import DreamGymError, UsageError
 
 EngineName = Literal["fast", "stock"]
-KEPT = 256
-"""Games that stay translated; the one played longest ago is forgotten first."""
+KEPT = 512
+"""Games that stay translated, some 0.4 MB each of generated ones; the one played longest ago is forgotten first. An evaluation passes over
+the same few hundred for every policy: if they are more than are kept, each is translated anew every time."""
 MENUS = 128
 """Lists of admissible commands that a game remembers."""
 LOGICS = 64
