@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from dreamgym.envs.webshop import originals
 from dreamgym.envs.webshop.domain import requirements
 from dreamgym.envs.webshop.products import Product, price_bounds
 from dreamgym.types import Task
@@ -69,18 +70,8 @@ def make_goal(product: Product, level: int, rng: random.Random) -> dict[str, Any
     names = sorted(rng.sample(sorted(options), extra.count("option")))
     chosen = {name: options[name] for name in names}
     bound = sorted(rng.sample(bounds, 2))[1] if "price" in extra else NO_BOUND
-    return {
-        "asin": product.asin,
-        "category": product.category,
-        "query": product.query,
-        "name": product.title,
-        "product_category": product.product_category,
-        "instruction_text": instruct(rng.choice(OPENINGS), [*kept, product.query], chosen, bound),
-        "attributes": kept,
-        "price_upper": bound,
-        "goal_options": chosen,
-        "weight": 1.0,
-    }
+    instruction = instruct(rng.choice(OPENINGS), [*kept, product.query], chosen, bound)
+    return originals.goal(product, instruction, kept, bound, chosen) | {"weight": 1.0}
 
 
 def goal_of(instruction: str, products: Mapping[str, Sequence[Product]]) -> dict[str, Any] | None:
@@ -96,18 +87,7 @@ def goal_of(instruction: str, products: Mapping[str, Sequence[Product]]) -> dict
         kept = [quality for quality in product.attributes[:2] if f" {quality} " in f" {head} "]
         offered = all(value in product.options.get(name, ()) for name, value in wanted.options)
         if " ".join(kept) == head and offered and product.price <= bound:
-            return {
-                "asin": product.asin,
-                "category": product.category,
-                "query": product.query,
-                "name": product.title,
-                "product_category": product.product_category,
-                "instruction_text": instruction,
-                "attributes": kept,
-                "price_upper": bound,
-                "goal_options": dict(wanted.options),
-                "weight": 1.0,
-            }
+            return originals.goal(product, instruction, kept, bound, dict(wanted.options)) | {"weight": 1.0}
     return None
 
 

@@ -47,10 +47,10 @@ def synthetic(
         for values in itertools.product(*(product.options[name] for name in names)):
             options = dict(zip(names, values, strict=True))
             said = f" with {', and '.join(f'{name}: {value}' for name, value in options.items())}" if options else ""
-            goals.append(_goal(product, f"{instruction}{said}{price_text}", wanted, upper, options))
-    counts = Counter(attribute for goal in goals for attribute in goal["attributes"])
-    for goal in goals:
-        goal["weight"] = sum(1.0 / counts[attribute] for attribute in goal["attributes"]) / len(goal["attributes"])
+            goals.append(goal(product, f"{instruction}{said}{price_text}", wanted, upper, options))
+    counts = Counter(attribute for one in goals for attribute in one["attributes"])
+    for one in goals:
+        one["weight"] = sum(1.0 / counts[attribute] for attribute in one["attributes"]) / len(one["attributes"])
     return goals
 
 
@@ -66,7 +66,7 @@ def human(products: Sequence[Product], instructions: Mapping[str, Sequence[Any]]
                 continue
             options = files.texts(record, "instruction_options", place)
             upper, price_text = _bound(product.price, rng)
-            goals.append(_goal(product, instruction.strip(".") + price_text, wanted, upper, options) | {"weight": 1})
+            goals.append(goal(product, instruction.strip(".") + price_text, wanted, upper, options) | {"weight": 1})
     return goals
 
 
@@ -117,7 +117,8 @@ def _bound(price: float, rng: random.Random) -> tuple[float, str]:
     return upper, f", and price lower than {upper:.2f} dollars"
 
 
-def _goal(product: Product, instruction: str, attributes: list[str], upper: float, options: dict[str, str] | list[str]) -> Goal:
+def goal(product: Product, instruction: str, attributes: list[str], upper: float, options: dict[str, str] | list[str]) -> Goal:
+    """A goal aimed at a product, in the original's keys; it has no weight yet."""
     return {
         "asin": product.asin,
         "category": product.category,
