@@ -184,6 +184,14 @@ class RLBlock(Config):
             raise ValueError("its seed is the run's: set seed at the top")
         return learner
 
+    @field_validator("learner")
+    @classmethod
+    def _weighable(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
+        algorithm = info.data.get("algorithm")  # absent when it is itself invalid
+        if learner.old == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
+            raise ValueError("old = 'sampler' leaves nothing for the algorithm's importance_cap to weigh; use old = 'learner'")
+        return learner
+
     @field_validator("group_size")
     @classmethod
     def _comparable(cls, size: int, info: ValidationInfo) -> int:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from dreamgym.config import Config, build, dump, merge, read
 from dreamgym.errors import ConfigError
-from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.config import RLBlock, RunConfig
 
 
 class Dream(Config):
@@ -177,3 +177,10 @@ def test_a_run_that_could_not_end_well_is_refused_before_it_begins(values: dict,
     with pytest.raises(ConfigError) as caught:
         build(RunConfig, values, where="run.toml")
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a_cap_that_weighs_them():
+    """When the configuration is read, and not after the experience model was trained."""
+    with pytest.raises(ValidationError, match="use old = 'learner'"):
+        RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old": "sampler"}})
+    assert RLBlock.model_validate({"learner": {"old": "sampler"}}).learner.old == "sampler"
