@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dreamgym.experience.dreaming import told
-from dreamgym.experience.prompts import Pieces, Step, answer
+from dreamgym.experience.prompts import Pieces, Step, answer, in_view
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.llm import hf
 from dreamgym.llm._slots import Slots
@@ -24,7 +24,7 @@ from dreamgym.types import Request, Trajectory
 class Script:
     """What is to be said, by request: the agent's by (seed, episode, step), the experience model's by (its seed, seed, episode, step)."""
 
-    def __init__(self, episodes: Sequence[Trajectory], words: Vocabulary, domain: Domain, *, seed: int) -> None:
+    def __init__(self, episodes: Sequence[Trajectory], words: Vocabulary, domain: Domain, pieces: Pieces, *, seed: int) -> None:
         self._said: dict[tuple[int, ...], list[int]] = {}
         for i, episode in enumerate(episodes):
             first, text = episode.turns[0].transition.state, episode.task.instruction
@@ -32,7 +32,8 @@ class Script:
             for step, transition in enumerate(episode.transitions):
                 act = domain.view(transition.state).refer(transition.action)
                 self._said[seed, i, step] = [*words.encode(act), words[END]]
-                segments = answer(words, Step(transition, (), told(domain, transition)), Pieces())
+                seen = in_view(episode.transitions[:step], transition.state.text, pieces)
+                segments = answer(words, Step(transition, (), told(domain, transition)), seen, pieces)
                 self._said[0, seed, i, step] = [token for segment in segments.values() for token in segment]
 
     def of(self, request: Request) -> list[int]:

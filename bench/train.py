@@ -107,7 +107,7 @@ class Setting:
         self.tasks = [task for task in self.family.tasks("dev", size.tasks, seed=build.DEV_SEED) for _ in range(GROUP)]
         names = np.random.default_rng(0).choice(list(self.family.behaviours), len(self.tasks), p=list(self.family.behaviours.values()))
         episodes = [self.family.behave(task, str(name), seed=i) for i, (task, name) in enumerate(zip(self.tasks, names, strict=True))]
-        self.script = Script(episodes, self.words, self.family.domain, seed=SEED)
+        self.script = Script(episodes, self.words, self.family.domain, self.config.experience.pieces, seed=SEED)
 
     def model(self, seed: int) -> Any:
         """A fresh model; the policy is 0, the experience model 1."""

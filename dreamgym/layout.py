@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
-TASK, STATE, ACT, MEMORY, THINK, NEXT, REWARD, VARY, END = (
-    "<|task|>", "<|state|>", "<|act|>", "<|memory|>", "<|think|>", "<|next|>", "<|reward|>", "<|vary|>", "<|end|>"
+TASK, STATE, ACT, MEMORY, THINK, NEXT, SAME, REWARD, VARY, END = (
+    "<|task|>", "<|state|>", "<|act|>", "<|memory|>", "<|think|>", "<|next|>", "<|same|>", "<|reward|>", "<|vary|>", "<|end|>"
 )  # fmt: skip
-MARKERS = (TASK, STATE, ACT, MEMORY, THINK, NEXT, REWARD, VARY)
+MARKERS = (TASK, STATE, ACT, MEMORY, THINK, NEXT, SAME, REWARD, VARY)
 """Beside `<|pad|>` and `<|end|>`, which every tokenizer of ours has."""
 
 

@@ -63,9 +63,10 @@ class RowBuilder:
         said = len(self.words.encode(state)) + 1
         self._add(row, first[:-said], "")
         self._add(row, first[-said:], "start" if past is None else "")
+        seen = tuple(step.transition.state.text for step in steps)
         for i, step in enumerate(steps):
             self._add(row, question(self.words, step.transition.action, step.memories, self.pieces), "")
-            for name, ids in answer(self.words, step, self.pieces).items():
+            for name, ids in answer(self.words, step, seen[: i + 1], self.pieces).items():
                 self._add(row, ids, "" if past and i < past else name)
         return row
 

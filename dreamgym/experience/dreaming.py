@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dreamgym.experience.changes import Written, hear
 from dreamgym.experience.guard import Guard
+from dreamgym.experience.prompts import Pieces, in_view
 from dreamgym.protocols import Domain, Narrated, ReplayBuffer
 from dreamgym.types import Neighbour, Observation, Prediction, Query, Transition, Verdict
 
@@ -45,9 +47,12 @@ def told(domain: Domain, transition: Transition) -> str:
     return domain.news(transition) if isinstance(domain, Narrated) else ""
 
 
-def heard(domain: Domain, query: Query, written: str) -> Observation | None:
+def heard(domain: Domain, query: Query, said: Written, pieces: Pieces) -> Observation | None:
     """The next state that the model's words mean; None when they mean none."""
-    return domain.hear(query.state, written) if isinstance(domain, Narrated) else Observation(written)
+    if isinstance(domain, Narrated):
+        return domain.hear(query.state, said.text)
+    text = hear(in_view(query.history, query.state.text, pieces), said)
+    return None if text is None else Observation(text)
 
 
 def unreadable(query: Query, rows: tuple[int, ...], raw: str) -> Prediction:

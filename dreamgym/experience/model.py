@@ -16,6 +16,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
+from dreamgym.experience.changes import Written
 from dreamgym.experience.dreaming import guarded, heard, rows_of, told, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
@@ -35,6 +36,9 @@ class ExperienceConfig(Config):
     reasoning: bool = True
     history: int = Field(default=16, ge=0)
     """Steps that stay in context; past them the window slides, in training as at inference."""
+    changes: bool = True
+    """Write a next state that is much like one in view as what changed (`experience.changes`), in training as at inference. A Domain with
+    news of its own (`protocols.Narrated`) writes those."""
     named: bool = False
     """Tell the model the environment's name before the instruction: for one model of several environments (`recipes.universal`)."""
     max_context: int | None = Field(default=None, ge=64)
@@ -62,7 +66,7 @@ class ExperienceConfig(Config):
 
     @property
     def pieces(self) -> Pieces:
-        return Pieces(reasoning=self.reasoning, history=self.history, named=self.named)
+        return Pieces(self.reasoning, self.history, self.named, self.changes)
 
 
 class ExperienceModel:
@@ -209,7 +213,7 @@ class ExperienceModel:
     def _read(self, query: Query, ids: Sequence[int], rows: tuple[int, ...]) -> tuple[str, Prediction]:
         """(clean, repaired or unreadable; what the answer says)."""
         answer = parse(self.words, ids, self.config.pieces)
-        state = heard(self.guard.domain, query, answer.state) if answer else None
+        state = heard(self.guard.domain, query, Written(answer.state, answer.same), self.config.pieces) if answer else None
         if answer is None or state is None:
             return "unreadable", unreadable(query, rows, self.words.decode(ids))
         said = (answer.reasoning, state, answer.reward, answer.terminated, Verdict(True), rows)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.experience.prompts import GO, STOP, Pieces
-from dreamgym.layout import END, NEXT, REWARD, Vocabulary
+from dreamgym.layout import END, NEXT, REWARD, SAME, Vocabulary
 
 OUTCOME = re.compile(rf"(?P<reward>-?(?:0|[1-9]\d?)(?:\.\d+)?) (?P<flag>{GO}|{STOP})")
 """A reward as trainings write it, below 100, and whether the episode ends."""
@@ -22,6 +22,7 @@ class Answer:
     reward: float
     terminated: bool
     repaired: bool = False
+    same: bool = False  # the state is told by what changed (`changes.hear`)
 
 
 def parse(words: Vocabulary, ids: Sequence[int], pieces: Pieces) -> Answer | None:
@@ -32,16 +33,20 @@ def parse(words: Vocabulary, ids: Sequence[int], pieces: Pieces) -> Answer | Non
     body = list(ids[:-1]) if ids and ids[-1] == words[END] else list(ids)
     marks = ([NEXT] if pieces.reasoning else []) + [REWARD]
     parts = _split(body, [words[mark] for mark in marks])
-    if parts is None or any(words.marks & set(part) for part in parts):
+    if parts is None:
+        return None
+    same = pieces.changes and parts[-2][:1] == [words[SAME]]
+    parts[-2] = parts[-2][same:]
+    if any(words.marks & set(part) for part in parts):
         return None
     texts = [words.decode(part) for part in parts]
     reasoning, state, ending = texts if pieces.reasoning else ["", *texts]
     strict = OUTCOME.fullmatch(ending)
     found = strict or OUTCOME.search(ending)
-    if not found or not state.strip() or re.search(r"[\d.-]", ending[: found.start()]):  # a second number: which one was meant?
+    if not found or not (same or state.strip()) or re.search(r"[\d.-]", ending[: found.start()]):  # a second number: which one was meant?
         return None
     clean = strict is not None and len(body) < len(ids)
-    return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean)
+    return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean, same=same)
 
 
 def _split(ids: list[int], marks: list[int]) -> list[list[int]] | None:

@@ -19,6 +19,7 @@ from dreamgym.envs import _workers
 from dreamgym.envs._pool import EnvPool
 from dreamgym.envs._workers import WorkerPool
 from dreamgym.errors import ConfigError, RunDirError
+from dreamgym.experience.changes import tell
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
 from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
 from dreamgym.experience.dreaming import told
@@ -222,6 +223,7 @@ def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], Domain]], voc
         for t in (transition for trajectory in logs for transition in trajectory.transitions):
             view = domain.view(t.state)
             texts += [t.state.text, t.action, view.text, view.refer(t.action), t.reasoning, t.next_state.text, told(domain, t)]
+            texts.append(tell((t.state.text,), t.next_state.text).text)
     atoms = list(dict.fromkeys(atom for _, domain in sources for atom in domain.atoms))
     return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=layout.MARKERS, atoms=atoms)
 

@@ -105,7 +105,7 @@ def test_dpo_raises_sampled_success_beyond_the_imitation_that_it_starts_from(beg
     won, lost = ([demonstrations(pair[side], beginner[2], FAMILY.domain)[0] for pair in pairs] for side in (0, 1))
     imitate(model, won, epochs=6.0)
     before = sampled(agent)
-    metrics = dpo.train(model, won, lost, dpo.DPOConfig(epochs=4.0, lr=3e-4, bf16=False))
+    metrics = dpo.train(model, won, lost, dpo.DPOConfig(epochs=4.0, lr=1e-3, bf16=False))
     after = sampled(agent)
     assert len(pairs) > 50 and metrics["accuracy"] > 0.8 and metrics["margin"] > 0 and after > before + 0.04
 

@@ -20,7 +20,7 @@ from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.parse import Answer, parse
-from dreamgym.experience.prompts import Pieces, Step, answer, opening, variation
+from dreamgym.experience.prompts import Pieces, Step, answer, in_view, opening, variation
 from dreamgym.layout import ACT, END, MARKERS, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.replay.buffer import ReplayBuffer
@@ -63,8 +63,11 @@ class Writer:
     def release(self, sessions: Sequence[str]) -> None: ...
 
 
-def text_of(words: Vocabulary, t: Transition, pieces: Pieces) -> list[int]:
-    return [i for ids in answer(words, Step(t), pieces).values() for i in ids]
+def text_of(words: Vocabulary, trajectory: Trajectory, step: int, pieces: Pieces) -> list[int]:
+    """What a perfect model writes at this step."""
+    t = trajectory.transitions[step]
+    seen = in_view(trajectory.transitions[:step], t.state.text, pieces)
+    return [i for ids in answer(words, Step(t), seen, pieces).values() for i in ids]
 
 
 def said(reasoning: str, state: str, outcome: str, *, words: Vocabulary = WORDS) -> list[int]:
@@ -83,7 +86,7 @@ def dreaming(family: Any, words: Vocabulary, trajectory: Trajectory, logs: Seque
     """The prompt of every step when a perfect model dreams this trajectory's actions; None for steps answered by rule."""
     config_ = ExperienceConfig(**config)
     step = 0
-    llm = Writer(lambda _: text_of(words, trajectory.transitions[step], config_.pieces))
+    llm = Writer(lambda _: text_of(words, trajectory, step, config_.pieces))
     dream = model(llm, family=family, words=words, logs=logs, **config)
     prompts: list[list[int] | None] = []
     for step, t in enumerate(trajectory.transitions):
@@ -114,9 +117,9 @@ def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: 
         (row,) = RowBuilder(words, pieces, SegmentWeights(), family.domain).episode(trajectory, memories)
         prompts = dreaming(family, words, trajectory, logs, k=k, reasoning=reasoning, history=99)
         assert any(prompts)
-        for prompt, transition in zip(prompts, trajectory.transitions, strict=True):
+        for step, prompt in enumerate(prompts):
             if prompt is not None:
-                read_and_written = prompt + text_of(words, transition, pieces)
+                read_and_written = prompt + text_of(words, trajectory, step, pieces)
                 assert row.ids[: len(read_and_written)] == read_and_written
         if prompts[-1] is not None:
             assert row.ids == read_and_written  # and nothing is left over
@@ -131,7 +134,7 @@ def test_a_slid_window_is_read_like_an_episode_that_began_there():
     for step, prompt in enumerate(prompts):
         window = replace(trajectory, turns=trajectory.turns[max(0, step - 2) : step + 1])
         (row,) = builder.episode(window, [()] * len(window.turns))
-        assert prompt is not None and row.ids == prompt + text_of(WORDS, trajectory.transitions[step], Pieces())
+        assert prompt is not None and row.ids == prompt + text_of(WORDS, trajectory, step, Pieces(history=2))
 
 
 @pytest.mark.parametrize("history", [0, 2])
@@ -143,7 +146,7 @@ def test_a_window_slides_in_training_as_it_does_at_inference(history: int):
     learnt = 0
     for step, prompt in enumerate(dreaming(CORRIDOR, WORDS, trajectory, [], k=0, history=history)):
         assert prompt is not None
-        row, written = rows[max(0, step - history)], text_of(WORDS, trajectory.transitions[step], pieces)
+        row, written = rows[max(0, step - history)], text_of(WORDS, trajectory, step, pieces)
         assert row.ids[: len(prompt) + len(written)] == prompt + written
         assert all(row.weights[len(prompt) : len(prompt) + len(written)])
         assert step <= history or not any(row.weights[: len(prompt)])  # nothing is learnt twice
@@ -191,7 +194,7 @@ def test_what_does_not_fit_is_left_out_oldest_first_then_memories_and_counted_an
     query = Query(trajectory.task, trajectory.transitions[:t], last.state, last.action, key=(0, 0, t))
 
     def asked(limit: int | None) -> tuple[list[int], dict[str, int]]:
-        llm = Writer(lambda _: text_of(WORDS, last, Pieces()))
+        llm = Writer(lambda _: text_of(WORDS, trajectory, t, Pieces(history=0)))
         dream = model(llm, logs=logs, k=2, max_answer_tokens=80, max_context=limit)
         assert dream.predict([query])[0].next_state == last.next_state
         return llm.asked[0], {name: n for name, n in dream.counts.items() if name.endswith("left_out")}
@@ -202,7 +205,7 @@ def test_what_does_not_fit_is_left_out_oldest_first_then_memories_and_counted_an
     assert counts == {"history_left_out": 1} and len(shorter) < len(whole)
     # the window began a step later, in the one layout
     expected = Query(trajectory.task, trajectory.transitions[1:t], last.state, last.action)
-    llm = Writer(lambda _: text_of(WORDS, last, Pieces()))
+    llm = Writer(lambda _: text_of(WORDS, trajectory, t, Pieces(history=0)))
     model(llm, logs=logs, k=2, max_answer_tokens=80).predict([expected])
     assert shorter == llm.asked[0]
     bare = [*opening(WORDS, trajectory.task.instruction, last.state.text), WORDS[ACT], *WORDS.encode(last.action), WORDS[THINK]]
@@ -396,7 +399,7 @@ def test_neither_the_model_nor_the_guard_nor_the_policy_looks_at_the_goal_record
     episode = family.behave(family.tasks("train", 1)[0], "expert", seed=0)
     poisoned = Task("p", episode.task.instruction, name, goal=Poison())  # type: ignore[arg-type]
     step = 0
-    llm = Writer(lambda _: text_of(words, episode.transitions[step], Pieces()))
+    llm = Writer(lambda _: text_of(words, episode, step, Pieces()))
     dream = model(llm, family=family, words=words, logs=[family.behave(task, "noisy", seed=1) for task in family.tasks("train", 5)[1:]])
     for step, t in enumerate(episode.transitions):
         for action in (t.action, "fly"):

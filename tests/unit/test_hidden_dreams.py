@@ -193,7 +193,7 @@ class Stammering(Asked):
         for request in requests:
             action = next(name for name in told if name in WORDS.decode(list(request.prompt)))
             text = "mumble" if action == "open drawer 1" and len(request.seed or ()) == 3 else told[action]
-            written = answer(WORDS, Step(HISTORY[0], (), text), Pieces())
+            written = answer(WORDS, Step(HISTORY[0], (), text), (), Pieces())
             ids = tuple(i for part in written.values() for i in part)
             found.append(Completion(tuple(request.prompt), ids, (0.0,) * len(ids), "", "stop"))
         return found
@@ -277,7 +277,7 @@ class Honest(Asked):
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         self.requests += requests
         transition = self.log.transitions[self.step]
-        written = answer(WORDS, Step(transition, (), DOMAIN.news(transition)), self.pieces)
+        written = answer(WORDS, Step(transition, (), DOMAIN.news(transition)), (), self.pieces)
         ids = tuple(i for part in written.values() for i in part)
         return [Completion(tuple(request.prompt), ids, (0.0,) * len(ids), "", "stop") for request in requests]
 
@@ -305,7 +305,7 @@ def test_the_model_writes_the_news_and_the_dream_shows_the_state_in_training_as_
 def test_news_that_cannot_be_understood_is_an_unreadable_answer(told: str, readable: bool):
     log = replace(LOGS[0], turns=())
     llm = Honest(log, Pieces())
-    written = answer(WORDS, Step(HISTORY[0], (), told), Pieces())
+    written = answer(WORDS, Step(HISTORY[0], (), told), (), Pieces())
     llm.generate = lambda requests: [  # type: ignore[method-assign]
         Completion(tuple(r.prompt), ids := tuple(i for part in written.values() for i in part), (0.0,) * len(ids), "", "stop")
         for r in requests

@@ -1,0 +1,114 @@
+"""A next state may be written as what changed: shorter, and read back to the letter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.envs import webshop
+from dreamgym.experience.changes import Written, hear, tell
+from dreamgym.experience.parse import Answer, parse
+from dreamgym.experience.prompts import Pieces, in_view
+from dreamgym.layout import END, MARKERS, NEXT, REWARD, SAME, Vocabulary
+
+RESULTS = "results 1\n[b001] $12 red vest\n[b002] $9 blue vest\n[next >][back to search]"
+ITEM = "item $12 red vest\nsize: [s][m]\n[description][buy now][< prev]"
+CHOSEN = "item $12 red vest\nsize: [s][m]\nchosen [m]\n[description][buy now][< prev]"
+OTHER = "item $12 red vest\nsize: [s][m]\nchosen [s]\n[description][buy now][< prev]"
+STATES = st.lists(st.sampled_from(["", "a", "b", "page 1", "page 2", "1 1", "[x] a long line of text", " "]), max_size=6).map("\n".join)
+
+
+def test_a_page_that_stays_takes_no_words_and_one_that_comes_back_takes_its_first_line():
+    assert tell((RESULTS, ITEM), ITEM) == Written("", same=True)
+    assert tell((RESULTS, ITEM), RESULTS) == Written("results 1", same=True)
+
+
+def test_an_option_that_is_chosen_is_one_line():
+    assert tell((RESULTS, ITEM), CHOSEN) == Written("\n0 1\nchosen [m]", same=True)
+    assert tell((RESULTS, CHOSEN), OTHER) == Written("\n1 1\nchosen [s]", same=True)
+    assert tell((RESULTS, CHOSEN), ITEM) == Written("\n1 1", same=True)
+
+
+def test_a_page_that_nobody_has_seen_is_written_out():
+    assert tell((RESULTS,), ITEM) == Written(ITEM) == tell((), ITEM)
+    assert tell((RESULTS, "item $3 hat\ncolor: [red]\n[description][buy now][< prev]"), ITEM) == Written(ITEM)
+
+
+def test_of_two_earlier_pages_that_begin_alike_the_later_one_is_meant():
+    older = RESULTS.replace("vest", "hat")
+    assert hear((older, RESULTS, ITEM), Written("results 1", same=True)) == RESULTS
+    assert tell((older, RESULTS, ITEM), older) == Written(older)  # which cannot be named any more
+
+
+@given(st.lists(STATES, max_size=4).map(tuple), STATES)
+def test_what_is_told_is_heard_to_the_letter(seen: tuple[str, ...], after: str):
+    written = tell(seen, after)
+    assert hear(seen, written) == after
+    assert not written.same or 2 * len(written.text) <= len(after)
+
+
+@given(st.lists(STATES, max_size=3).map(tuple), st.text("a1 \n", max_size=12))
+def test_whatever_is_written_is_a_state_or_nothing(seen: tuple[str, ...], text: str):
+    assert hear(seen, Written(text)) == text
+    assert isinstance(hear(seen, Written(text, same=True)), str | None)
+
+
+@pytest.mark.parametrize("text", ["results 2", "\nchosen [m]", "\n0 9\nchosen [m]", "\n2 2", "\n-1 1"])
+def test_changes_of_what_is_not_there_mean_nothing(text: str):
+    assert hear((RESULTS, ITEM), Written(text, same=True)) is None
+
+
+def test_only_states_within_the_window_are_in_view():
+    shop = webshop.make()
+    done = shop.behave(shop.tasks("train", 1)[0], "expert", seed=0).transitions
+    texts = tuple(transition.state.text for transition in done)
+    assert in_view(done[:-1], texts[-1], Pieces(history=99)) == texts
+    assert in_view(done[:-1], texts[-1], Pieces(history=1)) == texts[-2:]
+    assert in_view(done[:-1], texts[-1], Pieces(history=0)) == texts[-1:]
+
+
+def test_going_back_and_choosing_are_short_in_the_shop_and_opening_is_not():
+    shop = webshop.make()
+    spent: dict[str, list[bool]] = {}
+    for task in shop.tasks("train", 40):
+        done = shop.behave(task, "noisy", seed=0).transitions
+        for t, transition in enumerate(done):
+            seen = in_view(done[:t], transition.state.text, Pieces())
+            kind = "back" if transition.action == "click[< prev]" else shop.domain.kind(transition.state, transition.action)
+            if not transition.terminated and transition.next_state != transition.state:
+                spent.setdefault(kind, []).append(tell(seen, transition.next_state.text).same)
+    assert all(spent["option"]) and sum(spent["back"]) / len(spent["back"]) > 0.9
+    assert sum(spent["open item"]) / len(spent["open item"]) < 0.3  # those that were open before
+    assert sum(spent["search"]) / len(spent["search"]) < 0.3
+
+
+# --- in an answer -----------------------------------------------------------------------------------------------------------------
+
+IDS = {marker: 300 + i for i, marker in enumerate((*MARKERS, END))}
+WORDS = Vocabulary(lambda text: list(text.encode()), lambda ids: bytes(ids).decode(), IDS)
+
+
+def ids(*parts: str) -> list[int]:
+    return [token for part in parts for token in ([WORDS[part]] if part in IDS else WORDS.encode(part))]
+
+
+@pytest.mark.parametrize(
+    "parts, expected",
+    [
+        ((SAME, REWARD, "0 go", END), Answer("why", "", 0.0, False, same=True)),
+        ((SAME, "\n0 1\nok", REWARD, "0 go", END), Answer("why", "\n0 1\nok", 0.0, False, same=True)),
+        (("\n0 1\nok", REWARD, "0 go", END), Answer("why", "\n0 1\nok", 0.0, False)),
+        ((REWARD, "0 go", END), None),  # nothing at all is no state
+        (("ok", SAME, REWARD, "0 go", END), None),  # the mark has one place
+        ((SAME, SAME, REWARD, "0 go", END), None),
+    ],
+)
+def test_an_answer_says_by_its_mark_whether_it_tells_changes(parts: tuple[str, ...], expected: Any):
+    assert parse(WORDS, ids("why", NEXT, *parts), Pieces()) == expected
+
+
+def test_a_model_that_writes_states_out_may_not_use_the_mark():
+    assert parse(WORDS, ids("why", NEXT, SAME, REWARD, "0 go", END), Pieces(changes=False)) is None
