@@ -141,32 +141,29 @@ class ExperienceModel:
             return None
         return domain.hidden(query.state, query.history, query.action)
 
-    def _request(self, query: Query, prompt: list[int], attempt: int) -> Request:
+    def _request(self, query: Query, prompt: list[int]) -> Request:
         """How this answer is decoded: drawn, or the likeliest where nothing in it is hidden; by the numbers of its house or of its step."""
         rules = grammar(self.config.pieces) if self.config.structured else ""
         hides = self._hides(query)
         temperature = 0.0 if hides is False else self.config.temperature
         stream = (*query.key[:1], crc32(f"{query.task.instruction}/{query.action}".encode())) if hides else query.key
-        seed = (self.seed, *stream, attempt) if attempt else (self.seed, *stream)
-        return Request(prompt, self._sampling(temperature, rules), seed, f"dream/{query.key[:2]}")
+        return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.key[:2]}")
 
     def _ask(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Prediction]:
-        """One generation for all; what is written is read, and not yet judged. What was drawn and cannot be read is drawn again."""
-        prompts = [self._prompt(query, found) for query, found in zip(queries, memories, strict=True)]
-        said: dict[int, Prediction] = {}
-        for attempt in range(1 + self.config.redraws):
-            asked = [i for i in range(len(queries)) if i not in said]
-            if not asked:
-                break
-            requests = [self._request(queries[i], prompts[i], attempt) for i in asked]
-            for i, request, completion in zip(asked, requests, self.llm.generate(requests), strict=True):
-                kind, prediction = self._read(queries[i], completion.ids, rows_of(memories[i]))
-                if kind == "unreadable" and request.sampling.temperature and attempt < self.config.redraws:
-                    kind = "redrawn"
-                else:
-                    said[i] = prediction
-                self.counts[kind] += 1
-        return [said[i] for i in range(len(queries))]
+        """One generation for all; what is written is read, and not yet judged. What was drawn and cannot be read is drawn again: all its
+        further chances at once, of which the first that can be read counts."""
+        requests = [self._request(query, self._prompt(query, found)) for query, found in zip(queries, memories, strict=True)]
+        completions = self.llm.generate(requests)
+        read = [self._read(query, one.ids, rows_of(found)) for query, one, found in zip(queries, completions, memories, strict=True)]
+        again = [i for i, (kind, _) in enumerate(read) if kind == "unreadable" and requests[i].sampling.temperature]
+        chances = [(i, attempt) for i in again for attempt in range(1, 1 + self.config.redraws)]
+        drawn = self.llm.generate([_redraw(requests[i], attempt) for i, attempt in chances]) if chances else []
+        for (i, _), completion in zip(chances, drawn, strict=True):
+            if read[i][0] == "unreadable":
+                self.counts["redrawn"] += 1
+                read[i] = self._read(queries[i], completion.ids, rows_of(memories[i]))
+        self.counts.update(kind for kind, _ in read)
+        return [prediction for _, prediction in read]
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
         """What the model reads, without what does not fit. UsageError when the state alone does not."""
@@ -229,6 +226,11 @@ class ExperienceModel:
             if len(past) >= len(query.history):  # a step that is asked about again takes the place of what was dreamed there
                 step, domain = _closed(query, prediction), self.guard.domain
                 past[len(query.history) :] = [Step(step, self._briefs(query, found[i]) if i in found else (), told(domain, step))]
+
+
+def _redraw(request: Request, attempt: int) -> Request:
+    """The same question by other numbers, beside the session: what is read next continues the first answer or none."""
+    return replace(request, seed=(*(request.seed or ()), attempt), session=None)
 
 
 def _open(query: Query) -> Transition:

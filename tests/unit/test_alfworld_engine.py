@@ -94,10 +94,9 @@ def _stock() -> None:
 
 
 def official(split: Split) -> list[Game]:
-    folder = os.environ.get("DREAMGYM_ALFWORLD_GAMES") or os.environ.get("ALFWORLD_DATA")
-    if not folder:
+    if not OFFICIAL:
         pytest.skip("needs official games: set DREAMGYM_ALFWORLD_GAMES to a folder that holds them")
-    return list(games.read(Path(folder), split))
+    return list(games.read(Path(OFFICIAL), split))
 
 
 @pytest.mark.slow

@@ -207,7 +207,7 @@ def test_an_answer_drawn_again_goes_to_its_own_question():
         [Query(task, HISTORY, DRAWER, action, (5, i, 2)) for i, action in enumerate(("go to desk 1", "open drawer 1"))]
     )
     assert back.next_state.text.endswith("at desk 1: pen 1") and opened.next_state.text.endswith("at drawer 1: open nothing")
-    assert len(llm.requests) == 3 and dream.counts == {"clean": 2, "redrawn": 1}
+    assert len(llm.requests) == 2 + 2 and dream.counts == {"clean": 2, "redrawn": 1}  # the first of two more chances was enough
 
 
 class Perfect:
