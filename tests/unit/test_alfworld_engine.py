@@ -31,6 +31,7 @@ from dreamgym.envs.alfworld import engine, generator
 from dreamgym.envs.alfworld.games import KINDS, Game, Split
 from dreamgym.envs.alfworld.world import House
 
+OFFICIAL = os.environ.get("DREAMGYM_ALFWORLD_GAMES") or os.environ.get("ALFWORLD_DATA")
 NONSENSE = ("", "go to the moon", "take", "look around", "go to  fridge 1", "HELP", "open drawer 99", "<|end|>", "a" * 300)
 
 
