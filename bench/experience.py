@@ -23,8 +23,8 @@ from dreamgym.recipes import evaluation, fidelity, fitting, practice, quickstart
 from dreamgym.recipes.config import RunConfig
 from dreamgym.runlog import RunDir
 
-MEASURES = ("state_exact_valid", "state_exact_invalid", "false_success", "false_failure", "invented_items")
-HIGHER_IS_BETTER = ("state_exact_valid", "state_exact_invalid")
+MEASURES = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid", "false_success", "false_failure", "invented_items")
+HIGHER_IS_BETTER = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid")
 TOY: dict[str, Any] = {
     "env": {"name": "corridor", "options": {"length": 6, "keys": False}},
     "logs": {"trajectories": 100, "task_pairs": 0},

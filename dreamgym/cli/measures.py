@@ -10,8 +10,8 @@ import typer
 from dreamgym.cli._show import AUDIT, Json, Run, rate, table
 
 HELD_OUT = (
-    "state_exact_valid", "state_exact_invalid", "state_exact_invalid_logged", "element_f1", "false_success", "false_failure", "false_end",
-    "invented_items",
+    "state_exact_valid", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1", "false_success",
+    "false_failure", "false_end", "invented_items",
 )  # fmt: skip
 KINDS = ("with_guard", "without_guard")
 
@@ -63,7 +63,7 @@ def show_held_out(found: dict[str, Any]) -> None:
     title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes, {near_misses:,} near misses"
     columns = ["", "with guard", "without guard", "lookup, with guard", "lookup, without guard"]
     sides = [found[name][kind] for name in ("held_out", "lookup_baseline") for kind in KINDS]
-    rows = [[name.replace("_", " "), *(rate(side[name]) for side in sides)] for name in HELD_OUT]
+    rows = [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in HELD_OUT]  # older files lack some
     for group in ("by_action", "by_miss"):
         rows += [[f"  {kind}", *(rate(side[group][kind]) for side in sides)] for kind in sides[0][group]]
     table(title.format(**found["held_out"]), columns, rows)

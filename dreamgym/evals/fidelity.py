@@ -21,6 +21,7 @@ import numpy as np
 from dreamgym.evals import near_misses
 from dreamgym.evals._agreement import Interval
 from dreamgym.evals.success import Rate, wilson
+from dreamgym.experience.changes import tell
 from dreamgym.experience.dreaming import UNREADABLE
 from dreamgym.experience.guard import Guard, masked
 from dreamgym.protocols import Domain, RealEnv, SortsActions
@@ -58,6 +59,7 @@ class HeldOut:
 
     state_exact: Rate
     state_exact_valid: Rate  # actions that did something in reality
+    state_exact_knowable: Rate  # those of them whose outcome the history shows, or a log of the same action: the rest can only be guessed
     state_exact_invalid: Rate  # near misses
     state_exact_invalid_logged: Rate  # actions of the scripted behaviours after which reality stood still
     element_f1: Interval  # mean over valid actions of the F1 of a page's parts
@@ -132,8 +134,11 @@ def watched(guard: Guard, questions: Sequence[Question], raw: Sequence[Predictio
     return [answer or after[i] for i, answer in enumerate(before)]
 
 
-def measure(questions: Sequence[Question], predictions: Sequence[Prediction], *, known: Collection[str]) -> HeldOut:
-    """Predictions against the truth. `known` are the parts of pages that exist (`parts_of`); those of the true states always do."""
+def measure(
+    questions: Sequence[Question], predictions: Sequence[Prediction], *, known: Collection[str], logged: Collection[tuple[Action, str]] = ()
+) -> HeldOut:
+    """Predictions against the truth. `known` are the parts of pages that exist (`parts_of`); those of the true states always do. `logged`
+    are (action, next state) as the logs have them."""
     pairs = list(zip(questions, predictions, strict=True))
     right = [one.next_state == q.truth.next_state and not _unread(one.verdict) for q, one in pairs]  # one that was not read stood still
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
@@ -157,6 +162,7 @@ def measure(questions: Sequence[Question], predictions: Sequence[Prediction], *,
     return HeldOut(
         state_exact=exact(lambda q: True),
         state_exact_valid=exact(lambda q: q.valid),
+        state_exact_knowable=exact(lambda q: q.valid and _knowable(q, logged)),
         state_exact_invalid=exact(lambda q: q.near_miss),
         state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
         element_f1=_mean(
@@ -209,6 +215,13 @@ def _kind(domain: Domain, state: Observation, action: Action) -> str:
     if isinstance(domain, SortsActions):
         return domain.kind(state, action)
     return re.split(r"[\[( ]", action, maxsplit=1)[0]
+
+
+def _knowable(question: Question, logged: Collection[tuple[Action, str]]) -> bool:
+    """Whether the history shows this outcome, or all but a few lines of it, or some log shows it after the same action."""
+    query, after = question.query, question.truth.next_state.text
+    seen = (*(transition.state.text for transition in query.history), query.state.text)
+    return (query.action, after) in logged or tell(seen, after).same
 
 
 def _end(reward: float, terminated: bool) -> End:

@@ -57,6 +57,7 @@ def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
         episodes = held_out_episodes(parts.family, n, seed=seed, play=manned.behave)
         questions, counts = ask_about(episodes, manned.real(), domain, misses=MISSES, seed=seed)
     known = _existing(parts.family, parts.logs)
+    logged = {(t.action, t.next_state.text) for trajectory in parts.logs for t in trajectory.transitions}
     _, model = parts.dream(parts.remembered(), UNGUARDED)
     lookup = Lookup(parts.logs, domain)
     with progress(2, "held-out transitions") as advance:
@@ -67,7 +68,7 @@ def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, raw in said.items():
         both = {"with_guard": watched(Guard(domain, parts.config.guard), questions, raw), "without_guard": raw}
-        found[name] = {kind: measure(questions, answers, known=known).to_json() for kind, answers in both.items()}
+        found[name] = {kind: measure(questions, answers, known=known, logged=logged).to_json() for kind, answers in both.items()}
     found["held_out"] = counts | {"split": SPLIT, "episodes_seed": seed} | found["held_out"]
     found["lookup_baseline"] |= {"found": dict(lookup.counts)}
     return found

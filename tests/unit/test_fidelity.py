@@ -253,6 +253,18 @@ def test_a_baseline_that_has_never_seen_a_success_fails_it():
     assert found.false_failure.value == 1.0 and found.state_exact.value == 0.0
 
 
+def test_what_a_page_shows_can_be_known_from_history_or_from_a_log_of_the_same_action():
+    questions = questions_of(SHOP)
+    valid = [q for q in questions if q.valid]
+    said = [told(q) for q in questions]
+    alone = measure(questions, said, known=set()).state_exact_knowable.n
+    kinds = {"option", "other", "search", "open item"}
+    assert 0 < alone < sum(q.kind in kinds for q in valid)
+    logged = {(q.query.action, q.truth.next_state.text) for q in valid if q.kind == "search"}
+    found = measure(questions, said, known=set(), logged=logged).state_exact_knowable
+    assert alone + len(logged) <= found.n <= alone + sum(q.kind == "search" for q in valid) and found.value == 1.0
+
+
 # --- the command -----------------------------------------------------------------------------------------------------------------------
 
 
