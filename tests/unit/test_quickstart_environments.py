@@ -16,7 +16,7 @@ def test_houses_have_a_small_and_a_default_quickstart_whose_states_say_all_that_
     config = budget_config(budget, "alfworld")
     family = alfworld.make(**config.env.options)
     assert config.env.name == "alfworld"
-    assert config.experience.history == 0 and config.policy.window == 0  # a state says all that matters
+    assert config.experience.history == 0 and config.policy.window == 1  # a state says all but what was tried in vain
     assert config.experience.temperature and config.experience.draw == "hidden"  # else every house hides the likeliest things
     assert not config.logs.other_goals  # an episode ends only when it is won
     assert config.eval.tasks <= family.config.test and config.eval.dev_tasks <= family.config.dev
