@@ -2,6 +2,7 @@
 
     python bench/experience.py                       the corridor, a toy that its 100k model learns: about a minute
     python bench/experience.py --full --work DIR     the shop of the quickstart and its model, three seeds: hours; DIR resumes
+    ... --logs 2000 --only "without history"         short trainings, or some of the rows; the method is always there
 
 Teacher-forced figures (`held_out`, the ablations) are of every step of fresh episodes on held-out tasks, and of near misses. Paired
 replay (`with_guard`, `without_guard`) is of dreams of a policy that was trained with RL inside the model.
@@ -119,12 +120,19 @@ def main() -> None:
     )
     parser.add_argument("--held-out", type=int, help="held-out episodes (default: 60; with --full: 1600)")
     parser.add_argument("--seeds", type=int, help="seeds of every row (default: 1; with --full: 3)")
+    parser.add_argument("--logs", type=int, help="logged episodes that every model is trained on (default: those of the configuration)")
+    parser.add_argument("--only", nargs="+", default=(), metavar="ROW", help="some of the rows, by name (default: all)")
     options = parser.parse_args()
+    config = quickstart.budget_config("default") if options.full else build(RunConfig, TOY)
+    if options.logs:
+        config = _changed(config, "logs", trajectories=options.logs)
+    chosen = variants(config, full=options.full)
+    if unknown := set(options.only) - set(chosen):
+        parser.error(f"there is no row {', '.join(sorted(unknown))}: there are {', '.join(chosen)}")
     with tempfile.TemporaryDirectory() as folder:
         found = measure(
-            quickstart.budget_config("default") if options.full else build(RunConfig, TOY),
+            {name: one for name, one in chosen.items() if not options.only or name in ("method", *options.only)},
             options.work or Path(folder),
-            full=options.full,
             held_out=options.held_out or (1600 if options.full else 60),
             seeds=options.seeds or (3 if options.full else 1),
         )
@@ -133,11 +141,11 @@ def main() -> None:
         print(json.dumps(found))
 
 
-def measure(config: RunConfig, work: Path, *, full: bool, held_out: int, seeds: int) -> dict[str, Any]:
+def measure(rows_asked: dict[str, RunConfig], work: Path, *, held_out: int, seeds: int) -> dict[str, Any]:
     """Everything, as plain values under the names that programs read."""
-    started = time.monotonic()
+    started, config = time.monotonic(), rows_asked["method"]
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, variant in variants(config, full=full).items():
+    for name, variant in rows_asked.items():
         folder = work / name.replace(" = ", "-").replace(" ", "-")
         found[name] = [
             model_alone(variant.model_copy(update={"seed": seed, "seeds": (seed,)}), folder / f"seed-{seed}", held_out)
