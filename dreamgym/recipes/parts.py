@@ -18,7 +18,7 @@ from dreamgym.config import Config, dump, filled, resolve
 from dreamgym.envs import _workers
 from dreamgym.envs._pool import EnvPool
 from dreamgym.envs._workers import WorkerPool
-from dreamgym.errors import ConfigError, RunDirError
+from dreamgym.errors import ConfigError, RunDirError, UsageError
 from dreamgym.experience.changes import tell
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals, with_other_goals
 from dreamgym.experience.dataset import ExperienceRow, RowBuilder, shown_memories, task_pairs, up_to
@@ -229,7 +229,12 @@ def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], Domain]], voc
 
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
-    """Marker ids and the text encoder of a tokenizer."""
+    """Marker ids and the text encoder of a tokenizer. UsageError for one that was made without some of the markers."""
+    if missing := [marker for marker in layout.MARKERS if marker not in tokenizer.get_added_vocab()]:
+        raise UsageError(
+            f"The tokenizer lacks {', '.join(missing)}: it was made by an older version of dreamgym, or for something else. Make the run "
+            "anew in another directory, or use the version that made it."
+        )
     ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*layout.MARKERS, layout.END)}
     return Vocabulary(lambda text: tiny.encode(tokenizer, text), lambda ids: tokenizer.decode(ids), ids)
 

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.envs import webshop
+from dreamgym.errors import UsageError
 from dreamgym.experience.changes import Written, hear, tell
 from dreamgym.experience.parse import Answer, parse
 from dreamgym.experience.prompts import Pieces, in_view
 from dreamgym.layout import END, MARKERS, NEXT, REWARD, SAME, Vocabulary
+from dreamgym.llm import tiny
+from dreamgym.recipes.parts import vocabulary
 
 RESULTS = "results 1\n[b001] $12 red vest\n[b002] $9 blue vest\n[next >][back to search]"
 ITEM = "item $12 red vest\nsize: [s][m]\n[description][buy now][< prev]"
@@ -112,3 +115,9 @@ def test_an_answer_says_by_its_mark_whether_it_tells_changes(parts: tuple[str, .
 
 def test_a_model_that_writes_states_out_may_not_use_the_mark():
     assert parse(WORDS, ids("why", NEXT, SAME, REWARD, "0 go", END), Pieces(changes=False)) is None
+
+
+def test_a_tokenizer_from_before_the_mark_is_refused_with_what_to_do():
+    older = tiny.train_tokenizer(["go left"], vocab_size=300, special=[marker for marker in MARKERS if marker != SAME])
+    with pytest.raises(UsageError, match=r"lacks <\|same\|>: it was made by an older version.*Make the run anew"):
+        vocabulary(older)
