@@ -16,7 +16,7 @@ from dreamgym.envs.alfworld.commands import offered
 from dreamgym.envs.alfworld.state import read
 from dreamgym.evals.revisits import revisits
 
-for package in ("textworld", "alfworld"):
+for package in ("textworld", "fast_downward"):
     pytest.importorskip(package, reason="the engine of household games is not installed: pip install dreamgym[alfworld]")
 
 FAMILY = alfworld.make(train=12, dev=6, test=6)
