@@ -50,7 +50,7 @@ def told(domain: Domain, transition: Transition) -> str:
 def heard(domain: Domain, query: Query, said: Written, pieces: Pieces) -> Observation | None:
     """The next state that the model's words mean; None when they mean none."""
     if isinstance(domain, Narrated):
-        return domain.hear(query.state, said.text)
+        return None if said.same else domain.hear(query.state, said.text)  # news are no changes of a text
     text = hear(in_view(query.history, query.state.text, pieces), said)
     return None if text is None else Observation(text)
 

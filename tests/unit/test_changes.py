@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from dreamgym.envs import webshop
 from dreamgym.errors import UsageError
 from dreamgym.experience.changes import Written, hear, tell
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights
 from dreamgym.experience.parse import Answer, parse
-from dreamgym.experience.prompts import Pieces, in_view
+from dreamgym.experience.prompts import Pieces, grammar, in_view
 from dreamgym.layout import END, MARKERS, NEXT, REWARD, SAME, Vocabulary
 from dreamgym.llm import tiny
+from dreamgym.llm._grammar import Grammars
 from dreamgym.recipes.parts import vocabulary
 
 RESULTS = "results 1\n[b001] $12 red vest\n[b002] $9 blue vest\n[next >][back to search]"
@@ -121,3 +123,22 @@ def test_a_tokenizer_from_before_the_mark_is_refused_with_what_to_do():
     older = tiny.train_tokenizer(["go left"], vocab_size=300, special=[marker for marker in MARKERS if marker != SAME])
     with pytest.raises(UsageError, match=r"lacks <\|same\|>: it was made by an older version.*Make the run anew"):
         vocabulary(older)
+
+
+def test_a_model_that_writes_states_out_reads_and_writes_them_whole():
+    shop = webshop.make()
+    episodes = [shop.behave(task, "expert", seed=0) for task in shop.tasks("train", 20)]
+    done = next(episode for episode in episodes if any("chosen [" in step.next_state.text for step in episode.transitions))
+    for changes in (True, False):
+        (row,) = RowBuilder(WORDS, Pieces(history=99, changes=changes), SegmentWeights(), shop.domain).episode(done, [()] * len(done.turns))
+        assert (WORDS[SAME] in row.ids) == changes
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_the_grammar_of_answers_allows_the_mark_where_the_model_may_use_it(changes: bool):
+    pytest.importorskip("llguidance")
+    tokenizer = tiny.train_tokenizer(["go left, 0 1"], vocab_size=300, special=MARKERS)
+    matcher = Grammars(tokenizer).matcher(grammar(Pieces(changes=changes)))
+    words = vocabulary(tokenizer)
+    bare = [*words.encode("why"), words[NEXT], words[SAME], words[REWARD], *words.encode("0 go")]
+    assert matcher.validate_tokens(bare) == (len(bare) if changes else bare.index(words[SAME]))

@@ -13,8 +13,9 @@ from dreamgym.envs.alfworld.behaviours import Memo, keep_house
 from dreamgym.envs.alfworld.domain import HouseDomain
 from dreamgym.envs.alfworld.state import Told
 from dreamgym.evals.settled import settled
+from dreamgym.experience.changes import Written
 from dreamgym.experience.dataset import RowBuilder, SegmentWeights
-from dreamgym.experience.dreaming import UNREADABLE, unreadable
+from dreamgym.experience.dreaming import UNREADABLE, heard, unreadable
 from dreamgym.experience.guard import Guard, GuardConfig, masked
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.prompts import Pieces, Step, answer
@@ -312,3 +313,10 @@ def test_news_that_cannot_be_understood_is_an_unreadable_answer(told: str, reada
     ]
     (said,) = model(llm).predict([Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, "open drawer 1")])
     assert (said.verdict.reasons != UNREADABLE) == readable and (said.next_state != DRAWER) == readable
+
+
+def test_news_behind_the_mark_of_changes_are_none():
+    query = Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, "open drawer 1")
+    told = "The drawer 1 is open. In it, you see nothing."
+    assert heard(DOMAIN, query, Written(told), Pieces()) is not None
+    assert heard(DOMAIN, query, Written(told, same=True), Pieces()) is None is heard(DOMAIN, query, Written("", same=True), Pieces())
