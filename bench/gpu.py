@@ -3,9 +3,11 @@
     python bench/gpu.py [--json] [--shapes 60m 3b 8b] [--device cuda]
 
 Weights are random and in bfloat16: speed does not depend on what they are. Generation: 64 prompts of 512 tokens, 128 new tokens each,
-greedy, our engine and `transformers.generate` in the same run. Training: full weights, AdamW, packed rows of 1,024 tokens, one
-micro-batch a step. FLOPs are counted as 2 (generation) or 6 (training) a parameter and token, plus attention's 4 (or 12) * layers *
-width * context; utilisation divides by the card's dense bfloat16 peak, and is null for a card that is not in the table.
+greedy, our engine and `transformers.generate` in the same run. Training: full weights, AdamW, eight rows of 1,024 tokens a step, beside
+the same step through transformers' own forward and loss; the 8B shape recomputes activations in both. FLOPs are counted as 2 (generation)
+or 6 (training) a parameter and token, plus attention's 4 (or 12) * layers * width * context; utilisation divides by the card's dense
+bfloat16 peak. A decoding pass is bound by memory: `pass_of_floor` is the time that its bytes (weights once, keys and values once) take at
+the card's bandwidth over the time it takes. Both are null for a card that is not in the table.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from dreamgym.llm.backbones import recompute
 from dreamgym.llm.hf import HFEngine
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
@@ -38,6 +41,8 @@ SHAPES: dict[str, dict[str, int]] = {
 }  # fmt: skip
 PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "RTX 4090": 165.0, "B200": 2250.0}
 """Dense bfloat16 peak by a part of the card's name, from the makers' data sheets."""
+PEAK_GBYTES = {"H200": 4800.0, "H100": 3350.0, "A100": 2039.0, "L40S": 864.0, "RTX 4090": 1008.0, "B200": 8000.0}
+"""Memory bandwidth a second, likewise (the 80 GB models)."""
 PROMPTS, PROMPT, NEW = 64, 512, 128
 ROW, ROWS = 1024, 8
 
@@ -60,39 +65,43 @@ def generation(model: Any, device: str) -> dict[str, float]:
     prompts = [rng.integers(10, model.config.vocab_size, PROMPT).tolist() for _ in range(PROMPTS)]
     engine = HFEngine(model, None, cache_bytes=40_000_000_000)
     engine.decode = lambda ids: ""  # type: ignore[method-assign]  # no tokenizer: text is not what is measured
-    asked = [Request(prompt, Sampling(NEW, temperature=0.0)) for prompt in prompts]
 
     def theirs() -> None:
         ids = torch.tensor(prompts, device=device)
         model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0)
 
-    def ours() -> None:
-        engine.refresh()
-        engine.generate(asked)
+    def ours(tokens: int = NEW) -> None:
+        engine.generate([Request(prompt, Sampling(tokens, temperature=0.0)) for prompt in prompts])
 
-    mine, peer = seconds(ours, device), seconds(theirs, device)
+    mine, first, peer = seconds(ours, device), seconds(lambda: ours(1), device), seconds(theirs, device)
     tokens = PROMPTS * NEW
     work = flops(model, PROMPTS * (PROMPT + NEW), (PROMPT + NEW) // 2, per=2)
-    return {"generate_tokens_per_s": tokens / mine, "ratio_vs_generate": peer / mine, "generate_flops_per_s": work / mine}
+    found = {"generate_tokens_per_s": tokens / mine, "ratio_vs_generate": peer / mine, "generate_flops_per_s": work / mine}
+    found |= {"pass_ms": 1000 * (mine - first) / (NEW - 1), "prompts_tokens_per_s": PROMPTS * PROMPT / first}
+    slab = engine.slab
+    kept = 2 * slab.layers * slab.kv_heads * slab.head_dim * slab.dtype.itemsize * PROMPTS * (PROMPT + NEW / 2)
+    return found | {"pass_bytes": kept + sum(p.numel() * p.element_size() for p in model.parameters())}
 
 
 def training(model: Any, device: str) -> dict[str, float]:
-    """Tokens trained a second, forward, backward and AdamW on all weights."""
+    """Tokens trained a second, forward, backward and AdamW on all weights: by the learner's forward, and by transformers'."""
     model.train()
-    model.gradient_checkpointing_disable()
+    if model.config.hidden_size > 4000:
+        recompute(model)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device != "cpu")
     rng = np.random.default_rng(1)
     rows = [rng.integers(10, model.config.vocab_size, ROW).tolist() for _ in range(ROWS)]
-    batch = pad(rows, [[1.0] * ROW for _ in rows], range(ROWS))
+    batch = pad(rows, [[1.0] * ROW for _ in rows], range(ROWS)).to(torch.device(device))
 
-    def step() -> None:
-        logprobs, _ = token_logprobs(model, batch, bf16=True)
-        (-logprobs.mean()).backward()
+    def step(loss: Callable[[], torch.Tensor]) -> None:
+        loss().backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
-    took = seconds(step, device)
-    return {"train_tokens_per_s": ROWS * ROW / took, "train_flops_per_s": flops(model, ROWS * ROW, ROW // 2, per=6) / took}
+    took = seconds(lambda: step(lambda: -token_logprobs(model, batch, bf16=True)[0].mean()), device)
+    peer = seconds(lambda: step(lambda: model(input_ids=batch.ids, labels=batch.ids, use_cache=False).loss), device)
+    work = flops(model, ROWS * ROW, ROW // 2, per=6)
+    return {"train_tokens_per_s": ROWS * ROW / took, "train_ratio_vs_transformers": peer / took, "train_flops_per_s": work / took}
 
 
 def flops(model: Any, tokens: int, context: int, *, per: int) -> float:
@@ -132,6 +141,9 @@ def measure(shape: str, device: str) -> dict[str, Any]:
         rate = found.pop(f"{half}_flops_per_s")
         found[f"{half}_tflops"] = rate / 1e12
         found[f"{half}_mfu"] = rate / 1e12 / peak if peak else None
+    bandwidth = next((rate for name, rate in PEAK_GBYTES.items() if name in card), None)
+    floor = found.pop("pass_bytes")
+    found["pass_of_floor"] = floor / (bandwidth * 1e9) / (found["pass_ms"] / 1000) if bandwidth else None
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.startswith("cuda") else None
     del model
     gc.collect()

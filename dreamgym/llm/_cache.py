@@ -4,7 +4,8 @@ The rows at work are always the first n, so that attention reads slices and copi
 row at work has an owner: a session, or its request. A resting session keeps its row until it is released, or evicted, least recently
 used first, to stay within the byte budget; only a single request that needs more than all of it may exceed it.
 
-Shapes: `keys[layer]` and `values[layer]` are [rows, kv_heads, capacity, head_dim], valid up to `len(tokens[row])` of each row.
+Shapes: `keys[layer]` and `values[layer]` are [rows + 1, kv_heads, capacity, head_dim], valid up to `len(tokens[row])` of each row. The
+last row is spare: it takes what a pass of rounded shape computes for nobody.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Slab:
     def clear(self) -> None:
         """Forget every session and give the memory back."""
         self.rows = self.capacity = self.clock = 0
+        self.moves = getattr(self, "moves", 0) + 1  # how often the memory has changed its place
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.tokens: list[np.ndarray] = []  # per row: the ids whose keys and values are valid
@@ -121,7 +123,7 @@ class Slab:
         keep = [row for row in range(self.rows) if self.owner[row] is not None]
         used = max((len(self.tokens[row]) for row in keep), default=0)
         index = torch.tensor(keep, device=self.device, dtype=torch.long)
-        shape = (rows, self.kv_heads, capacity, self.head_dim)
+        shape = (rows + 1, self.kv_heads, capacity, self.head_dim)
         for slabs in (self.keys, self.values):
             for layer in range(self.layers):  # one layer at a time, so that the peak is one layer above the sum
                 new = torch.zeros(shape, dtype=self.dtype, device=self.device)  # zeros: a masked NaN would still poison a sum
@@ -134,3 +136,4 @@ class Slab:
         self.used = [self.used[row] for row in keep] + [0] * free
         self.row_of = {name: row for row, name in enumerate(self.owner) if name is not None}
         self.rows, self.capacity = rows, capacity
+        self.moves += 1

@@ -10,6 +10,7 @@ Letters in shapes: N packed tokens, W width, H query heads, K key-value heads, D
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,10 +20,12 @@ from torch.utils.checkpoint import checkpoint
 
 from dreamgym.llm import _causal
 from dreamgym.llm._attention import BLOCK, block_attention
+from dreamgym.llm._padded import Padded
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [N, H, D], k [N, K, D], v [N, K, D]) -> [N, H, D]"""
 
+COMPILE_FROM = 512  # wide on a GPU, elementwise passes are worth compiling; below it, they are not worth the wait for the compiler
 FUSE_BELOW = 300_000_000  # parameters; a larger model is not worth a second copy of its projections
 
 
@@ -87,26 +90,69 @@ def hidden(
     `stream` is the dtype of the residual stream (None: of the embedding); the linear layers run in the dtype of their weights.
     `recompute` keeps no activations inside layers for the backward pass, but computes them again there.
     """
-    h, k, d = weights.heads, weights.kv_heads, weights.head_dim
+    h, k = weights.heads, weights.kv_heads
     x = F.embedding(ids, weights.embedding, weights.padding)
     x = x if stream is None else x.to(stream)
-    half = d // 2
+    fused = compiles(x.device, x.shape[-1])
+    before: Callable[..., tuple[Tensor, Tensor]] = compiled(_before_attention) if fused else _before_attention
+    after: Callable[..., Tensor] = compiled(_after_attention) if fused else _after_attention
 
     def block(layer: int, x: Tensor) -> Tensor:
         norm1, qkv, out, norm2, gate_up, down = weights.blocks[layer]
-        y = F.rms_norm(x, (x.shape[-1],), norm1.to(x.dtype), weights.eps)
-        y = _linear(y, qkv).view(-1, h + 2 * k, d)
-        qk = y[:, : h + k]
-        qk = qk * cos + torch.cat((-qk[..., half:], qk[..., :half]), -1) * sin  # float32 when cos is
-        mixed = attend(layer, qk[:, :h], qk[:, h:], y[:, h + k :])
-        x = x + _linear(mixed.reshape(-1, h * d), out).to(x.dtype)
-        y = F.rms_norm(x, (x.shape[-1],), norm2.to(x.dtype), weights.eps)
-        gate, up = _linear(y, gate_up).chunk(2, -1)
-        return x + _linear(F.silu(gate) * up, down).to(x.dtype)
+        if fused:
+            any_length(x, cos, sin)
+        qk, v = before(x, norm1, qkv, cos, sin, h + k, weights.eps, qkv[0].dtype if fused else None)
+        mixed = attend(layer, qk[:, :h], qk[:, h:], v).reshape(len(x), -1)
+        if fused:
+            any_length(x, mixed)
+        return after(x, mixed, out, norm2, gate_up, down, weights.eps)
 
     for layer in range(len(weights.blocks)):
         x = checkpoint(block, layer, x, use_reentrant=False) if recompute else block(layer, x)
     return F.rms_norm(x, (x.shape[-1],), weights.norm.to(x.dtype), weights.eps)
+
+
+def _before_attention(
+    x: Tensor, norm: Tensor, qkv: tuple[Tensor, ...], cos: Tensor, sin: Tensor, turned: int, eps: float, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """(queries and keys with their positions in them [N, turned, D], values [N, K, D]) of the stream x [N, W].
+
+    Queries and keys are of `dtype`, or where it is None as they come: float32 when cos is.
+    """
+    half = cos.shape[-1] // 2
+    y = F.rms_norm(x, (x.shape[-1],), norm.to(x.dtype), eps)
+    y = _linear(y, qkv).unflatten(-1, (-1, 2 * half))
+    a, b = y[:, :turned, :half], y[:, :turned, half:]
+    cos, sin = cos[..., :half], sin[..., :half]  # the other half is the same
+    qk = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    return qk if dtype is None else qk.to(dtype), y[:, turned:]
+
+
+def _after_attention(
+    x: Tensor, mixed: Tensor, out: tuple[Tensor, ...], norm: Tensor, gate_up: tuple[Tensor, ...], down: tuple[Tensor, ...], eps: float
+) -> Tensor:
+    """The stream [N, W] after what attention mixed [N, H*D] and the perceptron are added."""
+    x = x + _linear(mixed, out).to(x.dtype)
+    y = F.rms_norm(x, (x.shape[-1],), norm.to(x.dtype), eps)
+    gate, up = _linear(y, gate_up).chunk(2, -1)
+    return x + _linear(F.silu(gate) * up, down).to(x.dtype)
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its elementwise passes fused into few kernels. The first call of a kind takes some seconds."""
+    return torch.compile(function)
+
+
+def compiles(device: torch.device, width: int) -> bool:
+    """Whether layers of that width are compiled there."""
+    return device.type == "cuda" and width >= COMPILE_FROM
+
+
+def any_length(*packed: Tensor) -> None:
+    """Say that N varies from call to call, so that a compiled function is not compiled again for it."""
+    for x in packed:
+        torch._dynamo.maybe_mark_dynamic(x, 0)
 
 
 def _linear(x: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
@@ -121,44 +167,29 @@ def causal(lengths: Sequence[int], dtype: torch.dtype | None = None) -> Attend:
     than computing. Of long ones no padding is computed.
     """
     sizes = list(lengths)
-    together = _Padded(sizes) if _alike(sizes) else None
+    together: Padded | None = None
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        nonlocal together
         kind = dtype or q.dtype
         q, k, v = q.to(kind), k.to(kind), v.to(kind)
-        one = _block if blocks(kind, q.device) else _flash
-        if together is not None and one is _block:
-            return together.attend(q, k, v)
+        in_blocks = blocks(kind, q.device)
+        if (in_blocks or q.is_cuda) and _alike(sizes, q.device):
+            together = together or Padded(sizes, q.device)
+            return together.causal_in_blocks(q, k, v) if in_blocks else together.causal(q, k, v)
+        one = _block if in_blocks else _flash
         parts = [one(*part) for part in zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     return attend
 
 
-def _alike(lengths: Sequence[int]) -> bool:
-    """Whether padding costs less than calls: several sequences of at most one block, at most a quarter of it padding."""
-    longest = max(lengths, default=0)
-    return len(lengths) > 1 and longest <= BLOCK and longest * len(lengths) <= 1.25 * sum(lengths)
-
-
-class _Padded:
-    """Where B packed sequences lie in a [B, T] of their longest, and back. Heads of all sequences are one long row of heads."""
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self.rows, self.width = len(lengths), max(lengths)
-        sizes = torch.tensor(lengths)
-        column = torch.arange(self.width)
-        first = torch.cumsum(sizes, 0) - sizes
-        self.source = torch.minimum(first[:, None] + column, first[:, None] + sizes[:, None] - 1).flatten()  # padding repeats the last
-        self.back = (column < sizes[:, None]).flatten().nonzero()[:, 0]  # [N] of [B*T]
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        b, t = self.rows, self.width
-        q, k, v = (x.index_select(0, self.source).view(b, t, *x.shape[1:]) for x in (q, k, v))
-        h, d = q.shape[2:]
-        keys, values = (x.permute(0, 2, 1, 3).reshape(-1, t, d) for x in (k, v))  # [B*K, T, D]
-        mixed = block_attention(q.transpose(0, 1).reshape(t, b * h, d), keys, values)  # [T, B*H, D]
-        return mixed.view(t, b, h, d).transpose(0, 1).reshape(b * t, h, d).index_select(0, self.back)
+def _alike(lengths: Sequence[int], device: torch.device) -> bool:
+    """Whether padding costs less than calls: on a GPU while half of it is real, on a CPU for short sequences of nearly one length."""
+    longest, total = max(lengths, default=0), sum(lengths)
+    if device.type == "cuda":
+        return len(lengths) > 1 and longest * len(lengths) <= 2 * total
+    return len(lengths) > 1 and longest <= BLOCK and longest * len(lengths) <= 1.25 * total
 
 
 def blocks(dtype: torch.dtype, device: torch.device) -> bool:

@@ -1,7 +1,8 @@
 """How the engine runs a model over the slab: `FastRunner` for plain Llamas, `GenericRunner` for any dense transformers model.
 
 Both offer `prefill` (ragged suffixes of given rows), which gives logits in the last position only, and `decode` (as many tokens for each
-of the first n rows), which gives them everywhere. Letters in shapes as in `_llama`; n rows, L the cache length in use, rounded up to 64.
+of the first n rows), which gives them everywhere. On a GPU a decoding pass is recorded and replayed (`_graphs`), at rounded shapes: what
+fills up the rows writes to the slab's spare row. Letters in shapes as in `_llama`; n rows, L the cache length in use, rounded up to 64.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dreamgym.errors import ConfigError
 from dreamgym.llm import _causal, _llama
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._cache import Slab
+from dreamgym.llm._graphs import Graphs, rounded
+from dreamgym.llm._padded import Padded, over_cache, unseen
 
 CHUNK = 8192  # tokens in one prefill pass
 LONG = 128  # new tokens of a row from which attention in blocks of bfloat16 pays; shorter ones, behind a long past, are faster in float32
@@ -44,34 +47,73 @@ def _rounded(length: int, capacity: int) -> int:
     return min(-(-length // 64) * 64, capacity)
 
 
-class FastRunner:
+class _Decoder:
+    """Decoding passes of a runner: as they are, or at rounded shapes through `graphs`, where a runner has them."""
+
+    slab: Slab
+    graphs: Graphs | None = None
+    moves = -1
+
+    def decode(self, ids: np.ndarray, positions: np.ndarray) -> Tensor:
+        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each."""
+        slab, (n, t) = self.slab, ids.shape
+        rows = np.repeat(np.arange(n)[:, None], t, 1)
+        last = int(positions.max()) + 1
+        if self.graphs is None:
+            given = torch.from_numpy(np.stack([ids, positions, rows])).to(slab.device)
+            return self.head_of(self.states(given, _rounded(last, slab.capacity)))
+        if self.moves != slab.moves:
+            self.graphs.forget()
+            self.moves = slab.moves
+        wide, length = min(rounded(n, 4), slab.rows), min(rounded(last, 64), slab.capacity)
+        fed = np.zeros((3, wide, t), dtype=np.int64)
+        fed[2] = slab.rows  # the spare one
+        fed[:, :n] = np.stack([ids, positions, rows])
+        given = torch.from_numpy(fed).to(slab.device)
+        return self.head_of(self.graphs.run((wide, t, length), lambda held: self.states(held, length), given)[:n])
+
+    def states(self, fed: Tensor, length: int) -> Tensor:
+        """Final hidden states [n, T, W]; `fed` [3, n, T] holds ids, positions and the rows to write, and the first n rows are read."""
+        raise NotImplementedError
+
+    def head_of(self, states: Tensor) -> Tensor:
+        """Logits [n, T, V]."""
+        raise NotImplementedError
+
+
+class FastRunner(_Decoder):
     """Functional forward over fused weights. On a CPU the residual stream, attention and logits are float32 whatever `dtype` is."""
 
     def __init__(self, model: Any, slab: Slab, dtype: torch.dtype | None) -> None:
         self.model, self.slab, self.dtype = model, slab, dtype
         self.stream = torch.float32 if slab.device.type == "cpu" else None
+        self.on_gpu = slab.device.type == "cuda"
+        self.graphs = Graphs() if self.on_gpu else None
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
         fuse = sum(p.numel() for p in self.model.parameters()) < _llama.FUSE_BELOW
+        if self.graphs is not None:
+            self.graphs.forget()
         self.weights = _llama.Weights(self.model, dtype=self.dtype, fuse=fuse)
         head = self.weights.head.detach()
         self.head = head.float() if self.stream is torch.float32 else head
         limit = self.slab.max_length
         self.cos, self.sin = _llama.rotary(self.model, torch.arange(limit, device=self.slab.device))
-        if self.stream is None:
+        if self.stream is None and not _llama.compiles(self.slab.device, head.shape[-1]):
             self.cos, self.sin = self.cos.to(head.dtype), self.sin.to(head.dtype)
 
     def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         """Write the keys and values of `suffixes[i]` behind the first `past[i]` of row `rows[i]`; yield (row, logits [V])."""
-        for group in _groups(suffixes, padded=False):
+        for group in _groups(suffixes, padded=self.on_gpu):
             lengths = [len(suffixes[i]) for i in group]
             ids = torch.from_numpy(np.concatenate([suffixes[i] for i in group])).to(self.slab.device)
             positions = torch.from_numpy(np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])).to(
                 self.slab.device
             )
-            attend = self._over_rows([rows[i] for i in group], lengths, [past[i] for i in group])
+            over = self._side_by_side if self.on_gpu else self._over_rows
+            attend = over([rows[i] for i in group], lengths, [past[i] for i in group])
             last = torch.tensor(np.cumsum(lengths) - 1, device=self.slab.device)
             x = _llama.hidden(self.weights, ids, self.cos[positions], self.sin[positions], attend, stream=self.stream)[last]
             yield from zip([rows[i] for i in group], F.linear(x, self.head), strict=True)
@@ -108,17 +150,55 @@ class FastRunner:
 
         return attend
 
-    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each."""
-        slab, (n, t) = self.slab, ids.shape
-        length = _rounded(int(positions.max()) + 1, slab.capacity)
+    def _side_by_side(self, rows: list[int], lengths: list[int], past: list[int]) -> _llama.Attend:
+        slab, device = self.slab, self.slab.device
+        padded = Padded(lengths, device)
+        at = torch.from_numpy(np.concatenate([np.arange(p, p + m) for p, m in zip(past, lengths, strict=True)])).to(device)
+        read = torch.tensor(rows, device=device)
+        write = read.repeat_interleave(torch.tensor(lengths, device=device))
+        length = _rounded(max(p + m for p, m in zip(past, lengths, strict=True)), slab.capacity)
+        bias = unseen(padded.pad(at), length, slab.dtype) if any(past) else None
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = slab.keys[layer], slab.values[layer]
+            q, k, v = q.to(slab.dtype), k.to(slab.dtype), v.to(slab.dtype)
+            keys[write, :, at], values[write, :, at] = k, v
+            if bias is None:
+                return padded.causal(q, k, v)
+            return padded.unpad(over_cache(padded.pad(q), keys[read, :, :length], values[read, :, :length], bias))
+
+        return attend
+
+    def states(self, fed: Tensor, length: int) -> Tensor:
+        ids, positions, rows = fed
+        over = self._over_slab if self.on_gpu else self._over_slab_on_cpu
+        at = positions.flatten()
+        attend = over(positions, rows, length)
+        x = _llama.hidden(self.weights, ids.flatten(), self.cos[at], self.sin[at], attend, stream=self.stream)
+        return x.view(*ids.shape, -1)
+
+    def head_of(self, states: Tensor) -> Tensor:
+        return F.linear(states, self.head)
+
+    def _over_slab(self, positions: Tensor, rows: Tensor, length: int) -> _llama.Attend:
+        slab, (n, t) = self.slab, positions.shape
+        bias = unseen(positions, length, slab.dtype)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = slab.keys[layer], slab.values[layer]
+            q, k, v = (x.to(slab.dtype).view(n, t, -1, slab.head_dim) for x in (q, k, v))
+            keys[rows, :, positions], values[rows, :, positions] = k, v
+            return over_cache(q, keys[:n, :, :length], values[:n, :, :length], bias).flatten(0, 1)
+
+        return attend
+
+    def _over_slab_on_cpu(self, positions: Tensor, rows: Tensor, length: int) -> _llama.Attend:
+        slab, (n, t) = self.slab, positions.shape
         # Products of bfloat16 with the transpose of a slice took six times as long as with all of it, which lies in one piece.
         whole = _llama.blocks(slab.dtype, slab.device) and slab.capacity <= 4 * length
         width = slab.capacity if whole else length
         k_heads, d = slab.kv_heads, slab.head_dim
-        rows = torch.arange(n, device=slab.device)[:, None]
-        hidden_from = torch.arange(width, device=slab.device) > positions[..., None]
-        bias = torch.zeros((n, t, width), dtype=slab.dtype, device=slab.device).masked_fill_(hidden_from, float("-inf"))
+        bias = unseen(positions, width, slab.dtype)[:, 0]
         if t > 1:
             bias = bias.repeat_interleave(self.weights.heads // k_heads, 1)
         bias = bias.repeat_interleave(k_heads, 0)  # [n*K, T*G, width]; with one token [n*K, 1, width]
@@ -134,12 +214,10 @@ class FastRunner:
             mixed = torch.bmm(torch.softmax(scores[..., :length], -1), values)
             return mixed.view(n, k_heads, t, -1, d).transpose(1, 2).reshape(n * t, -1, d)
 
-        at = positions.flatten()
-        x = _llama.hidden(self.weights, ids.flatten(), self.cos[at], self.sin[at], attend, stream=self.stream)
-        return F.linear(x, self.head).view(n, t, -1)
+        return attend
 
 
-class GenericRunner:
+class GenericRunner(_Decoder):
     """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys.
 
     Works through a peft wrapper, so that the weights in training act as they are. ConfigError for a model whose attention does more.
@@ -148,6 +226,7 @@ class GenericRunner:
     def __init__(self, model: Any, slab: Slab) -> None:
         _causal.check_cacheable(model)
         self.model, self.slab = model, slab
+        self.graphs = Graphs() if slab.device.type == "cuda" else None
         self._verify()
 
     def refresh(self) -> None:
@@ -160,7 +239,9 @@ class GenericRunner:
         ids = np.arange(n)
         self.slab.enter(0, ["verify"], n)
         found = [logits for _, logits in self.prefill([0], [ids[:-1]], [0])]
-        found += [self.decode(torch.from_numpy(ids[None, -1:]), torch.tensor([[n - 1]]))[0, 0]]
+        for _ in range(3 if self.graphs is not None else 1):  # as it is, recorded, and replayed
+            last = self.decode(ids[None, -1:], np.array([[n - 1]]))[0, 0]
+        found += [last]
         self.slab.clear()
         with _causal.evaluating(self.model):
             expected = self.model(input_ids=torch.from_numpy(ids)[None].to(self.slab.device), use_cache=False).logits[0, -2:]
@@ -176,46 +257,41 @@ class GenericRunner:
                 ids[r, : len(suffixes[i])] = suffixes[i]
             starts = np.array([past[i] for i in group])
             positions = np.minimum(starts[:, None] + np.arange(width), self.slab.capacity - 1)  # padding stays inside
-            logits_at = [len(suffixes[i]) - 1 for i in group]
-            yield from zip([rows[i] for i in group], self._forward(ids, positions, [rows[i] for i in group], logits_at), strict=True)
+            chosen = [rows[i] for i in group]
+            fed = np.stack([ids, positions, np.repeat(np.array(chosen)[:, None], width, 1)])
+            length = _rounded(int(positions.max()) + 1, self.slab.capacity)
+            x = self.states(torch.from_numpy(fed).to(self.slab.device), length, chosen)
+            last = torch.tensor([len(suffixes[i]) - 1 for i in group], device=x.device)
+            yield from zip(chosen, self.head_of(x[torch.arange(len(chosen), device=x.device), last]), strict=True)
 
-    def decode(self, ids: Tensor, positions: Tensor) -> Tensor:
-        return self._forward(ids.cpu().numpy(), positions.cpu().numpy(), list(range(len(ids))), None)
-
-    def _forward(self, ids: np.ndarray, positions: np.ndarray, rows: list[int], logits_at: list[int] | None) -> Tensor:
-        """Logits [n, V] at column `logits_at` of each row of `ids` [n, T] at `positions` [n, T]; without it, [n, T, V] everywhere."""
-        device = self.slab.device
-        length = _rounded(int(positions.max()) + 1, self.slab.capacity)
-        where = torch.from_numpy(positions).to(device)
-        mask = (torch.arange(length, device=device) <= where[..., None])[:, None]  # [n, 1, T, L]
-        cache = Cache(layers=[_Rows(self.slab, layer, rows, where, length) for layer in range(self.slab.layers)])
+    def states(self, fed: Tensor, length: int, read: Sequence[int] | None = None) -> Tensor:
+        """As `_Decoder.states`, reading the rows `read` where they are not the first n."""
+        ids, positions, rows = fed
+        seen = slice(len(ids)) if read is None or list(read) == list(range(len(ids))) else torch.tensor(read, device=fed.device)
+        mask = (torch.arange(length, device=fed.device) <= positions[..., None])[:, None]  # [n, 1, T, L]
+        cache = Cache(layers=[_Rows(self.slab, layer, rows, positions, seen, length) for layer in range(self.slab.layers)])
         config = _causal.plain(self.model).config
         before = config._attn_implementation
         config._attn_implementation = ATTENTION
         try:
             with _causal.evaluating(self.model):
-                x = _causal.body(self.model)(
-                    input_ids=torch.from_numpy(ids).to(device),
-                    attention_mask=mask,
-                    position_ids=where,
-                    past_key_values=cache,
-                    use_cache=True,
+                x: Tensor = _causal.body(self.model)(
+                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
                 ).last_hidden_state
         finally:
             config._attn_implementation = before
-        if logits_at is not None:
-            x = x[torch.arange(len(rows), device=device), torch.tensor(logits_at, device=device)]
-        return _causal.logits(self.model, x)
+        return x
+
+    def head_of(self, states: Tensor) -> Tensor:
+        return _causal.logits(self.model, states)
 
 
 class _Rows(CacheLayerMixin):
     """One layer of the slab as transformers' cache: writes at explicit positions, returns the rows' first `length` tokens."""
 
-    def __init__(self, slab: Slab, layer: int, rows: list[int], positions: Tensor, length: int) -> None:
+    def __init__(self, slab: Slab, layer: int, rows: Tensor, positions: Tensor, seen: slice | Tensor, length: int) -> None:
         super().__init__()
-        self.slab, self.layer, self.positions, self.length = slab, layer, positions, length
-        self.rows = torch.tensor(rows, device=slab.device)
-        self.first = rows == list(range(len(rows)))
+        self.slab, self.layer, self.rows, self.positions, self.seen, self.length = slab, layer, rows, positions, seen, length
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -225,8 +301,8 @@ class _Rows(CacheLayerMixin):
         """Keys and values [n, K, T, D] in; [n, K, L, D] out."""
         out = []
         for slab, new in ((self.slab.keys[self.layer], key_states), (self.slab.values[self.layer], value_states)):
-            slab[self.rows[:, None], :, self.positions] = new.transpose(1, 2).to(slab.dtype)
-            seen = slab[: len(self.rows), :, : self.length] if self.first else slab[self.rows, :, : self.length]
+            slab[self.rows, :, self.positions] = new.transpose(1, 2).to(slab.dtype)
+            seen = slab[self.seen, :, : self.length]
             out.append(seen if seen.dtype == new.dtype else seen.to(new.dtype))
         return out[0], out[1]
 
@@ -246,9 +322,11 @@ def grouped_attention(
     """transformers attention function: query [n, H, T, D] over key and value [n, K, L, D], without repeating them. Mask [n, 1, T, L]."""
     n, h, t, d = query.shape
     k = key.shape[1]
-    if t == 1 and h != k:
-        mixed = F.scaled_dot_product_attention(query.view(n, k, h // k, d), key, value, attn_mask=attention_mask, scale=scaling)
-        return mixed.reshape(n, 1, h, d), None
+    if h != k and (t == 1 or query.is_cuda):  # the queries of a key head one below the other; torch's fused kernels repeat keys otherwise
+        query = query.reshape(n, k, h // k * t, d)
+        mask = attention_mask if t == 1 or attention_mask is None else attention_mask.repeat(1, 1, h // k, 1)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+        return mixed.reshape(n, h, t, d).transpose(1, 2), None
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=h != k)
     return mixed.transpose(1, 2), None
 

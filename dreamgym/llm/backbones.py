@@ -78,7 +78,7 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)  # rows of markers, which the adapters bring
     _choose_pad(tokenizer)
-    model = model.to(_device(config.device))
+    model = model.to(device(config.device))
     _causal.verify(model)
     if adapter:
         model = _adapted(model, config.model, source)
@@ -194,13 +194,17 @@ def _unreadable(source: str, config: BackboneConfig, error: Exception) -> UsageE
     )
 
 
-def _device(name: str) -> torch.device:
+def device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU where there is one. UsageError for a GPU that torch does not see."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    try:
+        found = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"No device is called '{name}'. Expected auto, cpu, cuda, or cuda:1 for the second GPU.") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device={name}, but torch sees no CUDA device. Use device=cpu, or install the torch build for your CUDA version.")
-    return device
+    return found
 
 
 def _choose_pad(tokenizer: Any) -> None:

@@ -266,7 +266,7 @@ class HFEngine(Tokenized, Queue):
             guessed[row, : len(ids)] = ids
         fed = np.concatenate([slots.last[:n, None], np.maximum(guessed, 0)], 1)
         positions = np.minimum(slots.position[:n, None] + np.arange(1 + width), self.max_context - 1)  # what is no guess stays inside
-        logits = self.runner.decode(*(torch.from_numpy(x).to(self.device) for x in (fed, positions)))
+        logits = self.runner.decode(fed, positions)
         if not width:
             self._take(logits[:, 0], np.arange(n))
             return

@@ -87,6 +87,9 @@ class ModelBlock(Config):
 
     size: str = "1m"
     vocab_size: int = 2048
+    device: str = "cpu"
+    """Where it learns and samples: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one. A GPU pays for large sizes and batches;
+    the same seed gives other numbers there."""
 
 
 class DreamerBlock(PromptedConfig):

@@ -28,7 +28,7 @@ from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.layout import Vocabulary
-from dreamgym.llm import hf, tiny
+from dreamgym.llm import backbones, hf, tiny
 from dreamgym.logs.scripted import Job, collect, played
 from dreamgym.protocols import Described, Domain, Family, PaysFractions, RealEnv
 from dreamgym.recipes import memories
@@ -71,12 +71,12 @@ class Parts:
         """How the policies of this run are made, kept and put to act."""
         block = self.config.policy
         if block.backbone is None:
-            return SmallPolicies(self.tokenizer, self.words, self.family.domain, block)
+            return SmallPolicies(self.tokenizer, self.words, self.family.domain, block, self.config.model.device)
         return ChatPolicies(block, self.family.domain)
 
     def load(self, name: str) -> Any:
         """The small model saved under that name: an experience model, or fresh weights."""
-        return tiny.load(self.checkpoint(name))[0]
+        return tiny.load(self.checkpoint(name))[0].to(backbones.device(self.config.model.device))
 
     def save(self, model: Any, name: str) -> None:
         """Save a small model with the tokenizer as an ordinary Hugging Face checkpoint."""

@@ -87,14 +87,14 @@ class Policies(Protocol):
 class SmallPolicies:
     """The layout of markers, and the tokenizer of the run."""
 
-    def __init__(self, tokenizer: Any, words: Vocabulary, domain: Domain, block: PolicyBlock) -> None:
-        self.tokenizer, self.words, self.domain, self.block = tokenizer, words, domain, block
+    def __init__(self, tokenizer: Any, words: Vocabulary, domain: Domain, block: PolicyBlock, device: str = "cpu") -> None:
+        self.tokenizer, self.words, self.domain, self.block, self.device = tokenizer, words, domain, block, device
 
     def first(self, checkpoint: Path) -> Any:
         return self.load(checkpoint)
 
     def load(self, path: Path) -> Any:
-        return tiny.load(path)[0]
+        return tiny.load(path)[0].to(backbones.device(self.device))
 
     def save(self, model: Any, path: Path) -> None:
         tiny.save(model, self.tokenizer, path)

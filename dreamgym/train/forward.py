@@ -12,7 +12,10 @@ from dreamgym.llm import _causal, _llama
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch
 
-LOGITS = 1 << 28  # entries of [N, V] that are held at once; beyond it they are computed in parts, and again in the backward pass
+LOGITS = {"cpu": 1 << 28, "cuda": 1 << 30}
+"""Entries of [N, V] that are held at once; beyond it they are computed in parts, and again in the backward pass. On a GPU, a large
+vocabulary's are held once, in the dtype of the head; elsewhere float32 copies are made of them."""
+COMPILE_FROM = 8192  # words in a vocabulary, on a GPU
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -44,7 +47,7 @@ def token_logprobs(
         return _chosen(everywhere[chosen], batch.ids[:, 1:][chosen], temperature, entropy_gradient)
     states = token_states(model, batch, bf16=bf16) if states is None else states
     targets = batch.ids[:, 1:][chosen]
-    rows = max(1, LOGITS // _causal.plain(model).config.get_text_config().vocab_size)
+    rows = max(1, LOGITS.get(states.device.type, LOGITS["cpu"]) // _causal.plain(model).config.get_text_config().vocab_size)
     if len(targets) <= rows:
         return _score(model, states, targets, temperature, dtype, entropy_gradient)
     parts = [
@@ -79,12 +82,16 @@ def _score(
     else:
         with _autocast(states.device, dtype):
             logits = _causal.logits(model, states)
+    if logits.is_cuda and logits.shape[-1] >= COMPILE_FROM:
+        _llama.any_length(logits, targets)
+        return _llama.compiled(_chosen)(logits, targets, temperature, entropy_gradient)
     return _chosen(logits, targets, temperature, entropy_gradient)
 
 
 def _chosen(logits: torch.Tensor, targets: torch.Tensor, temperature: float, entropy_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probs of `targets` [N], entropies [N]) of `logits` [N, V]."""
-    everything = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)  # [N, V]
+    scaled = logits.float() if temperature in (0, 1) else logits.float() / temperature
+    everything = torch.log_softmax(scaled, dim=-1)  # [N, V]
     picked = everything.gather(1, targets[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):  # it costs a pass over [N, V] only where it is trained on
         entropies = -(everything.exp() * everything).sum(-1)

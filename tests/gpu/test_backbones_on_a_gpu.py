@@ -72,6 +72,17 @@ def learnt(model: Any, said: list[Completion], *, bf16: bool = False) -> list[fl
     return found
 
 
+def by_transformers(model: Any, said: list[Completion]) -> list[float]:
+    """The same by the model's own forward pass."""
+    found: list[float] = []
+    for c in said:
+        ids = torch.tensor([[*c.prompt_ids, *c.ids]], device=model.device)
+        with torch.no_grad():
+            scores = torch.log_softmax(model(ids, use_cache=False).logits[0, len(c.prompt_ids) - 1 : -1].float(), -1)
+        found += scores.gather(1, ids[0, len(c.prompt_ids) :, None])[:, 0].tolist()
+    return found
+
+
 def group(said: list[Completion]) -> list[Trajectory]:
     state = Observation("s")
     return [
@@ -98,6 +109,34 @@ def test_a_small_model_acts_and_learns_as_on_the_cpu(kind: tuple[Any, Any]) -> N
     assert all(torch.allclose(a, b.cpu(), atol=2e-4) for a, b in zip(here.parameters(), there.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("kind", [(LlamaForCausalLM, LlamaConfig), (Qwen2ForCausalLM, Qwen2Config)])
+def test_recorded_passes_say_over_turns_and_updates_what_the_cpu_says(kind: tuple[Any, Any]) -> None:
+    """Sessions of several turns, with others resting meanwhile, a cache that grows, and weights that change between."""
+    torch.manual_seed(1)
+    here = kind[0](kind[1](**SMALL)).eval()
+    there = kind[0](kind[1](**SMALL)).eval().cuda()
+    engines = [HFEngine(model, WORDS) for model in (here, there)]
+    for _ in range(3):
+        there.load_state_dict(here.state_dict())
+        for engine in engines:
+            engine.refresh()
+        asked = prompts(3, 40, 17, 33, 25, 9)
+        for turn in range(3):
+            which = range(0, 6, 2) if turn == 1 else range(6)
+            how = Sampling(24, temperature=0.0)
+            requests = [Request(asked[i], how, (i,), f"s{i}") for i in which]
+            said = [engine.generate(requests) for engine in engines]
+            assert [c.ids for c in said[0]] == [c.ids for c in said[1]]
+            assert all(np.allclose(a.logprobs, b.logprobs, atol=1e-3) for a, b in zip(*said, strict=True))
+            for i, c in zip(which, said[0], strict=True):
+                asked[i] = [*asked[i], *c.ids, *asked[i][:9]]
+        recorded = engines[1].runner.graphs
+        assert recorded is not None and any(found is not None for found in recorded.kept.values())
+        with torch.no_grad():
+            for weight in here.parameters():
+                weight.add_(0.02 * torch.randn_like(weight))
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_a_model_of_full_size_acts_and_its_adapters_learn(name: str) -> None:
     pytest.importorskip("peft")
@@ -106,7 +145,8 @@ def test_a_model_of_full_size_acts_and_its_adapters_learn(name: str) -> None:
     asked = prompts(*[400] * 8, vocabulary=128_000)
     plain = sampled(model, asked)
     assert all(len(c.ids) == 16 and all(math.isfinite(p) for p in c.logprobs) for c in plain)
-    assert np.mean(np.abs(np.array(learnt(model, plain)) - [p for c in plain for p in c.logprobs])) < 0.05
+    off = np.mean(np.abs(np.array(learnt(model, plain)) - [p for c in plain for p in c.logprobs]))
+    assert off < 1.5 * np.mean(np.abs(np.array(learnt(model, plain)) - by_transformers(model, plain)))  # what bfloat16 rounds away
     model = with_lora(model, LoraConfig(rank=16))
     recompute(model)
     said = sampled(model, asked)

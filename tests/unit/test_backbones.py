@@ -159,7 +159,7 @@ def test_logits_computed_in_parts_are_the_same_logits(saved: Callable[[str], str
     rows = prompts(20, 33)
     found = []
     for held in (1 << 28, 300 * 7):
-        monkeypatch.setattr("dreamgym.train.forward.LOGITS", held)
+        monkeypatch.setattr("dreamgym.train.forward.LOGITS", {"cpu": held})
         model.zero_grad()
         logprobs, entropies = token_logprobs(model, pad(rows, [[1.0] * len(r) for r in rows], [0, 1]))
         logprobs.sum().backward()

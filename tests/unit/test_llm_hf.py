@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from dreamgym.errors import UsageError
 from dreamgym.llm import _llama, fast_forward, tiny, token_logprobs
 from dreamgym.llm._attention import block_attention
+from dreamgym.llm._drafts import Drafts
 from dreamgym.llm._runners import FastRunner, GenericRunner
 from dreamgym.llm.hf import HFEngine
 from dreamgym.types import Completion, Request, Sampling
@@ -95,6 +96,41 @@ def test_the_batch_around_a_request_changes_nothing(engine: HFEngine) -> None:
     assert len({c.ids for c in together}) == 6
     engine.max_batch = 2
     assert close(together, generate(engine, asked, max_tokens=20, stop_id=STOP, seeds=seeds))
+
+
+class Unrecorded:
+    """In the place of `Graphs`: passes of the rounded shapes that a GPU records, computed as they are."""
+
+    def __init__(self) -> None:
+        self.shapes: set[Any] = set()
+
+    def forget(self) -> None:
+        self.shapes.clear()
+
+    def run(self, shape: Any, compute: Callable[[torch.Tensor], torch.Tensor], given: torch.Tensor) -> torch.Tensor:
+        self.shapes.add(shape)
+        return compute(given)
+
+
+@pytest.mark.parametrize("speculate", [0, 3])
+def test_rounded_shapes_and_attention_side_by_side_as_on_a_gpu_change_nothing(engine: HFEngine, speculate: int) -> None:
+    """Turns of sessions that rest while others run, of which what fills up a pass must not write a key."""
+    engine.drafts = Drafts(speculate)
+    asked, names, seeds = prompts(5, 80, 33, 60, 4, 50, 70), [f"s{i}" for i in range(7)], [(i,) for i in range(7)]
+
+    def turns() -> list[Completion]:
+        engine.refresh()
+        said = generate(engine, asked, max_tokens=20, stop_id=STOP, seeds=seeds, sessions=names)
+        more = [[*p, *c.ids, *p[:30]] for p, c in zip(asked, said, strict=True)]
+        said += generate(engine, more[::2], max_tokens=20, stop_id=STOP, seeds=seeds[::2], sessions=names[::2])
+        return said + generate(engine, more, max_tokens=9, stop_id=STOP, seeds=seeds, sessions=names)
+
+    plain = turns()
+    engine.runner.graphs = shapes = Unrecorded()  # type: ignore[assignment]
+    if isinstance(engine.runner, FastRunner):
+        engine.runner.on_gpu = True
+    assert close(plain, turns())
+    assert {n for n, _, _ in shapes.shapes} == {4, 7} and {length % 64 for _, _, length in shapes.shapes} == {0}
 
 
 def test_uneven_ends_leave_the_others_alone(engine: HFEngine) -> None:
@@ -221,7 +257,7 @@ def test_packed_sequences_attend_side_by_side_as_they_do_one_by_one(
     q, k, v = (torch.randn(sum(lengths), heads, 8, requires_grad=True) for heads in (4, 2, 2))
     theirs = _llama.causal(lengths)(0, q, k, v)
     monkeypatch.setattr(_llama, "blocks", lambda *_: True)
-    assert _llama._alike(lengths) is together
+    assert _llama._alike(lengths, torch.device("cpu")) is together
     ours = _llama.causal(lengths)(0, q, k, v)
     grad = torch.randn_like(ours)
     pairs = zip(torch.autograd.grad(theirs, (q, k, v), grad), torch.autograd.grad(ours, (q, k, v), grad), strict=True)
