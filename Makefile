@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default or full)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default, full or gpu)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 

@@ -18,7 +18,7 @@ from dreamgym.episodes import read_trajectories
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.coverage import RELABELLED, with_other_goals
-from dreamgym.llm import tiny
+from dreamgym.llm import backbones, tiny
 from dreamgym.progress import progress
 from dreamgym.protocols import Family
 from dreamgym.recipes import parts as build
@@ -41,6 +41,7 @@ def gather(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None)
     """
     if config.env.workers and workers is None:
         raise InvariantError(f"env.workers = {config.env.workers}, and nobody hired them. Use `with parts.hire(config.env) as workers:`.")
+    backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
     family = build.begin(config)
     if not run.done("logs"):
         files = config.logs.files

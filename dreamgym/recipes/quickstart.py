@@ -15,11 +15,11 @@ from dreamgym.recipes.practice import had_gradient, practise
 from dreamgym.runlog import RunDir
 
 ROWS = ("warm_start", "sft", "dream", "s2r", "real_only")
-RUNS = {"small": "quickstart-small", "default": "quickstart", "full": "quickstart-full"}
+RUNS = {"small": "quickstart-small", "default": "quickstart", "full": "quickstart-full", "gpu": "quickstart-gpu"}
 
 
 def budget_config(budget: str, env: str = "webshop") -> RunConfig:
-    """The settings of a budget: small (minutes), default (20 to 40) or full (three seeds and the baselines); see `run_name`."""
+    """The settings of a budget: small (minutes), default (20 to 40), full (three seeds and the baselines) or gpu; see `run_name`."""
     return configuration.read(RunConfig, config_folder() / f"{run_name(budget, env)}.toml")
 
 

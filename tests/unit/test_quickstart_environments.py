@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from dreamgym import config as configuration
 from dreamgym.envs import alfworld
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.recipes.config import RunConfig
-from dreamgym.recipes.quickstart import budget_config, config_folder, run_name
+from dreamgym.recipes.quickstart import budget_config, config_folder, run_name, run_one
 
 
 @pytest.mark.parametrize("budget", ["small", "default"])
@@ -34,3 +37,13 @@ def test_the_papers_offline_set_is_a_preset():
     config = configuration.read(RunConfig, config_folder() / "alfworld-paper.toml")
     shares = alfworld.make(**config.env.options).behaviours
     assert config.logs.trajectories == 5200 and shares["expert"] * 5200 == pytest.approx(3200)
+
+
+def test_the_budget_for_a_gpu_says_before_any_work_that_there_is_none(tmp_path: Path):
+    config = budget_config("gpu")
+    assert config.model.size == "15m" and config.dream.iterations == budget_config("default").dream.iterations
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UsageError, match="device=cuda, but torch sees no CUDA device"):
+        run_one(config, tmp_path / "run", budget="gpu", say=lambda _: None)
+    assert not (tmp_path / "run" / "episodes").exists()
