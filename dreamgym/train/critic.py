@@ -16,8 +16,8 @@ from torch import nn
 from dreamgym.config import Config
 from dreamgym.llm import _causal
 from dreamgym.train.batch import Batch
-from dreamgym.train.fitting import adamw
 from dreamgym.train.forward import device_of, token_states
+from dreamgym.train.optimisers import adamw
 from dreamgym.train.weights import restore, state_of
 
 

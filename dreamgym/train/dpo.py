@@ -25,8 +25,9 @@ from torch.nn.functional import logsigmoid
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, micro_batches, pad
-from dreamgym.train.fitting import Clock, FitConfig, adamw, set_lr
+from dreamgym.train.fitting import Clock, FitConfig, optimiser_of, set_lr
 from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.train.optimisers import Optimiser
 from dreamgym.types import Trajectory
 
 Row = tuple[Sequence[int], Sequence[float]]
@@ -87,7 +88,7 @@ def train(
     rows = [*chosen, *rejected]
     model.eval()
     reference = _sums(model, rows, config)
-    optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
+    optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
     clock = Clock(checkpoint, model, optimiser)
     metrics: dict[str, float] = {}
@@ -114,7 +115,7 @@ def dpo_loss(differences: torch.Tensor, *, beta: float, label_smoothing: float =
 
 def _step(
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
     rows: Sequence[Row],
     reference: torch.Tensor,
     pairs: Sequence[int],

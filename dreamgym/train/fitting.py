@@ -1,21 +1,19 @@
-"""What trainers on fixed rows share: their settings, AdamW, the schedule, and the checkpoint that bridges interruptions."""
+"""What trainers on fixed rows share: their settings, the optimiser, the schedule, and the checkpoint that bridges interruptions."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from pathlib import Path
+from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import nn
 
 from dreamgym.config import Config
 from dreamgym.train import checkpoint
-from dreamgym.train.weights import restore, state_of, trained
-
-log = logging.getLogger(__name__)
+from dreamgym.train.optimisers import Optimiser, adamw, muon
+from dreamgym.train.weights import restore, state_of
 
 
 class FitConfig(Config):
@@ -23,6 +21,9 @@ class FitConfig(Config):
 
     epochs: float = Field(default=3.0, gt=0)
     """How often the rows' tokens are gone through, were batches full. Padded ones hold less: of unequal or very long rows less is seen."""
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    """`muon` moves the matrices inside layers by orthogonal steps (https://kellerjordan.github.io/posts/muon/) of the size that AdamW's
+    have, so that `lr` means much the same for both. For models trained from scratch."""
     lr: float = Field(default=2e-3, gt=0)
     min_lr: float = Field(default=1e-5, ge=0)
     """Where the schedule ends; never above `lr`."""
@@ -39,7 +40,7 @@ class Clock:
 
     EVERY_S = 30.0
 
-    def __init__(self, path: Path | None, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    def __init__(self, path: Path | None, model: nn.Module, optimiser: Optimiser) -> None:
         self.path, self.model, self.optimiser = path, model, optimiser
         self.step, self.before = 0, 0.0
         if path is not None and path.exists():
@@ -60,22 +61,13 @@ class Clock:
             checkpoint.save(self.path, state)
 
 
-def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW over the weights that have gradients; it decays matrices and leaves gains alone."""
-    moved = list(trained(model).values())
-    if any(p.dtype in (torch.bfloat16, torch.float16) for p in moved):
-        log.warning(
-            "The trained weights are %s: steps below a 256th of a weight round to nothing. Load the model in float32 and let the learner "
-            "compute in bfloat16, or train adapters, which stay float32.",
-            next(p.dtype for p in moved if p.dtype != torch.float32),
-        )
-    matrices = [p for p in moved if p.dim() >= 2]
-    gains = [p for p in moved if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+def optimiser_of(model: nn.Module, config: FitConfig) -> Optimiser:
+    """The optimiser that the settings name, over the weights that have gradients."""
+    make = muon if config.optimiser == "muon" else adamw
+    return make(model, lr=config.lr, weight_decay=config.weight_decay)
 
 
-def set_lr(optimiser: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
+def set_lr(optimiser: Optimiser, config: FitConfig, done: float) -> None:
     """Linear warm-up, then a cosine to `min_lr`, or to `lr` where that is less."""
     if done < config.warmup:
         lr = config.lr * (done + 1e-3) / config.warmup

@@ -20,9 +20,9 @@ from dreamgym.returns import statistics
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, Row, credited, micro_batches, padded, rows_of
 from dreamgym.train.critic import Critic
-from dreamgym.train.fitting import adamw
 from dreamgym.train.forward import device_of, token_logprobs, token_states
 from dreamgym.train.objective import token_weights
+from dreamgym.train.optimisers import adamw
 from dreamgym.train.weights import Reference, restore, state_of
 from dreamgym.types import Trajectory
 

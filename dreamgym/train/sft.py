@@ -20,9 +20,10 @@ from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, pad
 from dreamgym.train.fitting import Clock as _Clock
-from dreamgym.train.fitting import FitConfig, adamw
+from dreamgym.train.fitting import FitConfig, optimiser_of
 from dreamgym.train.fitting import set_lr as _set_lr
 from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.train.optimisers import Optimiser
 
 
 class SFTConfig(FitConfig):
@@ -56,7 +57,7 @@ def train(
         raise ConfigError(
             "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."
         )
-    optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
+    optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * sum(len(row) for row in ids) / config.batch_tokens))
     clock = _Clock(checkpoint, model, optimiser)
     losses: dict[str, float] = {}
@@ -89,7 +90,7 @@ def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], c
 
 
 def _step(
-    model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch, segments: Sequence[Sequence[str]] | None, config: SFTConfig
+    model: nn.Module, optimiser: Optimiser, batch: Batch, segments: Sequence[Sequence[str]] | None, config: SFTConfig
 ) -> dict[str, float]:
     batch = batch.to(device_of(model))
     chosen = batch.weights[:, 1:] != 0

@@ -67,19 +67,19 @@ def same(a: Any, b: Any) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("stops", [[1], [7], [3, 4, 11]])
+@pytest.mark.parametrize(("stops", "optimiser"), [([1], "adamw"), ([7], "muon"), ([3, 4, 11], "adamw")])
 def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_does(
-    stops: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stops: list[int], optimiser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)  # a checkpoint every step
-    whole, path = tiny(), tmp_path / "new" / "sft.pt"
-    expected = train(whole, IDS, WEIGHTS, CONFIG, segments=NAMES)
+    whole, path, config = tiny(), tmp_path / "new" / "sft.pt", CONFIG.model_copy(update={"optimiser": optimiser})
+    expected = train(whole, IDS, WEIGHTS, config, segments=NAMES)
     for at in stops:
         with pytest.raises(Killed):
-            train(tiny(), IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path, on_step=killer(at))
+            train(tiny(), IDS, WEIGHTS, config, segments=NAMES, checkpoint=path, on_step=killer(at))
         assert path.exists() == (at > 1)  # a step is saved when `on_step` has seen it
     resumed = tiny()
-    found = train(resumed, IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path)
+    found = train(resumed, IDS, WEIGHTS, config, segments=NAMES, checkpoint=path)
     assert same(whole, resumed) and path.exists()  # the caller removes it, once the model is safe elsewhere
     assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
 
