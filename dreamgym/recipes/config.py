@@ -242,9 +242,9 @@ class SharedConfig(Config):
     """Without one, the experience model is the small transformer, fitted to the logs."""
     experience: ExperienceConfig = ExperienceConfig()
     segments: SegmentWeights = SegmentWeights()
-    experience_training: SFTConfig = SFTConfig(epochs=4.0, lr=5e-3, batch_tokens=4096)
+    experience_training: SFTConfig = SFTConfig(optimiser="muon", epochs=4.0, lr=5e-3, batch_tokens=4096)
     guard: GuardConfig = GuardConfig()
-    warm: SFTConfig = SFTConfig(epochs=5.0, lr=1e-3, batch_tokens=4096)
+    warm: SFTConfig = SFTConfig(optimiser="muon", epochs=5.0, lr=5e-3, batch_tokens=4096)
     eval: EvalBlock = EvalBlock()
 
     @property
@@ -272,6 +272,17 @@ class SharedConfig(Config):
         shares |= {f"{name}.refresh.other_goals": block.refresh.other_goals for name, block in refreshed.items()}
         grounded = {"guard.grounding": "false"} if self.guard.grounding else {}
         return grounded | {name: "0" for name, share in shares.items() if share}
+
+    @model_validator(mode="after")
+    def _gently_for_a_backbone(self) -> Self:
+        fitted = {"warm": self.warm if self.policy.warm_start else None, "sft": getattr(self, "sft", None)}
+        for name, block in fitted.items():
+            if self.pretrained and block and block.optimiser == "muon":
+                raise ConfigError(
+                    f"{name}.optimiser = 'muon' is for models trained from scratch, and policy.backbone is pretrained. Set "
+                    f"{name}.optimiser = 'adamw' and a rate for it, such as {name}.lr = 1e-4 for adapters."
+                )
+        return self
 
     @model_validator(mode="after")
     def _somebody_to_start_as(self) -> Self:
@@ -304,8 +315,9 @@ class BaselineConfig(SharedConfig):
     """With several seeds and the converged imitation of the logs to compare with."""
 
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    sft: SFTConfig = SFTConfig(epochs=30.0, lr=1e-3, batch_tokens=4096)
-    sft_patience: int = 2
+    sft: SFTConfig = SFTConfig(optimiser="muon", epochs=10.0, lr=5e-3, batch_tokens=4096)
+    sft_patience: int = 4
+    """Looks at development tasks, one every two epochs, without a rise before imitation is taken to have converged."""
 
 
 class RunConfig(BaselineConfig):

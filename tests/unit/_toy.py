@@ -25,10 +25,12 @@ vocab_size = 320
 [experience]
 max_answer_tokens = 40
 [experience_training]
+optimiser = "adamw"
 epochs = 4.0
 batch_tokens = 1024
 bf16 = false
 [warm]
+optimiser = "adamw"
 epochs = 12.0
 lr = 5e-3
 batch_tokens = 512
