@@ -27,12 +27,13 @@ class Slab:
     ) -> None:
         self.layers, self.kv_heads, self.head_dim, self.dtype, self.device = layers, kv_heads, head_dim, dtype, device
         self.cache_bytes, self.max_length = cache_bytes, max_length
+        self.moves = 0  # how often the memory has changed its place
         self.clear()
 
     def clear(self) -> None:
         """Forget every session and give the memory back."""
         self.rows = self.capacity = self.clock = 0
-        self.moves = getattr(self, "moves", 0) + 1  # how often the memory has changed its place
+        self.moves += 1
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.tokens: list[np.ndarray] = []  # per row: the ids whose keys and values are valid

@@ -7,6 +7,7 @@ fills up the rows writes to the slab's spare row. Letters in shapes as in `_llam
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -47,8 +48,11 @@ def _rounded(length: int, capacity: int) -> int:
     return min(-(-length // 64) * 64, capacity)
 
 
-class _Decoder:
-    """Decoding passes of a runner: as they are, or at rounded shapes through `graphs`, where a runner has them."""
+class _Decoder(ABC):
+    """Decoding passes of a runner: as they are, or at rounded shapes through `graphs`, where a runner has them.
+
+    Whoever refreshes a runner clears the slab, too, so that passes are recorded again over its new weights.
+    """
 
     slab: Slab
     graphs: Graphs | None = None
@@ -72,13 +76,13 @@ class _Decoder:
         given = torch.from_numpy(fed).to(slab.device)
         return self.head_of(self.graphs.run((wide, t, length), lambda held: self.states(held, length), given)[:n])
 
+    @abstractmethod
     def states(self, fed: Tensor, length: int) -> Tensor:
         """Final hidden states [n, T, W]; `fed` [3, n, T] holds ids, positions and the rows to write, and the first n rows are read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head_of(self, states: Tensor) -> Tensor:
         """Logits [n, T, V]."""
-        raise NotImplementedError
 
 
 class FastRunner(_Decoder):
@@ -94,8 +98,6 @@ class FastRunner(_Decoder):
     @torch.no_grad()
     def refresh(self) -> None:
         fuse = sum(p.numel() for p in self.model.parameters()) < _llama.FUSE_BELOW
-        if self.graphs is not None:
-            self.graphs.forget()
         self.weights = _llama.Weights(self.model, dtype=self.dtype, fuse=fuse)
         head = self.weights.head.detach()
         self.head = head.float() if self.stream is torch.float32 else head

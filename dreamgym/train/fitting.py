@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import nn
 
 from dreamgym.config import Config
+from dreamgym.errors import UsageError
 from dreamgym.train import checkpoint
 from dreamgym.train.optimisers import Optimiser, adamw, muon
 from dreamgym.train.weights import restore, state_of
@@ -46,7 +47,12 @@ class Clock:
         if path is not None and path.exists():
             state = checkpoint.load(path)
             restore(model, state["model"])
-            optimiser.load_state_dict(state["optimiser"])
+            try:
+                optimiser.load_state_dict(state["optimiser"])
+            except (KeyError, ValueError) as error:
+                raise UsageError(
+                    f"'{path}' was written under another optimiser. Go on with the one it began with, or remove it to begin anew."
+                ) from error
             self.step, self.before = state["step"], state["seconds"]
         self.start = self.saved = time.monotonic()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -70,8 +70,7 @@ def muon(model: nn.Module, *, lr: float, weight_decay: float) -> Optimisers:
     return Optimisers([matrices, _adamw([p for p in moved.values() if id(p) not in own], lr, weight_decay)])
 
 
-def _adamw(weights: Any, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    weights = list(weights)
+def _adamw(weights: Collection[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.AdamW:
     matrices = [p for p in weights if p.dim() >= 2]
     gains = [p for p in weights if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]

@@ -84,6 +84,18 @@ def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_doe
     assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
 
 
+@pytest.mark.parametrize("kinds", [("adamw", "muon"), ("muon", "adamw")])
+def test_a_checkpoint_of_another_optimiser_is_refused_and_stays(kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
+    path = tmp_path / "sft.pt"
+    before, after = (CONFIG.model_copy(update={"optimiser": kind}) for kind in kinds)
+    with pytest.raises(Killed):
+        train(tiny(), IDS, WEIGHTS, before, checkpoint=path, on_step=killer(3))
+    with pytest.raises(UsageError, match="written under another optimiser"):
+        train(tiny(), IDS, WEIGHTS, after, checkpoint=path)
+    train(tiny(), IDS, WEIGHTS, before, checkpoint=path)
+
+
 def test_steps_after_the_last_checkpoint_are_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
     path, whole, resumed = tmp_path / "sft.pt", tiny(), tiny()
