@@ -46,6 +46,10 @@ class Slab:
         size = 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize * self._grown(length)
         return max(1, self.cache_bytes // size)
 
+    def rounded(self, length: int) -> int:
+        """`length`, or a little more that shapes repeat: the next multiple of 64, as far as the rows reach."""
+        return min(-(-length // 64) * 64, self.capacity)
+
     def release(self, names: Sequence[Hashable]) -> None:
         """Free the rows of these owners; unknown ones are ignored."""
         for name in names:

@@ -19,14 +19,12 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from dreamgym.errors import ConfigError
-from dreamgym.llm import _causal, _llama
-from dreamgym.llm._attention import block_attention
+from dreamgym.llm import _causal, _few, _llama
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._graphs import Graphs, rounded
 from dreamgym.llm._padded import Padded, over_cache, unseen
 
 CHUNK = 8192  # tokens in one prefill pass
-LONG = 128  # new tokens of a row from which attention in blocks of bfloat16 pays; shorter ones, behind a long past, are faster in float32
 ATTENTION = "dreamgym_grouped"
 
 
@@ -42,10 +40,6 @@ def _groups(suffixes: Sequence[np.ndarray], padded: bool) -> Iterator[range]:
         total += len(suffix)
     if start < len(suffixes):
         yield range(start, len(suffixes))
-
-
-def _rounded(length: int, capacity: int) -> int:
-    return min(-(-length // 64) * 64, capacity)
 
 
 class _Decoder(ABC):
@@ -65,7 +59,7 @@ class _Decoder(ABC):
         last = int(positions.max()) + 1
         if self.graphs is None:
             given = torch.from_numpy(np.stack([ids, positions, rows])).to(slab.device)
-            return self.head_of(self.states(given, _rounded(last, slab.capacity)))
+            return self.head_of(self.states(given, slab.rounded(last)))
         if self.moves != slab.moves:
             self.graphs.forget()
             self.moves = slab.moves
@@ -99,6 +93,7 @@ class FastRunner(_Decoder):
     def refresh(self) -> None:
         fuse = sum(p.numel() for p in self.model.parameters()) < _llama.FUSE_BELOW
         self.weights = _llama.Weights(self.model, dtype=self.dtype, fuse=fuse)
+        self.groups = self.weights.heads // self.weights.kv_heads
         head = self.weights.head.detach()
         self.head = head.float() if self.stream is torch.float32 else head
         limit = self.slab.max_length
@@ -114,43 +109,14 @@ class FastRunner(_Decoder):
             positions = torch.from_numpy(np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])).to(
                 self.slab.device
             )
-            over = self._side_by_side if self.on_gpu else self._over_rows
-            attend = over([rows[i] for i in group], lengths, [past[i] for i in group])
+            these, before = [rows[i] for i in group], [past[i] for i in group]
+            if self.on_gpu:
+                attend = self._side_by_side(these, lengths, before)
+            else:
+                attend = _few.prompts(self.slab, these, lengths, before, self.groups, self.dtype)
             last = torch.tensor(np.cumsum(lengths) - 1, device=self.slab.device)
             x = _llama.hidden(self.weights, ids, self.cos[positions], self.sin[positions], attend, stream=self.stream)[last]
             yield from zip([rows[i] for i in group], F.linear(x, self.head), strict=True)
-
-    def _over_rows(self, rows: list[int], lengths: list[int], past: list[int]) -> _llama.Attend:
-        slab = self.slab
-        longest = max(p + m for p, m in zip(past, lengths, strict=True))
-        in_blocks = self.dtype is not None and _llama.blocks(self.dtype, slab.device)
-        exact = torch.float32 if _llama.blocks(slab.dtype, slab.device) else slab.dtype  # torch's own attention is faster so on CPUs
-        seen = torch.arange(longest if any(past) else 0, device=slab.device)
-        visible = seen[None] <= seen[:, None]
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = slab.keys[layer], slab.values[layer]
-            out, start = [], 0
-            for row, m, p in zip(rows, lengths, past, strict=True):
-                part = slice(start, start + m)
-                keys[row, :, p : p + m] = k[part].transpose(0, 1)
-                values[row, :, p : p + m] = v[part].transpose(0, 1)
-                seen_keys, seen_values = keys[row, None, :, : p + m], values[row, None, :, : p + m]
-                if in_blocks and m >= LONG:
-                    seen_keys, seen_values = seen_keys[0].to(self.dtype), seen_values[0].to(self.dtype)
-                    out.append(block_attention(q[part].to(self.dtype), seen_keys, seen_values))
-                    start += m
-                    continue
-                mask = visible[p : p + m, : p + m] if p and m > 1 else None
-                query, seen_keys, seen_values = (x.to(exact) for x in (q[part].transpose(0, 1)[None], seen_keys, seen_values))
-                mixed = F.scaled_dot_product_attention(
-                    query, seen_keys, seen_values, attn_mask=mask, is_causal=p == 0 and m > 1, enable_gqa=True
-                )
-                out.append(mixed[0].transpose(0, 1))
-                start += m
-            return torch.cat([part.to(slab.dtype) for part in out])
-
-        return attend
 
     def _side_by_side(self, rows: list[int], lengths: list[int], past: list[int]) -> _llama.Attend:
         slab, device = self.slab, self.slab.device
@@ -158,7 +124,7 @@ class FastRunner(_Decoder):
         at = torch.from_numpy(np.concatenate([np.arange(p, p + m) for p, m in zip(past, lengths, strict=True)])).to(device)
         read = torch.tensor(rows, device=device)
         write = read.repeat_interleave(torch.tensor(lengths, device=device))
-        length = _rounded(max(p + m for p, m in zip(past, lengths, strict=True)), slab.capacity)
+        length = slab.rounded(max(p + m for p, m in zip(past, lengths, strict=True)))
         bias = unseen(padded.pad(at), length, slab.dtype) if any(past) else None
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -173,9 +139,8 @@ class FastRunner(_Decoder):
 
     def states(self, fed: Tensor, length: int) -> Tensor:
         ids, positions, rows = fed
-        over = self._over_slab if self.on_gpu else self._over_slab_on_cpu
         at = positions.flatten()
-        attend = over(positions, rows, length)
+        attend = self._over_slab(positions, rows, length) if self.on_gpu else _few.decoding(self.slab, positions, rows, self.groups)
         x = _llama.hidden(self.weights, ids.flatten(), self.cos[at], self.sin[at], attend, stream=self.stream)
         return x.view(*ids.shape, -1)
 
@@ -191,30 +156,6 @@ class FastRunner(_Decoder):
             q, k, v = (x.to(slab.dtype).view(n, t, -1, slab.head_dim) for x in (q, k, v))
             keys[rows, :, positions], values[rows, :, positions] = k, v
             return over_cache(q, keys[:n, :, :length], values[:n, :, :length], bias).flatten(0, 1)
-
-        return attend
-
-    def _over_slab_on_cpu(self, positions: Tensor, rows: Tensor, length: int) -> _llama.Attend:
-        slab, (n, t) = self.slab, positions.shape
-        # Products of bfloat16 with the transpose of a slice took six times as long as with all of it, which lies in one piece.
-        whole = _llama.blocks(slab.dtype, slab.device) and slab.capacity <= 4 * length
-        width = slab.capacity if whole else length
-        k_heads, d = slab.kv_heads, slab.head_dim
-        bias = unseen(positions, width, slab.dtype)[:, 0]
-        if t > 1:
-            bias = bias.repeat_interleave(self.weights.heads // k_heads, 1)
-        bias = bias.repeat_interleave(k_heads, 0)  # [n*K, T*G, width]; with one token [n*K, 1, width]
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = slab.keys[layer], slab.values[layer]
-            keys[rows, :, positions] = k.view(n, t, k_heads, d).to(slab.dtype)
-            values[rows, :, positions] = v.view(n, t, k_heads, d).to(slab.dtype)
-            keys = keys[:n].view(n * k_heads, -1, d)[:, :width]
-            values = values[:n].view(n * k_heads, -1, d)[:, :length]
-            query = q.view(n, t, k_heads, -1, d).transpose(1, 2)  # query heads of one key head side by side: nothing is repeated
-            scores = torch.baddbmm(bias, query.reshape(n * k_heads, -1, d).to(slab.dtype), keys.transpose(1, 2), alpha=d**-0.5)
-            mixed = torch.bmm(torch.softmax(scores[..., :length], -1), values)
-            return mixed.view(n, k_heads, t, -1, d).transpose(1, 2).reshape(n * t, -1, d)
 
         return attend
 
@@ -261,7 +202,7 @@ class GenericRunner(_Decoder):
             positions = np.minimum(starts[:, None] + np.arange(width), self.slab.capacity - 1)  # padding stays inside
             chosen = [rows[i] for i in group]
             fed = np.stack([ids, positions, np.repeat(np.array(chosen)[:, None], width, 1)])
-            length = _rounded(int(positions.max()) + 1, self.slab.capacity)
+            length = self.slab.rounded(int(positions.max()) + 1)
             x = self.states(torch.from_numpy(fed).to(self.slab.device), length, chosen)
             last = torch.tensor([len(suffixes[i]) - 1 for i in group], device=x.device)
             yield from zip(chosen, self.head_of(x[torch.arange(len(chosen), device=x.device), last]), strict=True)

@@ -63,8 +63,9 @@ class BackboneConfig(Config):
     """Add `layout.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""
 
 
-def load(config: BackboneConfig) -> tuple[Any, Any]:
+def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
     """(model, tokenizer), in evaluation mode, on its device. With LoRA, or from a directory of adapters, the model is peft's wrapper.
+    `seed` draws fresh adapters.
 
     UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
     """
@@ -83,7 +84,7 @@ def load(config: BackboneConfig) -> tuple[Any, Any]:
     if adapter:
         model = _adapted(model, config.model, source)
     elif config.lora is not None:
-        model = with_lora(model, config.lora, new)
+        model = with_lora(model, config.lora, new, seed=seed)
     if adapter or config.lora is not None:
         for p in model.parameters():
             p.data = p.data.float() if p.requires_grad else p.data
@@ -234,8 +235,8 @@ def _peft() -> Any:
         raise MissingExtra("LoRA needs peft. Install it with: pip install 'dreamgym[peft]'") from error
 
 
-def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = ()) -> Any:
-    """The model with fresh adapters, which change nothing yet. The rows of `new` tokens are trained too; other rows stay."""
+def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: int = 0) -> Any:
+    """The model with fresh adapters, drawn by `seed`, which change nothing yet. Rows of `new` tokens are trained too; others stay."""
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     both = (model.get_input_embeddings(), model.get_output_embeddings())
     tied = both[0].weight is both[1].weight
@@ -245,7 +246,9 @@ def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = ()) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", bias="none", **tokens
     )
     try:
-        return _peft().get_peft_model(model, settings)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return _peft().get_peft_model(model, settings)
     except ValueError as error:
         raise ConfigError(f"LoRA finds none of its target_modules {targets!r} in {type(model).__name__}: {error}") from error
 

@@ -72,7 +72,7 @@ class Parts:
         block = self.config.policy
         if block.backbone is None:
             return SmallPolicies(self.tokenizer, self.words, self.family.domain, block, self.config.model.device)
-        return ChatPolicies(block, self.family.domain)
+        return ChatPolicies(block, self.family.domain, self.config.seed)
 
     def load(self, name: str) -> Any:
         """The small model saved under that name: an experience model, or fresh weights."""

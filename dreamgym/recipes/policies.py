@@ -109,10 +109,10 @@ class SmallPolicies:
 class ChatPolicies:
     """A pretrained backbone in its own chat template. Of a model with adapters, checkpoints hold the adapters alone."""
 
-    def __init__(self, block: PolicyBlock, domain: Domain) -> None:
+    def __init__(self, block: PolicyBlock, domain: Domain, seed: int = 0) -> None:
         """ConfigError when nobody says how actions are written; UsageError for a model that is not here, or that knows no chat."""
         assert block.backbone is not None
-        self.block, self.backbone, self.domain = block, block.backbone, domain
+        self.block, self.backbone, self.domain, self.seed = block, block.backbone, domain, seed
         self.instructions = block.instructions or (f"{domain.about}\n{domain.manual}" if isinstance(domain, Described) else "")
         if not self.instructions:
             raise ConfigError(
@@ -123,7 +123,7 @@ class ChatPolicies:
         self.form = ChatFormat.of(self.tokenizer, **block.template)
 
     def first(self, checkpoint: Path) -> Any:
-        return backbones.load(self.backbone)[0]
+        return backbones.load(self.backbone, seed=self.seed)[0]
 
     def load(self, path: Path) -> Any:
         return backbones.load(self.backbone.model_copy(update={"model": str(path), "revision": None, "lora": None}))[0]

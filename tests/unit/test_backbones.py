@@ -270,6 +270,21 @@ def test_a_model_with_adapters_acts_as_its_merged_weights_and_learns_what_it_sai
         assert np.allclose(c.logprobs, found.tolist(), atol=1e-4)
 
 
+def test_fresh_adapters_are_drawn_by_their_seed_and_leave_the_global_generator_alone(saved: Callable[[str], str]) -> None:
+    pytest.importorskip("peft")
+
+    def drawn(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(99)
+        before = torch.get_rng_state()
+        model, _ = load(BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA), seed=seed)
+        assert torch.equal(torch.get_rng_state(), before)
+        return [p.detach() for name, p in model.named_parameters() if "lora_A" in name]
+
+    one, same, other = drawn(1), drawn(1), drawn(2)
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("markers", [False, True])
 def test_training_moves_the_adapters_alone(markers: bool, checkpointing: bool, saved: Callable[[str], str]) -> None:

@@ -11,8 +11,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dreamgym.errors import UsageError
-from dreamgym.llm import _llama, fast_forward, tiny, token_logprobs
+from dreamgym.llm import _few, _llama, fast_forward, tiny, token_logprobs
 from dreamgym.llm._attention import block_attention
+from dreamgym.llm._cache import Slab
 from dreamgym.llm._drafts import Drafts
 from dreamgym.llm._runners import FastRunner, GenericRunner
 from dreamgym.llm.hf import HFEngine
@@ -262,6 +263,38 @@ def test_packed_sequences_attend_side_by_side_as_they_do_one_by_one(
     grad = torch.randn_like(ours)
     pairs = zip(torch.autograd.grad(theirs, (q, k, v), grad), torch.autograd.grad(ours, (q, k, v), grad), strict=True)
     assert torch.allclose(theirs, ours, atol=1e-5) and all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)
+
+
+@pytest.mark.parametrize("cached", [torch.float32, torch.bfloat16])
+def test_attention_over_a_few_rows_at_a_time_is_attention_row_by_row(cached: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts short and long, behind a past and without one, in rows in disorder; then one and three tokens decoded in every row."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(_few, "ROWS", 3)
+    lengths, past = [5, 140, 1, 30, 130, 64, 90, 7], [0, 3, 200, 150, 0, 17, 60, 100]
+    slab = Slab(layers=1, kv_heads=2, head_dim=8, dtype=cached, device=torch.device("cpu"), cache_bytes=10**8, max_length=512)
+    rows = [3, 0, 6, 1, 7, 2, 5, 4]
+    slab.enter(0, [str(i) for i in range(len(rows))], 300)
+    slab.keys[0][:], slab.values[0][:] = torch.randn(slab.keys[0].shape), torch.randn(slab.keys[0].shape)
+
+    def alone(q: torch.Tensor, row: int, before: int) -> torch.Tensor:
+        n = before + len(q)
+        seen = torch.arange(n)[None] <= torch.arange(before, n)[:, None]
+        keys, values = slab.keys[0][None, row, :, :n].float(), slab.values[0][None, row, :, :n].float()
+        mixed = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1)[None], keys, values, attn_mask=seen, enable_gqa=True)
+        return mixed[0].transpose(0, 1)
+
+    near = 1e-5 if cached == torch.float32 else 3e-2
+    q, k, v = (torch.randn(sum(lengths), heads, 8) for heads in (4, 2, 2))
+    ours = _few.prompts(slab, rows, lengths, past, 2, cached)(0, q, k, v)
+    theirs = torch.cat([alone(part, row, p) for part, row, p in zip(q.split(lengths), rows, past, strict=True)])
+    assert torch.allclose(ours.float(), theirs, atol=near)
+    ends = torch.tensor([past[rows.index(row)] + lengths[rows.index(row)] for row in range(len(rows))])
+    for t in (1, 3):
+        positions = ends[:, None] + torch.arange(t)
+        q, k, v = (torch.randn(len(rows) * t, heads, 8) for heads in (4, 2, 2))
+        ours = _few.decoding(slab, positions, torch.arange(len(rows))[:, None].expand(-1, t), 2)(0, q, k, v)
+        theirs = torch.cat([alone(part, row, int(ends[row])) for row, part in enumerate(q.split(t))])
+        assert torch.allclose(ours.float(), theirs, atol=near)
 
 
 def test_bfloat16_layers_stay_near_float32() -> None:
