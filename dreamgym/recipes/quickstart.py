@@ -63,7 +63,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         shared = fitting.gather(run, config, workers)
         say("2/7 experience model: reasoning, next state, reward and end, from whole logged trajectories (Eq. 5)")
         fitting.train_experience(run, shared)
-        say("3/7 warm start and converged SFT: the policy imitates the successful logs")
+        say("3/7 warm start and SFT: the policy imitates the successful logs, briefly and for longer")
         fitting.warm_start(run, shared)
         fitting.converge_sft(run, shared, config.sft, patience=config.sft_patience)
         say(f"4/7 dream: {config.dream.algorithm.name} inside the experience model, without one real training step")

@@ -107,7 +107,7 @@ def _experience(run: Run) -> Chart | None:
 
 
 def _imitation(run: Run) -> Chart | None:
-    names = {"warm": ("warm start", "mute"), "sft": ("SFT, converged", "dream")}
+    names = {"warm": ("warm start", "mute"), "sft": ("SFT", "dream")}
     series = [Series(label, _present(run.lines.get(key, ()), "loss"), tone) for key, (label, tone) in names.items()]
     return lines("Imitation: loss", series, x_label="optimiser step", y_label="nats per token, log scale", log=True)
 

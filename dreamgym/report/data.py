@@ -18,7 +18,7 @@ LOOPS = ("dream", "s2r", "real_only", "mixed")
 
 POLICIES = {  # row of the results: (its name in the phases, its label, what it is)
     "warm_start": ("warm", "Warm start", "imitates the successful logs, briefly"),
-    "sft": ("sft", "SFT, converged", "the same logs, until success on development tasks stops rising"),
+    "sft": ("sft", "SFT", "the same logs for longer; of its epochs the best on development tasks"),
     "dream": ("dream", "Dream", "RL inside the experience model, from the warm start"),
     "s2r": ("s2r", "Dream, then real (S2R)", "the dream's policy, then RL in the real environment"),
     "real_only": ("real_only", "Real only", "RL in the real environment, from the warm start"),
