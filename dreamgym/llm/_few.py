@@ -22,19 +22,19 @@ TOKENS = 256  # new ones side by side at most, padding included
 LONG = 128  # new tokens of a row from which it is attended to alone
 
 
-def decoding(slab: Slab, positions: Tensor, rows: Tensor, groups: int) -> _llama.Attend:
-    """Attention of the slab's first n rows, with new tokens at `positions` [n, T]; `rows` [n, T] are where they are written.
+def decoding(slab: Slab, positions: Tensor, rows: Tensor, length: int, groups: int) -> _llama.Attend:
+    """Attention of the slab's first n rows up to `length`, with new tokens at `positions` [n, T]; `rows` [n, T] are where they are written.
 
     `groups` query heads share a key head.
     """
     n, t = positions.shape
-    all_of_them = _Few(slab, slice(n), positions, groups)
+    first = _Few(slab, slice(n), positions, length, groups)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = slab.keys[layer], slab.values[layer]
         keys[rows, :, positions] = k.unflatten(0, (n, t)).to(slab.dtype)
         values[rows, :, positions] = v.unflatten(0, (n, t)).to(slab.dtype)
-        return all_of_them.attend(q.unflatten(0, (n, t)), keys, values).flatten(0, 1)
+        return first.attend(q.unflatten(0, (n, t)), keys, values).flatten(0, 1)
 
     return attend
 
@@ -50,8 +50,10 @@ def prompts(
     at = torch.cat([torch.arange(p, p + m) for p, m in zip(past, lengths, strict=True)])
     write = torch.tensor(rows).repeat_interleave(torch.tensor(lengths))
     long = [i for i, m in enumerate(lengths) if m >= LONG]
-    short = [(_Few(slab, torch.tensor([rows[i] for i in some]), at[token], groups), token, real)
-             for some, token, real in _short(lengths, starts)]  # fmt: skip
+    short = []
+    for some, token, real in _short(lengths, starts):
+        length = slab.rounded(max(past[i] + lengths[i] for i in some))
+        short.append((_Few(slab, torch.tensor([rows[i] for i in some]), at[token], length, groups), token, real))
     blocked = dtype is not None and _llama.blocks(dtype, slab.device)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -82,12 +84,11 @@ def _short(lengths: Sequence[int], starts: Sequence[int]) -> Iterator[tuple[list
 
 
 class _Few:
-    """Queries at `positions` [c, T] of c rows of the slab: the first rows are read where they lie, named ones are copied together."""
+    """Queries at `positions` [c, T] of c rows of the slab, which are read up to L: the first rows where they lie, named ones as a copy."""
 
-    def __init__(self, slab: Slab, rows: slice | Tensor, positions: Tensor, groups: int) -> None:
-        self.rows, self.in_place = rows, isinstance(rows, slice)
-        self.length = slab.rounded(int(positions.max()) + 1)
-        bias = unseen(positions, self.length, slab.dtype)[:, 0]
+    def __init__(self, slab: Slab, rows: slice | Tensor, positions: Tensor, length: int, groups: int) -> None:
+        self.rows, self.in_place, self.length = rows, isinstance(rows, slice), length
+        bias = unseen(positions, length, slab.dtype)[:, 0]
         if positions.shape[1] > 1:
             bias = bias.repeat_interleave(groups, 1)
         self.bias = bias.repeat_interleave(slab.kv_heads, 0)  # [c*K, T*G, L]; with one token [c*K, 1, L]

@@ -140,7 +140,10 @@ class FastRunner(_Decoder):
     def states(self, fed: Tensor, length: int) -> Tensor:
         ids, positions, rows = fed
         at = positions.flatten()
-        attend = self._over_slab(positions, rows, length) if self.on_gpu else _few.decoding(self.slab, positions, rows, self.groups)
+        if self.on_gpu:
+            attend = self._over_slab(positions, rows, length)
+        else:
+            attend = _few.decoding(self.slab, positions, rows, length, self.groups)
         x = _llama.hidden(self.weights, ids.flatten(), self.cos[at], self.sin[at], attend, stream=self.stream)
         return x.view(*ids.shape, -1)
 

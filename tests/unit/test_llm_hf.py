@@ -292,7 +292,7 @@ def test_attention_over_a_few_rows_at_a_time_is_attention_row_by_row(cached: tor
     for t in (1, 3):
         positions = ends[:, None] + torch.arange(t)
         q, k, v = (torch.randn(len(rows) * t, heads, 8) for heads in (4, 2, 2))
-        ours = _few.decoding(slab, positions, torch.arange(len(rows))[:, None].expand(-1, t), 2)(0, q, k, v)
+        ours = _few.decoding(slab, positions, torch.arange(len(rows))[:, None].expand(-1, t), 320, 2)(0, q, k, v)
         theirs = torch.cat([alone(part, row, int(ends[row])) for row, part in enumerate(q.split(t))])
         assert torch.allclose(ours.float(), theirs, atol=near)
 
