@@ -224,6 +224,16 @@ class LeavesOpen(Protocol):
 
 
 @runtime_checkable
+class Doubts(Protocol):
+    """A Domain that can tell a dreamed success from a real one by its way there: by what no world of its kind shows, whatever it holds.
+    Texts alone are read, as in `Domain.check`."""
+
+    def doubts(self, history: Sequence[Transition], claim: Transition) -> list[str]:
+        """Why the pages that led to a claimed success cannot be real; [] where nothing shows it."""
+        ...
+
+
+@runtime_checkable
 class PaysFractions(Protocol):
     """A Family whose environment may pay for a part of a success, which no text check knows."""
 

@@ -70,7 +70,7 @@ def twins(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajector
 
 
 def disputed(episodes: Sequence[Trajectory], real: RealEnv) -> list[Replay]:
-    """What reality says of the episodes that the guard left out because it and the model disagree (`guard.masked`).
+    """What reality says of the episodes that the guard left out, because it disagrees with the model or that with itself (`guard.masked`).
 
     `replay` leaves them out as well, so no rate of it counts them: give these to `summarise`, and it says how much they could hide.
     """

@@ -5,7 +5,7 @@ Two rules stand between the experience model and the policy, both the Domain's, 
 * **admissibility** (before): an action that names nothing in the state is answered by the failure-state rule of the paper's
   section 4.1, nothing happens and the reward is zero, and never by imagination;
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
-  instruction asks for.
+  instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
 
 A second opinion (`SecondOpinion`, off by default) may follow the rules: a `Verifier`, such as another model, looks at what they let pass.
 
@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamgym.config import Config
-from dreamgym.protocols import Domain, Verifier
+from dreamgym.protocols import Domain, Doubts, Verifier
 from dreamgym.types import Prediction, Query, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
 DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
+IMPOSSIBLE = "the way to the success contradicts itself"
 REFUSED, NOTED = "refused by a second opinion", "doubted by a second opinion"
 
 
@@ -36,6 +37,8 @@ class GuardConfig(Config):
     grounding: bool = True
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
+    mask_doubtful: bool = True
+    """Leave out an episode whose success is grounded on pages that no real environment could have shown (`protocols.Doubts`)."""
     only_success_ends: bool = False
     """For worlds that end when the task is done and never before: a success ends them, an end without one is no end, and an episode that
     goes on although the state shows every requirement met is left out, as a disputed end is. Goes with `grounding`."""
@@ -78,7 +81,10 @@ class Guard:
             doubtful = (prediction.terminated and self.config.mask_disputed) or self.config.only_success_ends
             return self._dispute(query, claim, prediction) if doubtful else prediction
         verdict = self.domain.check(query.task.instruction, query.history, claim)
-        self.counts["success_granted" if verdict.passed else "success_refused"] += 1
+        doubts = self._doubts(query, claim) if verdict.passed else []
+        self.counts["success_doubted" if doubts else "success_granted" if verdict.passed else "success_refused"] += 1
+        if doubts:
+            return replace(prediction, reward=0.0, verdict=Verdict(False, (IMPOSSIBLE, *doubts)))
         if verdict.passed:
             return replace(prediction, verdict=verdict)
         return replace(prediction, reward=0.0, terminated=prediction.terminated and not self.config.only_success_ends, verdict=verdict)
@@ -104,6 +110,11 @@ class Guard:
         ended = prediction.terminated and not self.config.only_success_ends
         return replace(prediction, reward=min(prediction.reward, 0.0), terminated=ended, verdict=verdict)
 
+    def _doubts(self, query: Query, claim: Transition) -> list[str]:
+        """Why a success cannot have come about as the dream shows it, as far as the Domain has rules for that."""
+        known = self.config.mask_doubtful and isinstance(self.domain, Doubts)
+        return self.domain.doubts(query.history, claim) if known else []  # type: ignore[attr-defined]
+
     def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
         """A step whose state shows a success that the model does not see is disputed: no reward, and a verdict that keeps its episode out
         of training and memory."""
@@ -115,7 +126,7 @@ class Guard:
 
 def masked(verdict: Verdict) -> str:
     """Why the guard leaves the whole episode out; "" when it does not."""
-    return verdict.reasons[0] if verdict.reasons[:1] in ((DISPUTED,), (DISAGREED,)) else ""
+    return verdict.reasons[0] if verdict.reasons and verdict.reasons[0] in (DISPUTED, DISAGREED, IMPOSSIBLE) else ""
 
 
 def _claim(query: Query, prediction: Prediction) -> Transition:

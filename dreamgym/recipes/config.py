@@ -25,7 +25,7 @@ from dreamgym.train.sft import SFTConfig
 Ablation = Literal["curriculum", "task_generation", "replay", "shuffled", "reasoning", "history", "guard"]
 """What is taken away. As in the paper's Table 2 and Figure 4: variance sampling and task generation, task generation alone, retrieved
 memories, the reasoning trace, history. And two controls: memories that were drawn at random, and no guard."""
-UNGUARDED = GuardConfig(admissibility=False, grounding=False, mask_disputed=False)
+UNGUARDED = GuardConfig(admissibility=False, grounding=False, mask_disputed=False, mask_doubtful=False)
 
 World = Literal["dream", "real", "mixed"]
 """Where a loop collects: in the experience model, in the real environment, or some groups in each."""

@@ -16,9 +16,9 @@ from dreamgym.evals.replayed import Fidelity, disputed, replay, summarise
 from dreamgym.evals.revisits import revisits
 from dreamgym.evals.settled import settled
 from dreamgym.evals.success import evaluate, success
-from dreamgym.experience.guard import GuardConfig
 from dreamgym.protocols import Glimpsed, Grounds
 from dreamgym.recipes import parts as build
+from dreamgym.recipes.config import UNGUARDED
 from dreamgym.recipes.parts import Parts
 from dreamgym.runlog import RunDir
 from dreamgym.types import Task, Trajectory
@@ -46,14 +46,15 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
     tasks = parts.family.tasks("train", block.paired, seed=build.TRAIN_SEED)
     agent = parts.agent(parts.policy(name))
     parts = replace(parts, experience=run.data(name).get("dreams_with", parts.experience))
-    guards = {"with_guard": parts.config.guard, "without_guard": GuardConfig(admissibility=False, grounding=False)}
+    guards = {"with_guard": parts.config.guard, "without_guard": UNGUARDED}
     found: dict[str, Any] = {}
     for kind, guard in guards.items():
         dream, experience = parts.dream(parts.remembered(), guard)
         episodes = evaluate(agent, dream, tasks, max_steps=parts.family.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
         replays = replay(episodes, parts.real())
         left_out = disputed(episodes, parts.real())
-        counts = {"unreadable": experience.counts["unreadable"], "masked": experience.guard.counts["failure_disputed"]}
+        doubted = experience.guard.counts["failure_disputed"] + experience.guard.counts["success_doubted"]
+        counts = {"unreadable": experience.counts["unreadable"], "masked": doubted}
         found[kind] = (
             fidelity_json(summarise(replays, left_out))
             | counts

@@ -56,7 +56,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "masked_share": Metric(
             "share",
-            "of the audit's dreams, those left out because the model called a failure what the state shows to be a success",
+            "of the audit's dreams, those left out because the model called a failure what the state shows to be a success, or "
+            "contradicted itself",
             "above 0.03: no other rate counts them",
         ),
         "false_failure_at_most": Metric(
@@ -79,7 +80,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),
         "masked": Metric(
             "episodes",
-            "left out: the model called a failure what the state shows to be a success; per iteration, their share of the rollouts",
+            "left out: the model called a failure what the state shows to be a success, or contradicted itself; per iteration, their "
+            "share of the rollouts",
             "above a few in a hundred: true successes earn nothing; see masked_share and false_failure_at_most",
         ),
         "real_steps": Metric("steps", "real steps that replaying the dreams took, or an evaluation; no policy is charged for them", "-"),

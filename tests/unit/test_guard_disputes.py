@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dreamgym.envs.webshop.domain import DONE, ShopDomain
+from dreamgym.envs.webshop.domain import ShopDomain
+from dreamgym.envs.webshop.states import DONE
 from dreamgym.experience.guard import DISPUTED, Guard, GuardConfig
 from dreamgym.types import Observation, Prediction, Query, Task, Transition, Verdict
 

@@ -8,8 +8,9 @@ import pytest
 from _scarf_shop import product
 
 from dreamgym.envs.webshop import products, search
-from dreamgym.envs.webshop.domain import ShopDomain, elements, read_item
+from dreamgym.envs.webshop.domain import ShopDomain
 from dreamgym.envs.webshop.shop import WebShop
+from dreamgym.envs.webshop.states import elements, read_item
 from dreamgym.experience.coverage import with_near_goals, with_other_goals
 from dreamgym.types import Memory, Observation, Task, Trajectory, Transition, Turn, Verdict
 

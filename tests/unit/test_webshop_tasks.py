@@ -18,9 +18,10 @@ from _scarf_shop import TASK, enter, product
 
 from dreamgym.envs import webshop
 from dreamgym.envs.webshop import goals, products, replay, search
-from dreamgym.envs.webshop.domain import HOME, ShopDomain, elements, requirements
+from dreamgym.envs.webshop.domain import ShopDomain, requirements
 from dreamgym.envs.webshop.reward import CORRECTED, EXACT, reward
 from dreamgym.envs.webshop.shop import WebShop
+from dreamgym.envs.webshop.states import HOME, elements
 from dreamgym.errors import UsageError
 from dreamgym.logs import scripted
 from dreamgym.types import Observation, Trajectory

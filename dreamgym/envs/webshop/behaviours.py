@@ -9,7 +9,9 @@ import random
 from collections.abc import Callable, Mapping
 
 from dreamgym.envs.webshop import wording
-from dreamgym.envs.webshop.domain import Item, Requirements, Row, elements, ends, read_item, requirements, rows
+from dreamgym.envs.webshop.domain import requirements
+from dreamgym.envs.webshop.states import Item, Row, elements, ends, read_item, rows
+from dreamgym.envs.webshop.wording import Requirements
 from dreamgym.types import Action
 
 Shopper = Callable[[str, str, random.Random, "Memo"], Action]

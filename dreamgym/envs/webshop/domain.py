@@ -8,80 +8,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.actions import parse
-from dreamgym.envs.webshop.wording import Evidence, Prices, Requirements
+from dreamgym.envs.webshop.states import DONE, HOME, Item, elements, ends, read_item, rows, since_opening
+from dreamgym.envs.webshop.wording import Evidence, Requirements
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
 
-DONE = "purchase done"
-HOME = "shop home\n[search]"
 BUTTON = re.compile(r"^\s*\[(clicked )?button\] (.*) \[(?:clicked )?button_\]$")
-ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
-PRICE = r"\$[\d.]+(?: to \$[\d.]+)?"
-RESULT = re.compile(rf"^\[(\w+)\] ({PRICE}) (.+)$", re.MULTILINE)
-ITEM = re.compile(rf"item ({PRICE}) (.+)")
 RESULTS_PAGE = re.compile(r"page (-?\d+) \(total results: \d+\)")
-OPTION_LINE = re.compile(r"^([^\[\]\n]+): (\[.+\])$", re.MULTILINE)
 UNTITLED = re.compile(r"(button_\]\n)(?:\s*\n)?(?=\$[\d.]+(?: to \$[\d.]+)?\n|price: )")
-CHOSEN_LINE = re.compile(r"^chosen (\[.+\])$", re.MULTILINE)
 PAGE_BUTTONS = ("description", "features", "reviews", "buy now", "< prev", "back to search")
 UNNAMED = "unnamed"
 """Stands for the name of an option that has none."""
 YES_OR_NO = {True: "yes", False: "no", None: "maybe"}
 FILLER = frozenset(
-    [
-        "i",
-        "am",
-        "looking",
-        "for",
-        "a",
-        "an",
-        "the",
-        "need",
-        "find",
-        "me",
-        "would",
-        "like",
-        "want",
-        "please",
-        "some",
-        "with",
-        "and",
-        "to",
-        "buy",
-    ]
-)
+    ["i", "am", "looking", "for", "a", "an", "the", "need", "find", "me", "would", "like", "want", "please", "some", "with", "and", "to",
+     "buy"]
+)  # fmt: skip
 INSTRUCTION = re.compile(
     r"^(?P<base>[a-z -]+?)(?: with (?P<options>[a-z]+: .+?))?(?:, and price lower than (?P<bound>\d+\.\d\d) dollars)?$"
 )
-
-
-class Row(NamedTuple):
-    """A line of results."""
-
-    asin: str
-    price: str  # as shown: "$12", or "$12 to $20"
-    title: str
-
-
-@dataclass(frozen=True)
-class Item:
-    """What an item page shows."""
-
-    title: str
-    prices: Prices
-    offered: dict[str, tuple[str, ...]]
-    chosen: dict[str, str]
-
-    @property
-    def price(self) -> str:
-        """The price, or its range, as the teacher writes it."""
-        return " to ".join(f"${end:g}" for end in dict.fromkeys(self.prices))
 
 
 @lru_cache(maxsize=65536)
@@ -100,32 +50,6 @@ def requirements(instruction: str) -> Requirements | None:
     if len(words) < 2 or len(set(words)) < len(words) or len({name for name, _ in pairs}) < len(pairs):
         return None
     return Requirements(words, tuple(pairs), float(match["bound"]) if match["bound"] else None)
-
-
-@lru_cache(maxsize=65536)
-def read_item(state: str) -> Item | None:
-    """The item page in a state's text, or None when it is another page."""
-    head = ITEM.match(state)
-    if not head:
-        return None
-    offered = {name: tuple(ELEMENT.findall(values)) for name, values in OPTION_LINE.findall(state)}
-    marked = ELEMENT.findall(line[1]) if (line := CHOSEN_LINE.search(state)) else []
-    chosen = {name: value for value in marked for name, values in offered.items() if value in values}
-    try:
-        return Item(head[2], ends(head[1]), offered, chosen)
-    except ValueError:
-        return None
-
-
-def rows(state: str) -> list[Row]:
-    """The results that a state lists; none on another page."""
-    return [Row(*found) for found in RESULT.findall(state)]
-
-
-def ends(price: str) -> Prices:
-    """`"$12 to $20"` -> (12.0, 20.0), and `"$12"` -> (12.0, 12.0). ValueError for what is no number, such as `"$1.2.3"`."""
-    shown = sorted(float(end) for end in price.replace("$", "").split(" to "))
-    return shown[0], shown[-1]
 
 
 class ShopDomain:
@@ -214,6 +138,16 @@ class ShopDomain:
         reasons = self._against(instruction, history, claim)
         return Verdict(not reasons, tuple(reasons))
 
+    def doubts(self, history: Sequence[Transition], claim: Transition) -> list[str]:
+        """Whether the bought page is another product's than the line of results that was opened: in a real shop it never is."""
+        item, opening = read_item(claim.state.text), _opening(history)
+        if item is None or opening is None:
+            return []
+        _, asin = parse(opening.action)
+        lines = [row for row in rows(opening.state.text) if row.asin == asin]
+        others = [row for row in lines if (row.title, ends(row.price)) != (item.title, item.prices)]
+        return [f"[{asin}] was listed as {row.price} {row.title}" for row in others]
+
     def leaves_open(self, instruction: str, history: Sequence[Transition], claim: Transition) -> bool:
         """Whether nothing stands against a success but a price range that reaches over the bound."""
         wanted, item = self.read(instruction), read_item(claim.state.text)
@@ -275,12 +209,6 @@ class ShopDomain:
 
 
 @lru_cache(maxsize=65536)
-def elements(state: str) -> tuple[str, ...]:
-    """What a state offers to click, in order."""
-    return tuple(ELEMENT.findall(state))
-
-
-@lru_cache(maxsize=65536)
 def _view(state: str) -> View:
     names = {str(i): row.asin for i, row in enumerate(rows(state), start=1)}
     text = state
@@ -289,19 +217,15 @@ def _view(state: str) -> View:
     return View(text, names)
 
 
-def _since_opening(history: Sequence[Transition]) -> list[Transition]:
-    """What was done on the item's pages since the item was opened: options are chosen there or nowhere."""
-    visit: list[Transition] = []
-    for transition in reversed(history):
-        if not transition.state.text.startswith(("item ", "details ")):
-            break
-        visit.append(transition)
-    return visit
+def _opening(history: Sequence[Transition]) -> Transition | None:
+    """The step that opened the item whose pages are visited; None where the history does not reach back to it."""
+    before = len(history) - len(since_opening(history)) - 1
+    return history[before] if before >= 0 else None
 
 
 def _evidence(item: Item, history: Sequence[Transition]) -> Evidence:
     """What the item's pages show, and what was clicked on them since the item was opened."""
-    visit = _since_opening(history)
+    visit = since_opening(history)
     read = [t.next_state.text for t in visit if t.next_state.text.startswith("details ")]
     return Evidence(
         prose=" ".join([item.title, *read]),

@@ -1,0 +1,115 @@
+"""A dreamed purchase of another product than the line that was opened: no real shop sells that way, so such a success is not believed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from _scarf_shop import LOADED, TASK
+
+from dreamgym.envs import webshop
+from dreamgym.envs.webshop import lifelike, products, search
+from dreamgym.envs.webshop.domain import ShopDomain
+from dreamgym.envs.webshop.shop import WebShop
+from dreamgym.envs.webshop.states import DONE, HOME, elements
+from dreamgym.experience.guard import IMPOSSIBLE, Guard, GuardConfig, masked
+from dreamgym.playing import play
+from dreamgym.types import Observation, Prediction, Query, Task, Trajectory, Transition, Verdict
+
+DOMAIN = ShopDomain()
+
+
+def walks(shop: WebShop, tasks: Sequence[Task], words: Sequence[str], n: int) -> Iterator[Trajectory]:
+    """Walks that click anything a page offers, and search for any of `words`."""
+    for i in range(n):
+        rng = random.Random(i)
+
+        def act(state: Observation, rng: random.Random = rng) -> str:
+            if state.text == HOME or rng.random() < 0.1:
+                return f"search[{' '.join(rng.sample(words, 2))}]"
+            return f"click[{rng.choice([name for name in elements(state.text) if name != 'search'])}]"
+
+        yield play(shop, DOMAIN, tasks[i % len(tasks)], act, max_steps=20, behaviour="random", name=str(i))
+
+
+def generated() -> Iterator[Trajectory]:
+    family = webshop.make()
+    tasks = family.tasks("train", 60)
+    for i, task in enumerate(tasks):
+        yield family.behave(task, sorted(family.behaviours)[i % len(family.behaviours)], seed=i)
+    yield from walks(family.env(), tasks, sorted({word for task in tasks for word in task.instruction.split()}), 150)
+
+
+def like_the_originals() -> Iterator[Trajectory]:
+    pairs = list(lifelike.generate(400, 0))
+    loaded = products.load([item for item, _ in pairs], {item["asin"]: record for item, record in pairs}, seed=0)
+    words = sorted({word for product in loaded for word in product.title.lower().split()})
+    yield from walks(WebShop(loaded, search.Index(loaded), per_page=10), [TASK], words, 150)
+
+
+def with_odd_options() -> Iterator[Trajectory]:
+    yield from walks(WebShop(LOADED, search.Index(LOADED), per_page=4), [TASK], ["soft", "striped", "plain", "scarf", "lamp", "red"], 150)
+
+
+@pytest.mark.parametrize("shop", [generated, like_the_originals, with_odd_options])
+def test_no_real_purchase_is_doubted(shop: Callable[[], Iterator[Trajectory]]):
+    bought = [walk.transitions for walk in shop() if walk.transitions[-1].terminated]
+    assert len(bought) > 30
+    assert [DOMAIN.doubts(steps[:-1], steps[-1]) for steps in bought] == [[]] * len(bought)
+
+
+RESULTS = Observation("results 1\n[b01] $24 soft scarf\n[b02] $9 plain hat\n[next >][back to search]")
+PAGE = "item $24 soft scarf\ncolor: [red][blue]\n[description][features][reviews][buy now][< prev][back to search]"
+DETAILS = Observation("details warm\n[< prev][back to search]")
+SOLD = Prediction("buy, success.", Observation(DONE), 1.0, True, Verdict(True), raw_reward=1.0)
+
+
+def purchase(page: str, *, results: Observation = RESULTS, opened: str = "b01") -> Query:
+    """Somebody opens a line of results, reads the description and buys what `page` shows."""
+    item = Observation(page)
+    steps = (
+        Transition(results, f"click[{opened}]", item, 0.0, False),
+        Transition(item, "click[description]", DETAILS, 0.0, False),
+        Transition(DETAILS, "click[< prev]", item, 0.0, False),
+    )
+    return Query(Task("t", "find me a soft scarf", "webshop"), steps, item, "click[buy now]")
+
+
+@pytest.mark.parametrize(
+    ("page", "opened", "line"),
+    [
+        (PAGE.replace("$24", "$9"), "b01", "[b01] was listed as $24 soft scarf"),
+        (PAGE.replace("soft", "soft warm"), "b01", "[b01] was listed as $24 soft scarf"),
+        (PAGE, "b02", "[b02] was listed as $9 plain hat"),
+    ],
+)
+def test_a_success_with_another_product_than_was_opened_is_masked_with_the_reason(page: str, opened: str, line: str):
+    guard = Guard(DOMAIN)
+    found = guard.after(purchase(page, opened=opened), SOLD)
+    assert found.verdict == Verdict(False, (IMPOSSIBLE, line)) and masked(found.verdict) and found.reward == 0.0
+    assert guard.counts == {"asked": 1, "success_doubted": 1}
+
+
+def test_a_product_that_is_listed_twice_in_different_words_is_doubted_whichever_is_bought():
+    twice = Observation(RESULTS.text.replace("[b02]", "[b01]"))
+    assert Guard(DOMAIN).after(purchase(PAGE, results=twice), SOLD).verdict.reasons == (IMPOSSIBLE, "[b01] was listed as $9 plain hat")
+
+
+def test_the_product_that_was_opened_may_be_bought():
+    assert Guard(DOMAIN).after(purchase(PAGE), SOLD).reward == 1.0
+
+
+def test_doubts_can_be_switched_off():
+    wrong = purchase(PAGE.replace("$24", "$9"))
+    assert Guard(DOMAIN, GuardConfig(mask_doubtful=False)).after(wrong, SOLD).reward == 1.0
+
+
+def test_what_is_refused_is_not_doubted_as_well():
+    wrong = purchase(PAGE.replace("soft", "loud"))
+    assert Guard(DOMAIN).after(wrong, SOLD).verdict.reasons == ("no evidence for 'soft'",)
+
+
+def test_a_page_whose_opening_nobody_saw_is_not_doubted():
+    query = purchase(PAGE)
+    assert DOMAIN.doubts(query.history[1:], Transition(query.state, query.action, Observation(DONE), 1.0, True)) == []
