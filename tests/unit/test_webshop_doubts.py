@@ -1,9 +1,10 @@
-"""A dreamed purchase of another product than the line that was opened: no real shop sells that way, so such a success is not believed."""
+"""Dreamed purchases on a way that no real shop leads: such a success is not believed."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from _scarf_shop import LOADED, TASK
@@ -91,9 +92,20 @@ def test_a_success_with_another_product_than_was_opened_is_masked_with_the_reaso
     assert guard.counts == {"asked": 1, "success_doubted": 1}
 
 
-def test_a_product_that_is_listed_twice_in_different_words_is_doubted_whichever_is_bought():
+def test_a_product_that_is_listed_as_two_is_doubted_whichever_is_bought():
     twice = Observation(RESULTS.text.replace("[b02]", "[b01]"))
     assert Guard(DOMAIN).after(purchase(PAGE, results=twice), SOLD).verdict.reasons == (IMPOSSIBLE, "[b01] was listed as $9 plain hat")
+
+
+def test_a_search_that_was_answered_in_two_ways_is_doubted():
+    query, home = purchase(PAGE), Observation(HOME)
+    other = Observation(RESULTS.text.replace("b02", "b03"))
+    before = [
+        Transition(home, f"search[{words}]", page, 0.0, False) for words, page in (("scarf", other), ("hat", other), ("scarf", RESULTS))
+    ]
+    found = Guard(DOMAIN).after(replace(query, history=(*before, *query.history)), SOLD)
+    assert found.verdict.reasons == (IMPOSSIBLE, "search[scarf] was answered in two ways")
+    assert Guard(DOMAIN).after(replace(query, history=(*before[1:], *query.history)), SOLD).reward == 1.0
 
 
 def test_the_product_that_was_opened_may_be_bought():

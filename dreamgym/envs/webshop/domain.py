@@ -139,14 +139,15 @@ class ShopDomain:
         return Verdict(not reasons, tuple(reasons))
 
     def doubts(self, history: Sequence[Transition], claim: Transition) -> list[str]:
-        """Whether the bought page is another product's than the line of results that was opened: in a real shop it never is."""
+        """What no shop does on the way to a purchase: list the product as another than its page shows, or answer one search in two ways."""
         item, opening = read_item(claim.state.text), _opening(history)
         if item is None or opening is None:
             return []
         _, asin = parse(opening.action)
         lines = [row for row in rows(opening.state.text) if row.asin == asin]
         others = [row for row in lines if (row.title, ends(row.price)) != (item.title, item.prices)]
-        return [f"[{asin}] was listed as {row.price} {row.title}" for row in others]
+        found = [f"[{asin}] was listed as {row.price} {row.title}" for row in others]
+        return found + [f"search[{words}] was answered in two ways" for words in _answered_otherwise(history)]
 
     def leaves_open(self, instruction: str, history: Sequence[Transition], claim: Transition) -> bool:
         """Whether nothing stands against a success but a price range that reaches over the bound."""
@@ -221,6 +222,19 @@ def _opening(history: Sequence[Transition]) -> Transition | None:
     """The step that opened the item whose pages are visited; None where the history does not reach back to it."""
     before = len(history) - len(since_opening(history)) - 1
     return history[before] if before >= 0 else None
+
+
+def _answered_otherwise(history: Sequence[Transition]) -> list[str]:
+    """Searches of which the history shows one page of results in two ways."""
+    shown: dict[tuple[str, str], str] = {}
+    words, found = "", []
+    for step in history:
+        name, argument = parse(step.action)
+        words = argument or "" if name == "search" else words
+        page = step.next_state.text
+        if page.startswith("results ") and shown.setdefault((words, page.partition("\n")[0]), page) != page:
+            found.append(words)
+    return list(dict.fromkeys(found))
 
 
 def _evidence(item: Item, history: Sequence[Transition]) -> Evidence:
