@@ -53,7 +53,7 @@ def gather(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None)
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
         found = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out}
         run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
-    logs = run.read_episodes("logs")
+    logs = build.logs_of(run)
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):
         tokenizer = build.learn_tokenizer(logs, family.domain, config.model.vocab_size)

@@ -152,7 +152,18 @@ def open_parts(path: Path) -> Parts:
     if not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
-    return Parts(config, path, make_family(config), run.read_episodes("logs"), tokenizer, vocabulary(tokenizer), latest_experience(run))
+    return Parts(config, path, make_family(config), logs_of(run), tokenizer, vocabulary(tokenizer), latest_experience(run))
+
+
+def logs_of(run: RunDir) -> list[Trajectory]:
+    """The run's offline trajectories; RunDirError when they are fewer than its phases count: dreams would have no memory."""
+    logs = run.read_episodes("logs")
+    if run.done("logs") and len(logs) != (made := run.data("logs")["trajectories"]):
+        raise RunDirError(
+            f"'{run.path / 'episodes' / 'logs.jsonl'}' holds {len(logs):,} trajectories, and phases.json says {made:,}. Copy the file from "
+            "where the run was made, or make the run anew."
+        )
+    return logs
 
 
 def latest_experience(run: RunDir) -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dreamgym.config import build, dump
+from dreamgym.errors import RunDirError
 from dreamgym.llm import tiny
 from dreamgym.llm.hf import HFEngine
 from dreamgym.recipes import fitting, policies, practice
@@ -349,3 +350,15 @@ def test_a_learner_without_bfloat16_practises_with_a_sampler_without_it(
     block = parts.config.s2r.model_copy(update={"learner": parts.config.s2r.learner.model_copy(update={"bf16": bf16})})
     Practice(run, parts, "policy", start="warm", block=block, world="real").replay.close()
     assert asked == [dtype]
+
+
+def test_a_run_without_its_logs_says_so_instead_of_dreaming_without_memories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
+    config = build(RunConfig, SETTINGS)
+    with RunDir.open(tmp_path, dump(config)) as run:
+        fitting.gather(run, config)
+        assert len(make.open_parts(tmp_path).logs) == 40
+        (tmp_path / "episodes" / "logs.jsonl").unlink()
+        for read in (lambda: fitting.gather(run, config), lambda: make.open_parts(tmp_path)):
+            with pytest.raises(RunDirError, match=r"logs\.jsonl' holds 0 trajectories, and phases\.json says 40"):
+                read()
