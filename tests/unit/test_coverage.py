@@ -210,6 +210,6 @@ def test_an_ablation_takes_one_part_away_and_leaves_the_rest(ablation: Ablation)
             "shuffled": {"experience.retrieval"},
             "reasoning": {"experience.reasoning"},
             "history": {"experience.history"},
-            "guard": {"guard.admissibility", "guard.grounding", "guard.mask_disputed"},
+            "guard": {"guard.admissibility", "guard.grounding", "guard.mask_disputed", "guard.mask_doubtful"},
         }[ablation]
     )
