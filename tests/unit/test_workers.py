@@ -238,13 +238,11 @@ def test_workers_busy_or_idle_end_with_their_caller_however_it_ends(tmp_path: Pa
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
-        import signal
         import time
         from dreamgym.envs._workers import WorkerPool
         from dreamgym.envs.corridor import make
 
         if __name__ == "__main__":
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells switch off for what runs in the background
             with WorkerPool("{HOUSE}", {{"length": 9, "diary": {str(diary)!r}}}, workers=2) as pool:
                 pool.start(make(length=9).tasks("train", 2), seed=0)
                 print("ready", flush=True)
