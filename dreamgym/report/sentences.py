@@ -11,6 +11,8 @@ from dreamgym.report.data import LOOPS, POLICIES, Audit, Fidelity, Run, block, n
 WITHIN = 0.10  # a gap up to this is small enough to read dream success as real success
 FEW = 30  # episodes below which no sentence about the gap is worth writing
 NOTHING = "–"
+GUARD_RULES = {"admissibility": "admissibility", "grounding": "grounding", "mask_disputed": "disputes", "mask_doubtful": "doubts"}
+"""Switches of the guard, and what the header calls them. A run from before a switch did without it."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -64,14 +66,14 @@ def _settings(run: Run) -> list[tuple[str, str]]:
     options = ", ".join(f"{name} {value}" for name, value in block(env, "options").items())
     asked = block(config, "logs").get("trajectories")
     guard = block(config, "guard")
-    rules = [name for name in ("admissibility", "grounding") if guard.get(name, True)] if guard else []
+    rules = [rule for name, rule in GUARD_RULES.items() if guard.get(name)]
     k = block(config, "experience").get("k")
     return [
         ("environment", " ".join(filter(None, (str(env.get("name", "")), f"({options})" if options else "")))),
         ("logs", _offline(logs) if logs else f"{asked} trajectories" if asked else ""),
         ("model", str(block(config, "model").get("size", ""))),
         ("memories shown", "" if k is None else f"{k} a step"),
-        ("guard", " and ".join(rules) or "off" if guard else ""),
+        ("guard", ", ".join(rules) or "off" if guard else ""),
         *((POLICIES[name][1], _loop(block(config, name))) for name in LOOPS),
         ("practice", _loop(block(config, "rl"))),
     ]
