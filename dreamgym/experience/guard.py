@@ -112,8 +112,9 @@ class Guard:
 
     def _doubts(self, query: Query, claim: Transition) -> list[str]:
         """Why a success cannot have come about as the dream shows it, as far as the Domain has rules for that."""
-        known = self.config.mask_doubtful and isinstance(self.domain, Doubts)
-        return self.domain.doubts(query.history, claim) if known else []  # type: ignore[attr-defined]
+        if not self.config.mask_doubtful or not isinstance(self.domain, Doubts):
+            return []
+        return self.domain.doubts(query.history, claim)
 
     def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
         """A step whose state shows a success that the model does not see is disputed: no reward, and a verdict that keeps its episode out

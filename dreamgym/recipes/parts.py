@@ -158,7 +158,7 @@ def open_parts(path: Path) -> Parts:
 def logs_of(run: RunDir) -> list[Trajectory]:
     """The run's offline trajectories; RunDirError when they are fewer than its phases count: dreams would have no memory."""
     logs = run.read_episodes("logs")
-    made = run.data("logs").get("trajectories", len(logs)) if run.done("logs") else len(logs)
+    made = run.data("logs")["trajectories"] if run.done("logs") else 0
     if len(logs) != made:
         raise RunDirError(
             f"'{run.path / 'episodes' / 'logs.jsonl'}' holds {len(logs):,} trajectories, and phases.json says {made:,}. Copy the file from "

@@ -97,6 +97,11 @@ def test_a_product_that_is_listed_as_two_is_doubted_whichever_is_bought():
     assert Guard(DOMAIN).after(purchase(PAGE, results=twice), SOLD).verdict.reasons == (IMPOSSIBLE, "[b01] was listed as $9 plain hat")
 
 
+def test_a_listed_price_that_is_no_number_is_another_one_and_breaks_nothing():
+    odd = Observation(RESULTS.text.replace("$24", "$2.4.0"))
+    assert Guard(DOMAIN).after(purchase(PAGE, results=odd), SOLD).verdict.reasons == (IMPOSSIBLE, "[b01] was listed as $2.4.0 soft scarf")
+
+
 def test_a_search_that_was_answered_in_two_ways_is_doubted():
     query, home = purchase(PAGE), Observation(HOME)
     other = Observation(RESULTS.text.replace("b02", "b03"))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dreamgym.envs.webshop import wording
 from dreamgym.envs.webshop.actions import parse
-from dreamgym.envs.webshop.states import DONE, HOME, Item, elements, ends, read_item, rows, since_opening
+from dreamgym.envs.webshop.states import DONE, HOME, Item, elements, read_item, rows, since_opening
 from dreamgym.envs.webshop.wording import Evidence, Requirements
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
@@ -140,12 +140,12 @@ class ShopDomain:
 
     def doubts(self, history: Sequence[Transition], claim: Transition) -> list[str]:
         """What no shop does on the way to a purchase: list the product as another than its page shows, or answer one search in two ways."""
-        item, opening = read_item(claim.state.text), _opening(history)
-        if item is None or opening is None:
+        opening, page = _opening(history), claim.state.text.partition("\n")[0]
+        if opening is None:
             return []
         _, asin = parse(opening.action)
         lines = [row for row in rows(opening.state.text) if row.asin == asin]
-        others = [row for row in lines if (row.title, ends(row.price)) != (item.title, item.prices)]
+        others = [row for row in lines if f"item {row.price} {row.title}" != page]
         found = [f"[{asin}] was listed as {row.price} {row.title}" for row in others]
         return found + [f"search[{words}] was answered in two ways" for words in _answered_otherwise(history)]
 
