@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,9 +45,14 @@ def idle(transition: Transition) -> bool:
     return bool(transition.info.get("by_rule")) or unchanged
 
 
-def rewards(trajectory: Trajectory, invalid_penalty: float = 0.0) -> list[float]:
-    """The reward of every turn, less the penalty of those that were idle."""
-    return [turn.transition.reward - invalid_penalty * idle(turn.transition) for turn in trajectory.turns]
+def unprecedented(transition: Transition) -> bool:
+    """Whether the step was dreamed, and no real memory tells of the action (`experience.precedents`)."""
+    return bool(transition.info.get("unprecedented"))
+
+
+def rewards(trajectory: Trajectory, penalty: Callable[[Transition], float]) -> list[float]:
+    """The reward of every turn, less its penalty."""
+    return [turn.transition.reward - penalty(turn.transition) for turn in trajectory.turns]
 
 
 def discounted(rewards: Sequence[float], gamma: float) -> list[float]:

@@ -76,7 +76,7 @@ def _turn(state: Observation, completion: Completion, result: StepResult) -> Tur
         reasoning=info.get("reasoning", ""),
         neighbours=info.get("neighbours", ()),
         verdict=info.get("verdict"),
-        info={key: info[key] for key in ("raw_reward", "by_rule", "error") if key in info},
+        info={key: info[key] for key in ("raw_reward", "by_rule", "unprecedented", "error") if key in info},
     )
     return Turn(transition, completion)
 

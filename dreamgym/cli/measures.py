@@ -47,6 +47,8 @@ def fidelity(
         ["", "with guard", "without guard"],
         [[name.replace("_", " "), *(rate(audit[kind].get(name)) for kind in KINDS)] for name in AUDIT],
     )
+    if "precedented" in audit["with_guard"]:  # older audits lack it
+        show_grounds(audit["with_guard"])
     print(
         f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper end of the share of episodes that part).\n"
         f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
@@ -56,6 +58,16 @@ def fidelity(
         print("Predictions of held-out real transitions: not measured yet; --held-out 400 does it, in minutes.")
     else:
         show_held_out(forced)
+
+
+def show_grounds(guarded: dict[str, Any]) -> None:
+    """The table of dreams by what they rest on."""
+    sides = [guarded["precedented"], guarded["guessing"]]
+    table(
+        "The same with guard, by what the dreams rest on: a real memory of every action, or a guess somewhere",
+        ["", "precedented", "guessing"],
+        [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in ("share", *AUDIT)],
+    )
 
 
 def show_held_out(found: dict[str, Any]) -> None:

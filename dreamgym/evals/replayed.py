@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dreamgym.evals.success import Rate, wilson
 from dreamgym.experience.guard import masked
 from dreamgym.protocols import RealEnv
+from dreamgym.returns import unprecedented
 from dreamgym.types import Trajectory, Transition, Turn
 
 
@@ -30,6 +31,7 @@ class Replay:
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
+    guessing: bool = False  # some step of the dream has no precedent in real memory
 
     @property
     def compared(self) -> int:
@@ -103,6 +105,16 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
     )
 
 
+def by_grounds(replays: Sequence[Replay], left_out: Sequence[Replay]) -> dict[str, tuple[Fidelity, Rate]]:
+    """The rates of dreams whose every step has a precedent in real memory ("precedented"), and of those that are guesses somewhere
+    ("guessing"), each with its share of all: which dreams may be trusted, told without asking the real environment."""
+    found = {}
+    for name, guessing in (("precedented", False), ("guessing", True)):
+        part, out = ([one for one in some if one.guessing is guessing] for some in (replays, left_out))
+        found[name] = summarise(part, out), wilson(len(part) + len(out), len(replays) + len(left_out))
+    return found
+
+
 def relive(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
     """Each episode whose task reality knows, with what really follows its actions, until they or the real episode end."""
     walks = real.repeat([(episode.task, [transition.action for transition in episode.transitions]) for episode in episodes])
@@ -150,4 +162,5 @@ def compare(episode: Trajectory, real: Trajectory) -> Replay:
         reward_error=reward_error,
         valid=(counts[True][0], counts[True][1]),
         invalid=(counts[False][0], counts[False][1]),
+        guessing=any(map(unprecedented, episode.transitions)),
     )

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from dreamgym.errors import UsageError
 from dreamgym.experience.dreaming import UNREADABLE
 from dreamgym.experience.guard import masked
+from dreamgym.experience.precedents import Precedents
 from dreamgym.protocols import Domain, ExperienceModel
 from dreamgym.types import Action, Observation, Prediction, Query, StepResult, Task, Transition
 
 
 class DreamBatch:
-    """Many dreamed episodes side by side (the `BatchEnv` protocol). `steps` counts dreamed transitions."""
+    """Many dreamed episodes side by side (the `BatchEnv` protocol). `steps` counts dreamed transitions.
+
+    With `precedents`, a step that the model was asked about and of which no real memory tells is marked as `unprecedented`.
+    """
 
     source = "dream"
 
-    def __init__(self, model: ExperienceModel, domain: Domain, *, horizon: int) -> None:
-        self.model, self.domain, self.horizon = model, domain, horizon
+    def __init__(self, model: ExperienceModel, domain: Domain, *, horizon: int, precedents: Precedents | None = None) -> None:
+        self.model, self.domain, self.horizon, self.precedents = model, domain, horizon, precedents
         self.steps = 0
         self.rollout = 0
         self.tasks: list[Task] = []
@@ -56,8 +60,7 @@ class DreamBatch:
             results.append(self._result(query, prediction, len(self.histories[slot]) >= self.horizon))
         return results
 
-    @staticmethod
-    def _result(query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
+    def _result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
         info = {
             "action": query.action,
             "reasoning": prediction.reasoning,
@@ -66,6 +69,8 @@ class DreamBatch:
             "raw_reward": prediction.raw_reward,
             "by_rule": prediction.by_rule,
         }
+        if self.precedents is not None:
+            info["unprecedented"] = not prediction.by_rule and (query.task.env, query.action) not in self.precedents
         if prediction.verdict.reasons == UNREADABLE:
             info["error"] = f"the experience model's answer could not be read: {prediction.raw[:200]!r}"
         if reason := masked(prediction.verdict):

@@ -12,7 +12,7 @@ from typing import Any
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.bound import measure
 from dreamgym.evals.invented import invented
-from dreamgym.evals.replayed import Fidelity, disputed, replay, summarise
+from dreamgym.evals.replayed import Fidelity, by_grounds, disputed, replay, summarise
 from dreamgym.evals.revisits import revisits
 from dreamgym.evals.settled import settled
 from dreamgym.evals.success import evaluate, success
@@ -57,6 +57,7 @@ def audit(run: RunDir, parts: Parts, name: str) -> None:
         counts = {"unreadable": experience.counts["unreadable"], "masked": doubted}
         found[kind] = (
             fidelity_json(summarise(replays, left_out))
+            | {name: fidelity_json(part) | {"share": asdict(share)} for name, (part, share) in by_grounds(replays, left_out).items()}
             | counts
             | _glimpses_json(parts, experience, episodes)
             | {

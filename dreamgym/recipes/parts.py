@@ -26,6 +26,7 @@ from dreamgym.experience.dreaming import told
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
+from dreamgym.experience.precedents import Precedents
 from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import backbones, hf, tiny
@@ -121,7 +122,7 @@ class Parts:
             engine.version = version
             memory = memories.consulted(replay, self.config)
             model = ExperienceModel(engine, self.words, memory, watch, self.config.experience, seed=self.config.seed)
-        return DreamBatch(model, self.family.domain, horizon=self.family.max_steps), model
+        return DreamBatch(model, self.family.domain, horizon=self.family.max_steps, precedents=Precedents(replay)), model
 
     def _asked(self, block: DreamerBlock, replay: ReplayBuffer, guard: Guard) -> PromptedExperienceModel:
         """The instruct model that dreams, with the first states that the logs show."""
@@ -146,6 +147,7 @@ def open_run(path: Path, config: Config) -> RunDir:
 
 def open_parts(path: Path) -> Parts:
     """The shared parts of a run of any recipe that has its logs and its tokenizer, for reading."""
+    quiet()
     run = RunDir.view(path)
     stored = {key: value for key, value in tomllib.loads(run.config_toml).items() if key in SharedConfig.model_fields}
     config = resolve(SharedConfig, stored, where=str(path / "config.toml"))

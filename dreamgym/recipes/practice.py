@@ -28,7 +28,7 @@ from dreamgym.recipes import refresh
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.config import RLBlock, World
 from dreamgym.recipes.parts import Dreamer, Parts
-from dreamgym.returns import statistics
+from dreamgym.returns import statistics, unprecedented
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.runlog import RunDir
 from dreamgym.train import checkpoint
@@ -337,6 +337,7 @@ def had_gradient(run: RunDir, name: str) -> bool:
 def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     counted = [t for t in trajectories if t.error is None]
     n = len(counted) or math.nan  # a rate of nothing is not a number, and is written as null
+    dreamed = [unprecedented(step) for t in counted if t.source == "dream" for step in t.transitions]
     return {
         "success": sum(t.success for t in counted) / n,
         "length": sum(len(t.turns) for t in counted) / n,
@@ -344,6 +345,7 @@ def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "failed_rollouts": float(len(trajectories) - len(counted)),
         "masked": sum("masked" in (t.error or "") for t in trajectories) / max(1, len(trajectories)),
         "synthetic_share": sum(t.task.source == "synthetic" for t in trajectories) / max(1, len(trajectories)),
+        **({"unprecedented": sum(dreamed) / len(dreamed)} if dreamed else {}),
     }
 
 

@@ -82,11 +82,16 @@ class Fidelity:
 FACTS: Mapping[str, tuple[str, ...]] = {
     "revisits": ("with_guard", "revisits", "faithful"),
     "settled": ("with_guard", "settled", "exact"),
+    "precedented": ("with_guard", "precedented", "share"),
+    "precedented_false": ("with_guard", "precedented", "false_success"),
+    "precedented_exact": ("with_guard", "precedented", "state_exact"),
+    "guessing_false": ("with_guard", "guessing", "false_success"),
+    "guessing_exact": ("with_guard", "guessing", "state_exact"),
     "new": ("invented", "new"),
     "solved": ("invented", "solved"),
     "real_solved": ("invented", "real_solved"),
 }
-"""Where an audit tells what its replays do not: of worlds seen in glimpses, and of invented tasks."""
+"""Where an audit tells what is no row of its table: of worlds seen in glimpses, of what dreams rest on, and of invented tasks."""
 
 
 @dataclass(frozen=True)

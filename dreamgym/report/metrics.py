@@ -71,6 +71,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "state_exact_valid": Metric("share", "the same, of actions that changed something in reality", "below 0.95"),
         "state_exact_invalid": Metric("share", "the same, of actions after which reality stood still", "below 0.99"),
+        "precedented": Metric(
+            "rates", "the audit's rates for dreams of whose every action some real memory tells, and their share", "its share below a half"
+        ),
+        "guessing": Metric(
+            "rates", "the same for dreams with an action of which none does: what followed it was a guess", "far below precedented"
+        ),
         "reward_error": Metric("share", "mean absolute difference of dreamed and real reward a step, over the same steps", "above 0.01"),
         "transition_error": Metric("share", "next states that differ, over the same steps", "rises during training"),
         "parted": Metric(
@@ -155,6 +161,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "version": Metric("number", "weights published so far", "stands still"),
         "remembered": Metric("rows", "transitions the replay buffer took in, past the guard", "0 in a dream"),
         "synthetic_share": Metric("share", "rollouts on tasks that the experience model invented", "0 although lambda is above 0"),
+        "unprecedented": Metric("share", "dreamed steps whose action no real memory shows", "rises: the policy leaves what is known"),
         "tasks_proposed": Metric("tasks", "variations asked for", "0: no task had variance"),
         "tasks_accepted": Metric("tasks", "variations taken into the pool", "0"),
         "tasks_malformed": Metric("tasks", "refused: not an instruction of this environment", "most of the proposals"),

@@ -141,7 +141,24 @@ def _replayed(audit: Audit) -> list[str]:
         told.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
     if guarded and bare:
         told.append(_difference(guarded, bare))
-    return told
+    return [*told, _grounds(audit.facts)]
+
+
+def _grounds(facts: Mapping[str, Rate]) -> str:
+    """Which dreams may be trusted more than others; "" where all of them rest on the same."""
+    if not {"precedented", "precedented_exact", "guessing_exact"} <= facts.keys():
+        return ""
+
+    def of(kind: str) -> str:
+        wrong, exact = facts.get(f"{kind}_false"), facts[f"{kind}_exact"]
+        falsely = f", and {_told(wrong)} of {wrong.n} real failures are called successes" if wrong else ""
+        return f"{_told(exact)} of next states are right{falsely}"
+
+    share = facts["precedented"]
+    return (
+        f"{_told(share)} of the dreams rest on real memories throughout: every action in them was really taken by somebody. Of these "
+        f"{of('precedented')}; of dreams with a guess in them, {of('guessing')}."
+    )
 
 
 def _glimpsed(audit: Audit) -> list[str]:

@@ -19,7 +19,9 @@ from pydantic import Field, model_validator
 
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError
+from dreamgym.returns import idle, unprecedented
 from dreamgym.train.batch import Row
+from dreamgym.types import Transition
 
 Estimator = Literal["k1", "k2", "k3"]
 
@@ -46,6 +48,12 @@ class ObjectiveConfig(Config):
     probabilities are not the learner's; 2 is usual, 0 is off."""
     invalid_penalty: float = Field(default=0.0, ge=0.0)
     """Taken from the reward of a turn that changed nothing or was answered by rule as inadmissible."""
+    unprecedented_penalty: float = Field(default=0.0, ge=0.0)
+    """Taken from the reward of a dreamed turn whose action no real memory shows: what followed it was a guess (`experience.precedents`)."""
+
+    def penalty(self, transition: Transition) -> float:
+        """What a turn is charged."""
+        return self.invalid_penalty * idle(transition) + self.unprecedented_penalty * unprecedented(transition)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -11,7 +11,7 @@ from dreamgym.envs import corridor, webshop
 from dreamgym.envs._pool import EnvPool
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.invented import invented
-from dreamgym.evals.replayed import Replay, disputed, replay, summarise
+from dreamgym.evals.replayed import Replay, by_grounds, disputed, replay, summarise
 from dreamgym.evals.success import Rate, evaluate, success, wilson
 from dreamgym.experience.guard import DISAGREED, DISPUTED
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn, Verdict
@@ -105,6 +105,18 @@ def test_the_rates_of_a_set_of_dreams_as_worked_by_hand():
     # LIE parts at step 1 and ENDLESS at step 2: steps compared are 3 + 1 + 2 + 2 + 2, of which 8 are equal.
     assert (found.state_exact.value, found.state_exact.n) == (8 / 10, 10)
     assert found.first_divergence == 1.5 and found.gap == 0.0
+
+
+def test_dreams_are_told_apart_by_whether_some_step_was_a_guess():
+    first, *rest = LIE.turns
+    guess = replace(LIE, turns=(replace(first, transition=replace(first.transition, info={"unprecedented": True})), *rest))
+    found = by_grounds(replay([TRUE, guess, guess, TOO_SAD], REAL), disputed([masked(REFUSED), masked(guess)], REAL))
+    known, share = found["precedented"]
+    assert (share.value, share.n) == (3 / 6, 6) and known.dream_success.n == 2  # TRUE and TOO_SAD, and REFUSED among those left out
+    assert (known.false_success.n, known.consistency.value, known.masked_share) == (0, 1.0, wilson(1, 3))
+    guessed, share = found["guessing"]
+    assert (guessed.false_success.value, guessed.false_success.n, guessed.consistency.value) == (1.0, 2, 0.0)
+    assert (share.value, guessed.masked_share) == (3 / 6, wilson(1, 3))
 
 
 def masked(episode: Trajectory, reason: str = DISPUTED) -> Trajectory:

@@ -20,6 +20,7 @@ from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.parse import Answer, parse
+from dreamgym.experience.precedents import Precedents
 from dreamgym.experience.prompts import Pieces, Step, answer, in_view, opening, variation
 from dreamgym.layout import ACT, END, MARKERS, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
 from dreamgym.llm import tiny
@@ -468,6 +469,13 @@ def test_dreamed_transitions_carry_their_reasoning_and_verdict_to_the_trajectory
     (t,) = dreamed.transitions
     assert (t.reasoning, t.info["raw_reward"], t.info["by_rule"]) == ("open, so success.", 1.0, False)
     assert t.verdict is not None and not t.verdict.passed and dreamed.model_version == 3 and not dreamed.success
+
+
+def test_a_rollout_keeps_the_mark_of_steps_without_a_precedent():
+    env = batch(lambda _: OPENED)
+    env.precedents = Precedents(env.model.replay)  # which is empty
+    (dreamed,) = rollout(policy("open"), env, [TO_4], seed=0, max_steps=3)
+    assert [t.info["unprecedented"] for t in dreamed.transitions] == [True]
 
 
 def test_episodes_side_by_side_keep_their_histories_apart():

@@ -279,6 +279,20 @@ def test_trust_is_read_from_the_gap(dream: float, real: float, says: str):
     assert "Without the guard the gap is +40.0 points" in sentences.trust(audit)[-1]
 
 
+def test_the_report_says_which_dreams_rest_on_real_memories():
+    known = {"share": rate(0.7, 1000), "false_success": rate(0.01, 116), "state_exact": rate(0.97)}
+    guesses = {"share": rate(0.3, 1000), "false_success": rate(0.08, 161), "state_exact": rate(0.33)}
+    (audit,) = data._audits({"with_guard": AUDIT["with_guard"] | {"precedented": known, "guessing": guesses}}, [0])
+    said = sentences.trust(audit)[-1]
+    assert said.startswith("70.0 % [67.2, 72.8] of the dreams rest on real memories throughout")
+    assert "97.0 % [95.9, 98.1] of next states are right, and 1.0 % [0.0, 2.8] of 116 real failures are called successes" in said
+    assert "of dreams with a guess in them, 33.0 %" in said
+    (alike,) = data._audits(
+        {"with_guard": AUDIT["with_guard"] | {"precedented": known, "guessing": {"state_exact": rate(0.0, 1) | {"n": 0}}}}, [0]
+    )
+    assert not any("rest on real memories" in text for text in sentences.trust(alike))
+
+
 def test_the_curves_show_dream_and_reality_together(page: str):
     text = words(page)
     for title in (

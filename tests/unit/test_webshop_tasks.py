@@ -127,6 +127,17 @@ def test_the_shoppers_differ_in_skill(family: webshop.WebShopFamily, episodes: l
     assert set(family.behaviours) == {t.behaviour for t in episodes} and sum(family.behaviours.values()) == pytest.approx(1.0)
 
 
+def test_the_curious_buy_nothing_and_see_more_than_anybody(episodes: list[Trajectory]):
+    def seen(behaviour: str, prefix: str) -> int:
+        return len({t.action for e in episodes if e.behaviour == behaviour for t in e.transitions if t.action.startswith(prefix)})
+
+    assert not any(t.terminated for e in episodes if e.behaviour == "curious" for t in e.transitions)
+    assert all(seen("curious", "search[") > seen(other, "search[") for other in webshop.MIX if other != "curious")
+    assert all(seen("curious", "click[b") > seen(other, "click[b") for other in webshop.MIX if other != "curious")
+    moved = [t.next_state != t.state for e in episodes if e.behaviour == "curious" for t in e.transitions]
+    assert sum(moved) > 0.9 * len(moved)  # they click and search what there is
+
+
 def test_the_check_of_a_purchase_by_text_agrees_with_the_shop(episodes: list[Trajectory]):
     bought = [t for t in episodes if t.transitions[-1].terminated]
     assert len(bought) > 200

@@ -27,7 +27,16 @@ class Memo:
         self.searches = 0
         self.pages = 0
         self.clicked: set[str] = set()  # option values on the open item: one with a quote in it never shows as chosen
+        self.titles: list[list[str]] = []  # of the products that results have listed
+        self.values: set[str] = set()  # of the options that pages have offered
+        self.opened: set[str] = set()
         self.other = other  # another task's instruction, for the shopper who pursues the wrong goal
+
+    def look(self, state: str) -> None:
+        """Remember what a page says of products."""
+        self.titles += [words for row in rows(state) if (words := row.title.split()) and words not in self.titles]
+        if item := read_item(state):
+            self.values.update(value for values in item.offered.values() for value in values)
 
 
 def expert(instruction: str, state: str, rng: random.Random, memo: Memo, slip: float = 0.0) -> Action:
@@ -89,8 +98,30 @@ def wrong_goal(instruction: str, state: str, rng: random.Random, memo: Memo) -> 
     return expert(memo.other or instruction, state, rng, memo, slip=0.15)
 
 
-SHOPPERS: Mapping[str, Shopper] = {"expert": expert, "noisy": noisy, "random": wander, "invalid": invalid, "wrong_goal": wrong_goal}
-MIX: Mapping[str, float] = {"expert": 0.1, "noisy": 0.45, "random": 0.15, "invalid": 0.15, "wrong_goal": 0.15}
+def curious(instruction: str, state: str, rng: random.Random, memo: Memo) -> Action:
+    """Looks around: opens what it has not opened, and searches in words that it has seen, of one product or of two. It never buys."""
+    memo.look(state)
+    new = [row.asin for row in rows(state) if row.asin not in memo.opened]
+    roll = rng.random()
+    if new and roll < 0.45:
+        memo.opened.add(chosen := rng.choice(new))
+        return f"click[{chosen}]"
+    if roll < 0.4 and read_item(state):
+        return "click[< prev]"
+    if roll < 0.55 and rows(state):
+        return "click[next >]"
+    return f"search[{' '.join(_mixture(instruction, rng, memo))}]"
+
+
+SHOPPERS: Mapping[str, Shopper] = {
+    "expert": expert,
+    "noisy": noisy,
+    "random": wander,
+    "invalid": invalid,
+    "wrong_goal": wrong_goal,
+    "curious": curious,
+}
+MIX: Mapping[str, float] = {"expert": 0.1, "noisy": 0.45, "random": 0.15, "invalid": 0.15, "wrong_goal": 0.15, "curious": 0.0}
 
 
 def _by_content(instruction: str, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:
@@ -133,6 +164,19 @@ def _query(wanted: Requirements, rng: random.Random, memo: Memo, slip: float) ->
     if rng.random() >= 0.3 + slip:
         words += [value for _, value in wanted.options]
     return f"search[{' '.join(words)}]"
+
+
+def _mixture(instruction: str, rng: random.Random, memo: Memo) -> list[str]:
+    """Words to search for: a product's, seen or asked for, with one of another's and with options, none of which it may have."""
+    wanted = requirements(instruction) or wording.read(instruction)
+    asked = [list(wanted.words)] if wanted else [instruction.split()]
+    values = sorted(memo.values.union(value for _, value in wanted.options)) if wanted else sorted(memo.values)
+    titles = memo.titles if memo.titles and rng.random() < 0.7 else asked
+    *qualities, noun = rng.choice(titles)
+    words = [word for word in qualities if rng.random() < 0.7]
+    words += [rng.choice(rng.choice(titles))] if rng.random() < 0.3 else []
+    words += [noun] + [rng.choice(values) for often in (0.5, 0.2) if values and rng.random() < often]
+    return [word for word in dict.fromkeys(words) if not set("[]") & set(word)]
 
 
 def _from_results(wanted: Requirements, state: str, rng: random.Random, memo: Memo, slip: float) -> Action:

@@ -55,7 +55,7 @@ class GiGPO:
 
     def steps(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
         """A_S of every turn of the sound rollouts of one task."""
-        returns = [discounted(rewards(t, self.config.invalid_penalty), self.config.gamma) for t in rollouts]
+        returns = [discounted(rewards(t, self.config.penalty), self.config.gamma) for t in rollouts]
         anchors: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for i, rollout in enumerate(rollouts):
             for t, turn in enumerate(rollout.turns):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from dreamgym.config import build
-from dreamgym.returns import GroupStatistics, idle, statistics
+from dreamgym.returns import GroupStatistics, statistics
 from dreamgym.train.objective import ClippedConfig, clipped_loss
 from dreamgym.types import Trajectory
 
@@ -46,7 +46,7 @@ class GRPO:
         return [self._weakened(a) for a in relative(group.returns, group, self.config.normalise)]
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn: the rollout's own, less the penalty of an invalid turn.
+        """Per group and sound rollout, the advantage of every turn: the rollout's own, less what the turn is charged (`config.penalty`).
 
         The penalty is taken before the division. In a group that is not mixed it stands alone and undivided: divided by its own
         deviation, one slip in an otherwise even group would count like a failure.
@@ -54,9 +54,9 @@ class GRPO:
         return [self._group(group) for group in groups]
 
     def _group(self, group: Sequence[Trajectory]) -> list[list[float]]:
-        returns, penalty = statistics(group), self.config.invalid_penalty
+        returns = statistics(group)
         rollouts = [t for t in group if t.error is None]
-        scores = [[t.total_reward - penalty * idle(turn.transition) for turn in t.turns] for t in rollouts]
+        scores = [[t.total_reward - self.config.penalty(turn.transition) for turn in t.turns] for t in rollouts]
         if returns.kind != "mixed":
             lost = [[score - t.total_reward for score in row] for row, t in zip(scores, rollouts, strict=True)]
             return [[self._weakened(a) for a in row] for row in lost]

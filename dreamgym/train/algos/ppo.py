@@ -63,7 +63,7 @@ class PPO:
         turns = [row.turns[at] for row, at in steps]
         if missing := set(range(len(trajectory.turns))) - set(turns):
             raise UsageError(f"PPO values every turn, but turn {min(missing)} of '{trajectory.id}' has no sampled tokens.")
-        earned = rewards(trajectory, self.config.invalid_penalty)
+        earned = rewards(trajectory, self.config.penalty)
         step_rewards = [earned[turn] if turn != after else 0.0 for turn, after in zip(turns, [*turns[1:], -1], strict=True)]
         advantages, returns = gae(step_rewards, [row.values[at] for row, at in steps], last, gamma=self.config.gamma, lam=self.config.lam)
         for row in rows:

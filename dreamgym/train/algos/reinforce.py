@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from dreamgym.config import build
-from dreamgym.returns import idle, statistics
+from dreamgym.returns import statistics
 from dreamgym.train.objective import ObjectiveConfig, charged, regularised
 from dreamgym.types import Trajectory
 
@@ -37,7 +37,7 @@ class Reinforce:
         self.grouped = config.baseline == "leave_one_out"
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn: return less baseline and an idle turn's penalty. Moves the mean."""
+        """Per group and sound rollout, the advantage of every turn: return less baseline and the turn's penalty. Moves the mean."""
         sound = [[t for t in group if t.error is None] for group in groups]
         found = [[self._turns(t, a) for t, a in zip(group, self.advantages(group), strict=True)] for group in sound]
         returns = [t.total_reward for group in sound for t in group]
@@ -45,7 +45,7 @@ class Reinforce:
         return found
 
     def _turns(self, rollout: Trajectory, advantage: float) -> list[float]:
-        return [advantage - self.config.invalid_penalty * idle(turn.transition) for turn in rollout.turns]
+        return [advantage - self.config.penalty(turn.transition) for turn in rollout.turns]
 
     def advantages(self, group: Sequence[Trajectory]) -> list[float]:
         """R - b of each rollout; without another rollout to compare with, or without variance, 0.0."""
