@@ -18,16 +18,16 @@ class Precedents:
 
     def __init__(self, replay: ReplayBuffer) -> None:
         self.replay = replay
-        self._read = -1  # rows of the buffer when it was last read
+        self._read = -1  # the buffer's last row when it was read
         self._actions: dict[str, set[Action]] = {}
 
     def __contains__(self, action: tuple[str, Action]) -> bool:
         """Of (environment, action)."""
-        if self._read != len(self.replay):
+        if self._read != self.replay.sequence:
             found: dict[str, set[Action]] = defaultdict(set)
             for memory in self.replay.memories():
                 if memory.source != "dream":
                     found[memory.env].add(memory.action)
-            self._actions, self._read = found, len(self.replay)
+            self._actions, self._read = found, self.replay.sequence
         env, words = action
         return words in self._actions.get(env, ())

@@ -99,9 +99,8 @@ def _replayed(found: dict[str, Any]) -> dict[str, Any]:
         "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
         "consistency_ratio": found["consistency"],
         "first_divergence_step": found["first_divergence"],
-        **{
-            name: found.get(name) for name in ("masked_share", "false_failure_at_most", "precedented", "guessing")
-        },  # older audits lack them
+        # older audits lack them
+        **{name: found.get(name) for name in ("masked_share", "false_failure_at_most", "precedented", "guessing")},
     }
 
 

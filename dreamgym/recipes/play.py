@@ -23,7 +23,8 @@ def play_dream(path: Path, instruction: str | None) -> None:
         if "error" in result.info:
             print(f"the dream is over: {result.info['error']}")
             return
-        print(f"  reasoning: {result.info['reasoning']}")
+        guess = " (a guess: no real memory shows this action)" if result.info["unprecedented"] else ""
+        print(f"  reasoning: {result.info['reasoning']}{guess}")
         _show(result.observation)
         if result.terminated or result.truncated:
             print(_ending(result))

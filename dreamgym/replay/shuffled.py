@@ -21,6 +21,10 @@ class Shuffled:
         self._memories: list[Memory] = []
         self._sequence = -1
 
+    @property
+    def sequence(self) -> int:
+        return self.replay.sequence
+
     def __len__(self) -> int:
         return len(self.replay)
 

@@ -12,7 +12,7 @@ from dreamgym.envs import corridor
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import FAILURE_STATE
 from dreamgym.experience.precedents import Precedents
-from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.train.algos import grpo, ppo, reinforce
 from dreamgym.types import Completion, Observation, Prediction, Query, Task, Trajectory, Transition, Turn, Verdict
@@ -41,6 +41,15 @@ def test_what_was_really_done_is_a_precedent_and_what_was_dreamed_is_none():
     assert ("elsewhere", EPISODE.transitions[0].action) not in precedents
     replay.add([replace(dreamed("jump"), id="probe/0", source="real")])
     assert (TASK.env, "jump") in precedents  # as soon as somebody has tried
+
+
+def test_a_full_buffer_that_evicts_a_dream_for_a_real_step_has_a_new_precedent():
+    replay = ReplayBuffer.open(None, lexical.make(), ReplayConfig(max_rows=len(EPISODE.turns) + 1))
+    replay.add([EPISODE, dreamed("jump")])
+    precedents, before = Precedents(replay), len(replay)
+    assert (TASK.env, "sing") not in precedents
+    replay.add([replace(dreamed("sing"), id="probe/0", source="real")])
+    assert len(replay) == before and (TASK.env, "sing") in precedents
 
 
 class Stillness:
