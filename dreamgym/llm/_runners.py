@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from dreamgym.errors import ConfigError
 from dreamgym.llm import _causal, _few, _llama
 from dreamgym.llm._cache import Slab
+from dreamgym.llm._decode import decoder
 from dreamgym.llm._graphs import Graphs, rounded
 from dreamgym.llm._padded import Padded, over_cache, unseen
 
@@ -100,6 +101,7 @@ class FastRunner(_Decoder):
         self.cos, self.sin = _llama.rotary(self.model, torch.arange(limit, device=self.slab.device))
         if self.stream is None and not _llama.compiles(self.slab.device, head.shape[-1]):
             self.cos, self.sin = self.cos.to(head.dtype), self.sin.to(head.dtype)
+        self.decoder = decoder(self.weights, self.cos, self.sin, self.slab)
 
     def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         """Write the keys and values of `suffixes[i]` behind the first `past[i]` of row `rows[i]`; yield (row, logits [V])."""
@@ -139,6 +141,8 @@ class FastRunner(_Decoder):
 
     def states(self, fed: Tensor, length: int) -> Tensor:
         ids, positions, rows = fed
+        if self.decoder is not None:
+            return self.decoder.states(ids, positions)
         at = positions.flatten()
         if self.on_gpu:
             attend = self._over_slab(positions, rows, length)

@@ -1,0 +1,213 @@
+/* What a decoding pass of a Llama does between its matrix products, on a CPU. _decode.py compiles and calls it.
+
+   Compiled for one kind of numbers in weights and cache (-DBFLOAT16=1, or 0 for float), one size of a head (-DHEAD, a multiple of 16) and
+   one number of query heads to a key head (-DGROUP), so that what is summed over stays in registers. Sums are float either way.
+   Vectors are the extension that gcc and clang share; the compiler cuts them to what the processor has. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define PARTS (HEAD / LANES)
+#define BLOCK 128 /* positions whose scores are held at a time */
+
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
+#endif
+
+static inline floats load_float(const float *from) {
+    floats x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static inline void store_float(float *to, floats x) { memcpy(to, &x, sizeof x); }
+
+#if BFLOAT16
+typedef uint16_t number;
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+
+static inline floats load(const number *from) {
+    halves raw;
+    memcpy(&raw, from, sizeof raw);
+    return (floats)(__builtin_convertvector(raw, words) << 16);
+}
+
+static inline void store(number *to, floats x) { /* the nearest, of two the even one */
+    words raw = (words)x;
+    halves high = __builtin_convertvector((raw + 0x7fff + ((raw >> 16) & 1)) >> 16, halves);
+    memcpy(to, &high, sizeof high);
+}
+#else
+typedef float number;
+
+static inline floats load(const number *from) { return load_float(from); }
+
+static inline void store(number *to, floats x) { store_float(to, x); }
+#endif
+
+static inline floats choose(ints where, floats a, floats b) { return (floats)((where & (ints)a) | (~where & (ints)b)); }
+
+static inline floats all(float x) { return (floats){} + x; }
+
+/* The sum of each of 16 vectors: the halves of two are added side by side in one, until one is left. */
+static inline floats sums(const floats x[LANES]) {
+    floats a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++)
+        a[i] = PICK(x[i], x[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+               PICK(x[i], x[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    for (int i = 0; i < 4; i++)
+        b[i] = PICK(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+               PICK(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    for (int i = 0; i < 2; i++)
+        c[i] = PICK(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+               PICK(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    return PICK(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+           PICK(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+}
+
+static inline float sum(floats x) {
+    float s = 0;
+    for (int i = 0; i < LANES / 2; i++) s += x[i] + x[i + LANES / 2];
+    return s;
+}
+
+static inline float highest_of(floats x) {
+    float top = x[0];
+    for (int i = 1; i < LANES; i++) top = x[i] > top ? x[i] : top;
+    return top;
+}
+
+/* e^x of x <= 0, to 3e-7 of its value; of what is below -87, e^-87 */
+static inline floats exponential(floats x) {
+    x = choose(x > all(-87.0f), x, all(-87.0f)) * 1.44269504088896341f;
+    ints whole = __builtin_convertvector(x - 0.5f, ints);
+    floats rest = x - __builtin_convertvector(whole, floats);
+    floats power = rest * 1.5403530e-4f + 1.3333558e-3f;
+    power = power * rest + 9.6181291e-3f;
+    power = power * rest + 5.5504109e-2f;
+    power = power * rest + 2.4022651e-1f;
+    power = power * rest + 6.9314718e-1f;
+    power = power * rest + 1.0f;
+    return power * (floats)((whole + 127) << 23);
+}
+
+/* x [HEAD] turned by the angles of its position, times `scale`; cos and sin [HEAD / 2] */
+static inline void turn(const number *x, const float *cos, const float *sin, float scale, float *out) {
+    float whole[HEAD];
+    for (int c = 0; c < PARTS; c++) store_float(whole + c * LANES, load(x + c * LANES));
+    for (int i = 0; i < HEAD / 2; i++) {
+        float a = whole[i], b = whole[i + HEAD / 2];
+        out[i] = (a * cos[i] - b * sin[i]) * scale;
+        out[i + HEAD / 2] = (b * cos[i] + a * sin[i]) * scale;
+    }
+}
+
+/* Softmax mixture of the first `length` values under GROUP queries: block by block, what came before is weighed down when a higher score
+   comes (arXiv:1805.02867). Up to 15 positions beyond `length` are read, and do not count. */
+static void mix(const float query[GROUP][HEAD], const number *keys, const number *values, int64_t length, number *out) {
+    floats mixed[GROUP][PARTS];
+    float scores[GROUP][BLOCK], highest[GROUP], total[GROUP];
+    memset(mixed, 0, sizeof mixed);
+    for (int g = 0; g < GROUP; g++) highest[g] = -INFINITY, total[g] = 0;
+    for (int64_t start = 0; start < length; start += BLOCK) {
+        int count = length - start < BLOCK ? (int)(length - start) : BLOCK;
+        for (int first = 0; first < count; first += LANES) {
+            floats k[LANES][PARTS];
+            for (int p = 0; p < LANES; p++)
+                for (int c = 0; c < PARTS; c++) k[p][c] = load(keys + (start + first + p) * HEAD + c * LANES);
+            for (int g = 0; g < GROUP; g++) {
+                floats products[LANES];
+                for (int p = 0; p < LANES; p++) {
+                    products[p] = load_float(query[g]) * k[p][0];
+                    for (int c = 1; c < PARTS; c++) products[p] += load_float(query[g] + c * LANES) * k[p][c];
+                }
+                store_float(&scores[g][first], sums(products));
+            }
+        }
+        int filled = (count + LANES - 1) / LANES * LANES;
+        for (int g = 0; g < GROUP; g++) {
+            for (int p = count; p < filled; p++) scores[g][p] = -INFINITY;
+            floats top = all(highest[g]), share = {};
+            for (int p = 0; p < filled; p += LANES) top = choose(load_float(&scores[g][p]) > top, load_float(&scores[g][p]), top);
+            float now = highest_of(top), before = start ? expf(highest[g] - now) : 0;
+            for (int p = 0; p < filled; p += LANES) {
+                floats weight = exponential(load_float(&scores[g][p]) - now);
+                store_float(&scores[g][p], weight);
+                share += weight;
+            }
+            highest[g] = now, total[g] = total[g] * before + sum(share);
+            for (int c = 0; c < PARTS; c++) mixed[g][c] *= before;
+        }
+        floats more[GROUP][PARTS];
+        memset(more, 0, sizeof more);
+        for (int p = 0; p < count; p++)
+            for (int c = 0; c < PARTS; c++) {
+                floats value = load(values + (start + p) * HEAD + c * LANES);
+                for (int g = 0; g < GROUP; g++) more[g][c] += scores[g][p] * value;
+            }
+        for (int g = 0; g < GROUP; g++)
+            for (int c = 0; c < PARTS; c++) mixed[g][c] += more[g][c];
+    }
+    for (int g = 0; g < GROUP; g++)
+        for (int c = 0; c < PARTS; c++) store(out + g * HEAD + c * LANES, mixed[g][c] / total[g]);
+}
+
+/* Attention of `tokens` new tokens of each of the first n rows: written at `positions` [n, tokens], seeing themselves and what is before.
+   projected [n, tokens, (key_heads * (GROUP + 2)) * HEAD]: queries, keys, values. cos and sin [positions, width].
+   keys and values [rows, key_heads, capacity, HEAD], capacity a multiple of 16. out [n, tokens, key_heads * GROUP * HEAD] */
+void attend(const number *projected, const float *cos, const float *sin, int64_t width, number *keys, number *values, int64_t capacity,
+            const int64_t *positions, int64_t n, int64_t tokens, int64_t key_heads, number *out, int threads) {
+    int64_t heads = key_heads * GROUP;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t task = 0; task < n * key_heads; task++) {
+        int64_t row = task / key_heads, k = task % key_heads;
+        number *own_keys = keys + task * capacity * HEAD, *own_values = values + task * capacity * HEAD;
+        for (int64_t token = row * tokens; token < (row + 1) * tokens; token++) {
+            int64_t at = positions[token];
+            const number *x = projected + token * (heads + 2 * key_heads) * HEAD;
+            const float *c = cos + at * width, *s = sin + at * width;
+            float key[HEAD], query[GROUP][HEAD];
+            turn(x + (heads + k) * HEAD, c, s, 1.0f, key);
+            for (int part = 0; part < HEAD; part += LANES) store(own_keys + at * HEAD + part, load_float(key + part));
+            memcpy(own_values + at * HEAD, x + (heads + key_heads + k) * HEAD, HEAD * sizeof(number));
+            for (int g = 0; g < GROUP; g++) turn(x + (k * GROUP + g) * HEAD, c, s, 1.0f / sqrtf(HEAD), query[g]);
+            mix(query, own_keys, own_values, at + 1, out + (token * heads + k * GROUP) * HEAD);
+        }
+    }
+}
+
+/* stream [n, width] += added, where there is any; out = stream over its root mean square, times weight [width]. width: a multiple of 16 */
+void add_and_norm(float *stream, const number *added, const float *weight, float eps, number *out, int64_t n, int64_t width, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < n; row++) {
+        float *x = stream + row * width;
+        floats squares = {};
+        for (int64_t i = 0; i < width; i += LANES) {
+            floats part = load_float(x + i);
+            if (added) part += load(added + row * width + i);
+            store_float(x + i, part);
+            squares += part * part;
+        }
+        float scale = 1.0f / sqrtf(sum(squares) / width + eps);
+        for (int64_t i = 0; i < width; i += LANES) store(out + row * width + i, load_float(x + i) * scale * load_float(weight + i));
+    }
+}
+
+/* out [n, width] = silu(gate) * up, of both [n, 2 * width] side by side. width: a multiple of 16 */
+void gate(const number *both, number *out, int64_t n, int64_t width, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t i = 0; i < width; i += LANES) {
+            floats g = load(both + row * 2 * width + i), up = load(both + row * 2 * width + width + i);
+            floats power = exponential(choose(g < 0, g, -g)); /* e^-|g|, which no size of g makes infinite */
+            store(out + row * width + i, g * up * choose(g < 0, power, all(1.0f)) / (1.0f + power));
+        }
+}
