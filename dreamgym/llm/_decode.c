@@ -184,20 +184,33 @@ void attend(const number *projected, const float *cos, const float *sin, int64_t
     }
 }
 
+/* x [width] += added, where there is any; returns one over its root mean square */
+static inline float add(float *x, const number *added, float eps, int64_t width) {
+    floats squares = {};
+    for (int64_t i = 0; i < width; i += LANES) {
+        floats part = load_float(x + i);
+        if (added) part += load(added + i);
+        store_float(x + i, part);
+        squares += part * part;
+    }
+    return 1.0f / sqrtf(sum(squares) / width + eps);
+}
+
 /* stream [n, width] += added, where there is any; out = stream over its root mean square, times weight [width]. width: a multiple of 16 */
 void add_and_norm(float *stream, const number *added, const float *weight, float eps, number *out, int64_t n, int64_t width, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < n; row++) {
-        float *x = stream + row * width;
-        floats squares = {};
-        for (int64_t i = 0; i < width; i += LANES) {
-            floats part = load_float(x + i);
-            if (added) part += load(added + row * width + i);
-            store_float(x + i, part);
-            squares += part * part;
-        }
-        float scale = 1.0f / sqrtf(sum(squares) / width + eps);
+        float *x = stream + row * width, scale = add(x, added ? added + row * width : 0, eps, width);
         for (int64_t i = 0; i < width; i += LANES) store(out + row * width + i, load_float(x + i) * scale * load_float(weight + i));
+    }
+}
+
+/* The same for the last norm, whose result stays in the stream. */
+void add_and_norm_last(float *stream, const number *added, const float *weight, float eps, int64_t n, int64_t width, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < n; row++) {
+        float *x = stream + row * width, scale = add(x, added + row * width, eps, width);
+        for (int64_t i = 0; i < width; i += LANES) store_float(x + i, load_float(x + i) * scale * load_float(weight + i));
     }
 }
 
@@ -210,4 +223,46 @@ void gate(const number *both, number *out, int64_t n, int64_t width, int threads
             floats power = exponential(choose(g < 0, g, -g)); /* e^-|g|, which no size of g makes infinite */
             store(out + row * width + i, g * up * choose(g < 0, power, all(1.0f)) / (1.0f + power));
         }
+}
+
+/* 16 logits from `first` on; beyond the vocabulary, what is as good as never drawn */
+static inline floats some_of(const float *logits, int64_t first, int64_t vocabulary) {
+    float last[LANES];
+    if (first + LANES <= vocabulary) return load_float(logits + first);
+    for (int i = 0; i < LANES; i++) last[i] = first + i < vocabulary ? logits[first + i] : -INFINITY;
+    return load_float(last);
+}
+
+/* One token for each row of logits [n, vocabulary]: the likeliest at temperature 0, else the first whose share and those before it, at this
+   temperature, exceed `uniform` in [0, 1). scores: log-probabilities at the temperature, at 1 of the likeliest. */
+void draw(const float *logits, const float *temperature, const float *uniform, int64_t n, int64_t vocabulary, int64_t *ids, float *scores,
+          int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < n; row++) {
+        const float *x = logits + row * vocabulary;
+        int64_t chosen = vocabulary - 1;
+        floats tops = all(-INFINITY), share = {};
+        for (int64_t i = 0; i < vocabulary; i += LANES) {
+            floats some = some_of(x, i, vocabulary);
+            tops = choose(some > tops, some, tops);
+        }
+        float top = highest_of(tops), scale = temperature[row] > 0 ? 1.0f / temperature[row] : 1.0f;
+        for (int64_t i = 0; i < vocabulary; i += LANES) share += exponential((some_of(x, i, vocabulary) - top) * scale);
+        float total = sum(share), below = 0, sought = uniform[row] * total;
+        if (temperature[row] == 0)
+            for (chosen = 0; chosen < vocabulary - 1 && x[chosen] < top;) chosen++;
+        for (int64_t i = 0; i < vocabulary && temperature[row] > 0; i += LANES) {
+            floats some = exponential((some_of(x, i, vocabulary) - top) * scale);
+            float with = below + sum(some);
+            if (with <= sought) {
+                below = with;
+                continue;
+            }
+            for (chosen = i; chosen < i + LANES - 1 && chosen < vocabulary - 1; chosen++)
+                if ((below += some[chosen - i]) > sought) break;
+            break;
+        }
+        ids[row] = chosen;
+        scores[row] = (x[chosen] - top) * scale - logf(total);
+    }
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +31,7 @@ class Decoder:
         """`cos` and `sin` [positions, 1, D] as `_llama.rotary` gives them."""
         self.library, self.weights, self.slab = library, weights, slab
         self.kind = weights.blocks[0][1][0].dtype
+        self.norm = weights.norm.float().contiguous()
         self.norms = [(block[0].float().contiguous(), block[3].float().contiguous()) for block in weights.blocks]
         self.cos, self.sin = (x[:, 0, : x.shape[-1] // 2].float().contiguous() for x in (cos, sin))
 
@@ -45,9 +47,21 @@ class Decoder:
             added = F.linear(self._attend(layer, projected, positions), out[0])
             both = F.linear(self._add_and_norm(x, added, between), gate_up[0])
             added = F.linear(self._gate(both), down[0])
-        if added is not None:
-            x += added
-        return F.rms_norm(x, (x.shape[-1],), weights.norm.to(x.dtype), weights.eps).view(*ids.shape, -1)
+        self.library.add_and_norm_last(
+            _at(x), _at(added), _at(self.norm), ctypes.c_float(weights.eps), _count(len(x)), _count(x.shape[1]), _threads()
+        )
+        return x.view(*ids.shape, -1)
+
+    def draw(self, logits: Tensor, temperature: np.ndarray, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, log-probabilities) of one token for each row of float32 logits [n, V]: the likeliest at temperature 0, else the first
+        with which the distribution at that temperature exceeds the row's uniform number. Log-probabilities are at the temperature, or 1."""
+        n = len(logits)
+        ids, scores = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.float32)
+        given = [np.ascontiguousarray(x, dtype=np.float32) for x in (temperature, uniforms)]
+        logits = logits.contiguous()
+        where = [ctypes.c_void_p(x.ctypes.data) for x in (*given, ids, scores)]
+        self.library.draw(_at(logits), *where[:2], _count(n), _count(logits.shape[1]), *where[2:], _threads())
+        return ids, scores
 
     def _add_and_norm(self, x: Tensor, added: Tensor | None, weight: Tensor) -> Tensor:
         """The stream x [n*T, W], to which `added` is added in place, normed."""

@@ -24,6 +24,7 @@ from dreamgym.llm._cache import Slab
 from dreamgym.llm._decode import decoder
 from dreamgym.llm._graphs import Graphs, rounded
 from dreamgym.llm._padded import Padded, over_cache, unseen
+from dreamgym.llm._slots import Draw
 
 CHUNK = 8192  # tokens in one prefill pass
 ATTENTION = "dreamgym_grouped"
@@ -51,6 +52,7 @@ class _Decoder(ABC):
 
     slab: Slab
     graphs: Graphs | None = None
+    draw: Draw | None = None
     moves = -1
 
     def decode(self, ids: np.ndarray, positions: np.ndarray) -> Tensor:
@@ -102,6 +104,7 @@ class FastRunner(_Decoder):
         if self.stream is None and not _llama.compiles(self.slab.device, head.shape[-1]):
             self.cos, self.sin = self.cos.to(head.dtype), self.sin.to(head.dtype)
         self.decoder = decoder(self.weights, self.cos, self.sin, self.slab)
+        self.draw = None if self.decoder is None else self.decoder.draw
 
     def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         """Write the keys and values of `suffixes[i]` behind the first `past[i]` of row `rows[i]`; yield (row, logits [V])."""

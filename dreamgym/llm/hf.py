@@ -299,7 +299,7 @@ class HFEngine(Tokenized, Queue):
         """(ids, log-probabilities) of the tokens that are `ahead` of the next one of each of `rows`."""
         matchers = [self.slots.work[row].matcher for row in rows]
         bias = self._grammars().bias(matchers, logits) if any(matchers) else None
-        return sample(self.slots, logits, rows, bias, ahead)
+        return sample(self.slots, logits, rows, bias, ahead, self.runner.draw)
 
     def _commit(self, rows: np.ndarray, sampled: np.ndarray, scores: np.ndarray) -> None:
         """Add a sampled token to each of `rows` that still runs, and finish those it ends."""
