@@ -159,13 +159,19 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
     packed = torch.randint(10, VOCABULARY, (4096,))
     kind = None if dtype is None else getattr(torch, dtype)
     with torch.inference_mode():
-        prefill = best(lambda: _llama.forward(model, packed, [128] * 32, dtype=kind))
+        engine = HFEngine(model, words, dtype=dtype)
+        engine.slab.enter(0, range(32), 128)
+        suffixes = [np.full(128, 10)] * 32
+        prefill = min(
+            best(lambda: _llama.forward(model, packed, [128] * 32, dtype=kind)),
+            best(lambda: list(engine.runner.prefill(range(32), suffixes, [0] * 32))),
+        )
         per_position = {}
         for batch in (32, 64, 128, 256):
             engine = HFEngine(model, words, dtype=dtype, max_batch=batch)
             engine.submit([Request([10] * mean_length, Sampling(64, temperature=0.0)) for _ in range(batch)])
             engine._advance()
-            ids, at = torch.full((batch, 1), 10), torch.full((batch, 1), mean_length)
+            ids, at = np.full((batch, 1), 10), np.full((batch, 1), mean_length)
             per_position[batch] = best(lambda e=engine, i=ids, a=at: e.runner.decode(i, a)) / batch
     seconds = prefilled * prefill / 4096 + work.tokens * min(per_position.values())
     fastest = min(per_position, key=lambda batch: per_position[batch])

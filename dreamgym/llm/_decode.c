@@ -1,6 +1,6 @@
 /* What a decoding pass of a Llama does between its matrix products, on a CPU. _decode.py compiles and calls it.
 
-   Compiled for one kind of numbers in weights and cache (-DBFLOAT16=1, or 0 for float), one size of a head (-DHEAD, a multiple of 16) and
+   Compiled for one kind of numbers in weights and cache (-DBFLOAT16=1, or 0 for float), one size of a head (-DHEAD, a multiple of 32) and
    one number of query heads to a key head (-DGROUP), so that what is summed over stays in registers. Sums are float either way.
    Vectors are the extension that gcc and clang share; the compiler cuts them to what the processor has. */
 
@@ -17,9 +17,11 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 
 #ifdef __clang__
-#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define PICK(a, b, more, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15) \
+    __builtin_shufflevector(a, b, i0 + more, i1 + more, i2 + more, i3 + more, i4 + more, i5 + more, i6 + more, i7 + more, i8 + more, \
+                            i9 + more, i10 + more, i11 + more, i12 + more, i13 + more, i14 + more, i15 + more)
 #else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
+#define PICK(a, b, more, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__} + more)
 #endif
 
 static inline floats load_float(const float *from) {
@@ -57,20 +59,20 @@ static inline floats choose(ints where, floats a, floats b) { return (floats)((w
 
 static inline floats all(float x) { return (floats){} + x; }
 
-/* The sum of each of 16 vectors: the halves of two are added side by side in one, until one is left. */
-static inline floats sums(const floats x[LANES]) {
-    floats a[8], b[4], c[2];
-    for (int i = 0; i < 8; i++)
-        a[i] = PICK(x[i], x[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               PICK(x[i], x[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    for (int i = 0; i < 4; i++)
-        b[i] = PICK(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-               PICK(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    for (int i = 0; i < 2; i++)
-        c[i] = PICK(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-               PICK(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    return PICK(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           PICK(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+/* Of two vectors, blocks of `size` lanes: the even ones of both, and the odd ones of both, each in its place. */
+#define EXCHANGE(size, ...) \
+    for (int i = 0; i < LANES; i++) \
+        if (!(i & size)) { \
+            words a = x[i], b = x[i + size]; \
+            x[i] = PICK(a, b, 0, __VA_ARGS__), x[i + size] = PICK(a, b, size, __VA_ARGS__); \
+        }
+
+/* 16 vectors become the columns of what they were the rows of: blocks of 8, 4, 2 and 1 lanes cross over. */
+static inline void transpose(words x[LANES]) {
+    EXCHANGE(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+    EXCHANGE(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
+    EXCHANGE(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+    EXCHANGE(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
 }
 
 static inline float sum(floats x) {
@@ -110,6 +112,26 @@ static inline void turn(const number *x, const float *cos, const float *sin, flo
     }
 }
 
+/* Products of GROUP queries with 16 keys [16, HEAD], position by position in a vector: nothing is summed across lanes. */
+static inline void score(const float query[GROUP][HEAD], const number *keys, floats found[GROUP]) {
+    for (int g = 0; g < GROUP; g++) found[g] = all(0);
+    for (int d = 0; d < HEAD;) {
+        words columns[LANES];
+        for (int p = 0; p < LANES; p++) memcpy(&columns[p], keys + p * HEAD + d, sizeof columns[p]);
+        transpose(columns);
+        for (int i = 0; i < LANES; i++) {
+#if BFLOAT16
+            floats even = (floats)(columns[i] << 16), odd = (floats)(columns[i] & 0xffff0000u);
+            for (int g = 0; g < GROUP; g++) found[g] += query[g][d] * even + query[g][d + 1] * odd;
+            d += 2;
+#else
+            for (int g = 0; g < GROUP; g++) found[g] += query[g][d] * (floats)columns[i];
+            d += 1;
+#endif
+        }
+    }
+}
+
 /* Softmax mixture of the first `length` values under GROUP queries: block by block, what came before is weighed down when a higher score
    comes (arXiv:1805.02867). Up to 15 positions beyond `length` are read, and do not count. */
 static void mix(const float query[GROUP][HEAD], const number *keys, const number *values, int64_t length, number *out) {
@@ -119,20 +141,16 @@ static void mix(const float query[GROUP][HEAD], const number *keys, const number
     for (int g = 0; g < GROUP; g++) highest[g] = -INFINITY, total[g] = 0;
     for (int64_t start = 0; start < length; start += BLOCK) {
         int count = length - start < BLOCK ? (int)(length - start) : BLOCK;
-        for (int first = 0; first < count; first += LANES) {
-            floats k[LANES][PARTS];
-            for (int p = 0; p < LANES; p++)
-                for (int c = 0; c < PARTS; c++) k[p][c] = load(keys + (start + first + p) * HEAD + c * LANES);
-            for (int g = 0; g < GROUP; g++) {
-                floats products[LANES];
-                for (int p = 0; p < LANES; p++) {
-                    products[p] = load_float(query[g]) * k[p][0];
-                    for (int c = 1; c < PARTS; c++) products[p] += load_float(query[g] + c * LANES) * k[p][c];
-                }
-                store_float(&scores[g][first], sums(products));
-            }
-        }
         int filled = (count + LANES - 1) / LANES * LANES;
+        for (int p = 0; p < filled; p += LANES) {
+            floats found[GROUP];
+            for (int i = 0; i < LANES * HEAD; i += 64 / sizeof(number)) {
+                __builtin_prefetch(keys + (start + p + 2 * LANES) * HEAD + i);
+                __builtin_prefetch(values + (start + p) * HEAD + i);
+            }
+            score(query, keys + (start + p) * HEAD, found);
+            for (int g = 0; g < GROUP; g++) store_float(&scores[g][p], found[g]);
+        }
         for (int g = 0; g < GROUP; g++) {
             for (int p = count; p < filled; p++) scores[g][p] = -INFINITY;
             floats top = all(highest[g]), share = {};
@@ -160,26 +178,31 @@ static void mix(const float query[GROUP][HEAD], const number *keys, const number
         for (int c = 0; c < PARTS; c++) store(out + g * HEAD + c * LANES, mixed[g][c] / total[g]);
 }
 
-/* Attention of `tokens` new tokens of each of the first n rows: written at `positions` [n, tokens], seeing themselves and what is before.
-   projected [n, tokens, (key_heads * (GROUP + 2)) * HEAD]: queries, keys, values. cos and sin [positions, width].
-   keys and values [rows, key_heads, capacity, HEAD], capacity a multiple of 16. out [n, tokens, key_heads * GROUP * HEAD] */
-void attend(const number *projected, const float *cos, const float *sin, int64_t width, number *keys, number *values, int64_t capacity,
-            const int64_t *positions, int64_t n, int64_t tokens, int64_t key_heads, number *out, int threads) {
-    int64_t heads = key_heads * GROUP;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t task = 0; task < n * key_heads; task++) {
-        int64_t row = task / key_heads, k = task % key_heads;
-        number *own_keys = keys + task * capacity * HEAD, *own_values = values + task * capacity * HEAD;
-        for (int64_t token = row * tokens; token < (row + 1) * tokens; token++) {
-            int64_t at = positions[token];
-            const number *x = projected + token * (heads + 2 * key_heads) * HEAD;
-            const float *c = cos + at * width, *s = sin + at * width;
-            float key[HEAD], query[GROUP][HEAD];
-            turn(x + (heads + k) * HEAD, c, s, 1.0f, key);
-            for (int part = 0; part < HEAD; part += LANES) store(own_keys + at * HEAD + part, load_float(key + part));
-            memcpy(own_values + at * HEAD, x + (heads + key_heads + k) * HEAD, HEAD * sizeof(number));
-            for (int g = 0; g < GROUP; g++) turn(x + (k * GROUP + g) * HEAD, c, s, 1.0f / sqrtf(HEAD), query[g]);
-            mix(query, own_keys, own_values, at + 1, out + (token * heads + k * GROUP) * HEAD);
+/* Attention of n new tokens, each written at its place in its row of the cache and seeing that row up to there.
+   projected [n, (key_heads * (GROUP + 2)) * HEAD]: queries, keys, values. cos and sin [positions, HEAD / 2]; rows and positions [n].
+   keys and values [rows, key_heads, capacity, HEAD], capacity a multiple of 16. out [n, key_heads * GROUP * HEAD]. */
+void attend(const number *projected, const float *cos, const float *sin, number *keys, number *values, int64_t capacity, const int64_t *rows,
+            const int64_t *positions, int64_t n, int64_t key_heads, number *out, int threads) {
+    int64_t heads = key_heads * GROUP, width = (heads + 2 * key_heads) * HEAD;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t task = 0; task < n * key_heads; task++) {
+            int64_t token = task / key_heads, k = task % key_heads, angle = positions[token] * (HEAD / 2);
+            int64_t at = ((rows[token] * key_heads + k) * capacity + positions[token]) * HEAD;
+            float key[HEAD];
+            turn(projected + token * width + (heads + k) * HEAD, cos + angle, sin + angle, 1.0f, key);
+            for (int part = 0; part < HEAD; part += LANES) store(keys + at + part, load_float(key + part));
+            memcpy(values + at, projected + token * width + (heads + key_heads + k) * HEAD, HEAD * sizeof(number));
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < n * key_heads; task++) {
+            int64_t token = task / key_heads, k = task % key_heads, angle = positions[token] * (HEAD / 2);
+            int64_t row = (rows[token] * key_heads + k) * capacity * HEAD;
+            float query[GROUP][HEAD];
+            for (int g = 0; g < GROUP; g++)
+                turn(projected + token * width + (k * GROUP + g) * HEAD, cos + angle, sin + angle, 1.0f / sqrtf(HEAD), query[g]);
+            mix(query, keys + row, values + row, positions[token] + 1, out + (token * heads + k * GROUP) * HEAD);
         }
     }
 }

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from dreamgym.errors import ConfigError
 from dreamgym.llm import _causal, _few, _llama
 from dreamgym.llm._cache import Slab
-from dreamgym.llm._decode import decoder
+from dreamgym.llm._decode import Decoder, decoder
 from dreamgym.llm._graphs import Graphs, rounded
 from dreamgym.llm._padded import Padded, over_cache, unseen
 from dreamgym.llm._slots import Draw
@@ -52,6 +52,7 @@ class _Decoder(ABC):
 
     slab: Slab
     graphs: Graphs | None = None
+    decoder: Decoder | None = None
     draw: Draw | None = None
     moves = -1
 
@@ -59,6 +60,8 @@ class _Decoder(ABC):
         """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each."""
         slab, (n, t) = self.slab, ids.shape
         rows = np.repeat(np.arange(n)[:, None], t, 1)
+        if self.decoder is not None:
+            return self.head_of(self.decoder.states(ids.ravel(), rows.ravel(), positions.ravel())).view(n, t, -1)
         last = int(positions.max()) + 1
         if self.graphs is None:
             given = torch.from_numpy(np.stack([ids, positions, rows])).to(slab.device)
@@ -110,18 +113,25 @@ class FastRunner(_Decoder):
         """Write the keys and values of `suffixes[i]` behind the first `past[i]` of row `rows[i]`; yield (row, logits [V])."""
         for group in _groups(suffixes, padded=self.on_gpu):
             lengths = [len(suffixes[i]) for i in group]
-            ids = torch.from_numpy(np.concatenate([suffixes[i] for i in group])).to(self.slab.device)
-            positions = torch.from_numpy(np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])).to(
-                self.slab.device
-            )
+            ids = np.concatenate([suffixes[i] for i in group])
+            positions = np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])
             these, before = [rows[i] for i in group], [past[i] for i in group]
-            if self.on_gpu:
-                attend = self._side_by_side(these, lengths, before)
+            if self.decoder is not None:
+                x = self.decoder.states(ids, np.repeat(these, lengths), positions)
             else:
-                attend = _few.prompts(self.slab, these, lengths, before, self.groups, self.dtype)
+                x = self._packed(ids, positions, these, lengths, before)
             last = torch.tensor(np.cumsum(lengths) - 1, device=self.slab.device)
-            x = _llama.hidden(self.weights, ids, self.cos[positions], self.sin[positions], attend, stream=self.stream)[last]
-            yield from zip([rows[i] for i in group], F.linear(x, self.head), strict=True)
+            yield from zip(these, F.linear(x[last], self.head), strict=True)
+
+    def _packed(self, ids: np.ndarray, positions: np.ndarray, rows: list[int], lengths: list[int], past: list[int]) -> Tensor:
+        """Hidden states of sequences one behind the other."""
+        attend = (
+            self._side_by_side(rows, lengths, past)
+            if self.on_gpu
+            else _few.prompts(self.slab, rows, lengths, past, self.groups, self.dtype)
+        )
+        fed, at = torch.from_numpy(ids).to(self.slab.device), torch.from_numpy(positions).to(self.slab.device)
+        return _llama.hidden(self.weights, fed, self.cos[at], self.sin[at], attend, stream=self.stream)
 
     def _side_by_side(self, rows: list[int], lengths: list[int], past: list[int]) -> _llama.Attend:
         slab, device = self.slab, self.slab.device
@@ -144,8 +154,6 @@ class FastRunner(_Decoder):
 
     def states(self, fed: Tensor, length: int) -> Tensor:
         ids, positions, rows = fed
-        if self.decoder is not None:
-            return self.decoder.states(ids, positions)
         at = positions.flatten()
         if self.on_gpu:
             attend = self._over_slab(positions, rows, length)
