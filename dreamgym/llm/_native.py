@@ -28,13 +28,13 @@ PATIENCE = 120.0  # seconds
 
 def library(source: Path, **constants: int) -> ctypes.CDLL | None:
     """The functions of a C file, compiled with these macros defined; None, once explained in the log, where that is not possible."""
+    if os.environ.get("DREAMGYM_COMPILE", "1") == "0":
+        return None
     return _library(source, tuple(sorted(constants.items())))
 
 
 @cache
 def _library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL | None:
-    if os.environ.get("DREAMGYM_COMPILE", "1") == "0":
-        return None
     compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         log.warning("%s is not compiled: no C compiler was found, so decoding is some two times slower. Install gcc or clang.", source.name)

@@ -203,6 +203,8 @@ class HFEngine(Tokenized, Queue):
 
     def _fitting(self) -> list[Work]:
         """The first waiting requests that the batch size and the memory budget have room for; one alone always has."""
+        if not self.waiting:
+            return []
         running = self.slots.running
         chosen: list[Work] = []
         longest = max((work.length for work in self.slots.work), default=0)
@@ -297,16 +299,17 @@ class HFEngine(Tokenized, Queue):
 
     def _sample(self, logits: Tensor, rows: np.ndarray, ahead: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
         """(ids, log-probabilities) of the tokens that are `ahead` of the next one of each of `rows`."""
-        matchers = [self.slots.work[row].matcher for row in rows]
+        matchers = [] if self.grammars is None else [self.slots.work[row].matcher for row in rows]
         bias = self._grammars().bias(matchers, logits) if any(matchers) else None
         return sample(self.slots, logits, rows, bias, ahead, self.runner.draw)
 
     def _commit(self, rows: np.ndarray, sampled: np.ndarray, scores: np.ndarray) -> None:
         """Add a sampled token to each of `rows` that still runs, and finish those it ends."""
-        for row, token in zip(rows, sampled.tolist(), strict=True):
-            matcher = self.slots.work[row].matcher
-            if matcher is not None and not matcher.is_stopped():
-                matcher.consume_token(token)
+        if self.grammars is not None:
+            for row, token in zip(rows, sampled.tolist(), strict=True):
+                matcher = self.slots.work[row].matcher
+                if matcher is not None and not matcher.is_stopped():
+                    matcher.consume_token(token)
         for row in self.slots.take(rows, sampled, scores):
             self._finish(int(row))
 

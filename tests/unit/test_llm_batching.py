@@ -19,10 +19,10 @@ SHAPE = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def engine() -> HFEngine:
+@pytest.fixture(params=["compiled", "fast"])
+def engine(request: pytest.FixtureRequest) -> HFEngine:
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval()
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, head_dim=32 if request.param == "compiled" else 8)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:

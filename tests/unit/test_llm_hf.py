@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,20 +26,27 @@ SHAPE = {
     "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
 }  # fmt: skip
 STOP = 9
-MODELS = {"fast": (LlamaForCausalLM, LlamaConfig, FastRunner), "generic": (Qwen2ForCausalLM, Qwen2Config, GenericRunner)}
+MODELS = {
+    "compiled": (LlamaForCausalLM, LlamaConfig, FastRunner, {"head_dim": 32}),  # as the built-in sizes; 8 is too narrow for it
+    "fast": (LlamaForCausalLM, LlamaConfig, FastRunner, {}),
+    "generic": (Qwen2ForCausalLM, Qwen2Config, GenericRunner, {}),
+}
 
 
 @pytest.fixture(params=sorted(MODELS))
 def engine(request: pytest.FixtureRequest) -> HFEngine:
-    kind, config, runner = MODELS[request.param]
+    kind, config, runner, more = MODELS[request.param]
     torch.manual_seed(0)
-    model = kind(config(**SHAPE)).eval()
+    model = kind(config(**SHAPE, **more)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
                 weight.mul_(8)  # sharp enough that samples differ and errors show
     engine = HFEngine(model, tiny.train_tokenizer(["a"], vocab_size=300, special=("<|act|>",)))
     assert isinstance(engine.runner, runner)
+    if request.param == "compiled" and shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    assert (engine.runner.decoder is not None) == (request.param == "compiled")
     return engine
 
 
@@ -114,7 +122,9 @@ class Unrecorded:
 
 
 @pytest.mark.parametrize("speculate", [0, 3])
-def test_rounded_shapes_and_attention_side_by_side_as_on_a_gpu_change_nothing(engine: HFEngine, speculate: int) -> None:
+def test_rounded_shapes_and_attention_side_by_side_as_on_a_gpu_change_nothing(
+    engine: HFEngine, speculate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Turns of sessions that rest while others run, of which what fills up a pass must not write a key."""
     engine.drafts = Drafts(speculate)
     asked, names, seeds = prompts(5, 80, 33, 60, 4, 50, 70), [f"s{i}" for i in range(7)], [(i,) for i in range(7)]
@@ -130,6 +140,7 @@ def test_rounded_shapes_and_attention_side_by_side_as_on_a_gpu_change_nothing(en
     engine.runner.graphs = shapes = Unrecorded()  # type: ignore[assignment]
     if isinstance(engine.runner, FastRunner):
         engine.runner.on_gpu = True
+        monkeypatch.setenv("DREAMGYM_COMPILE", "0")
     assert close(plain, turns())
     assert {n for n, _, _ in shapes.shapes} == {4, 7} and {length % 64 for _, _, length in shapes.shapes} == {0}
 
@@ -297,9 +308,10 @@ def test_attention_over_a_few_rows_at_a_time_is_attention_row_by_row(cached: tor
         assert torch.allclose(ours.float(), theirs, atol=near)
 
 
-def test_bfloat16_layers_stay_near_float32() -> None:
+@pytest.mark.parametrize("kind", ["compiled", "fast"])
+def test_bfloat16_layers_stay_near_float32(kind: str) -> None:
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, **MODELS[kind][3]))
     engine = HFEngine(model, tiny.train_tokenizer(["a"], vocab_size=300), dtype="bfloat16")
     for lengths in ((40, 300), (40, 60)):  # the second over a cache with room for longer rows
         for c in generate(engine, prompts(*lengths), max_tokens=8, stop_id=-1, seeds=[(1,), (2,)]):

@@ -22,13 +22,17 @@ SHAPE = {
     "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
 }  # fmt: skip
-MODELS = {"fast": (LlamaForCausalLM, LlamaConfig), "generic": (Qwen2ForCausalLM, Qwen2Config)}
+MODELS = {
+    "compiled": (LlamaForCausalLM, LlamaConfig, {"head_dim": 32}),
+    "fast": (LlamaForCausalLM, LlamaConfig, {}),
+    "generic": (Qwen2ForCausalLM, Qwen2Config, {}),
+}
 
 
 def engine(kind: str, speculate: int) -> HFEngine:
     torch.manual_seed(0)
-    model, config = MODELS[kind]
-    made = model(config(**SHAPE)).eval()
+    model, config, more = MODELS[kind]
+    made = model(config(**SHAPE, **more)).eval()
     with torch.no_grad():
         for weight in made.parameters():
             if weight.ndim > 1:
