@@ -21,6 +21,7 @@ from dreamgym.types import (
     Request,
     StepResult,
     Task,
+    Told,
     Trajectory,
     Transition,
     Verdict,
@@ -265,6 +266,32 @@ class Narrated(Protocol):
 
     def hear(self, observation: Observation, told: str) -> Observation | None:
         """The state after what was told; None when it cannot be understood."""
+        ...
+
+
+@runtime_checkable
+class Lists(Protocol):
+    """A Domain whose worlds answer words with lists of what they hold, such as the results of a search (`replay.things`)."""
+
+    def asked(self, observation: Observation, history: Sequence[Transition], action: Action) -> tuple[str, int] | None:
+        """The words whose list an action shows, and which page of it, from 1; None for an action that shows no list."""
+        ...
+
+    def told_of(self, transition: Transition) -> list[Told]:
+        """What a step told of things that the world holds."""
+        ...
+
+    def written(self, lines: Sequence[str], number: int) -> str:
+        """The state that lists these lines as page `number`."""
+        ...
+
+
+@runtime_checkable
+class Idles(Protocol):
+    """A Domain that knows actions which may be taken and change nothing, such as choosing what is chosen."""
+
+    def idle(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """Why nothing changes, in the teacher's words; "" where something may."""
         ...
 
 

@@ -225,7 +225,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A replay-buffer row: one transition and where it came from."""
+    """A replay-buffer row: one transition and where it came from. What was put together from several of them has row 0."""
 
     row: int
     trajectory: str
@@ -243,6 +243,15 @@ class Memory:
     policy_version: int = 0
     model_version: int = 0
     verdict: str = ""  # "" for real rows, "passed" or the reasons for dreams
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step told of one thing that the world holds."""
+
+    name: str
+    text: str  # what it is found by: all of that, or with `line` as much of it as a list tells
+    line: str = ""  # how the step listed it; "" where it showed the thing by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memori
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.model import ExperienceConfig, ExperienceModel
+from dreamgym.experience.recall import Recall
 from dreamgym.layout import END, MARKERS, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.llm.hf import HFEngine
@@ -59,7 +60,7 @@ def main() -> None:
     # Eq. 5: whole logged episodes, with the memories that each step would retrieve, teach reasoning, next state, reward and end.
     settings = ExperienceConfig(k=1)
     builder = RowBuilder(words, settings.pieces, SegmentWeights(), domain)
-    shown = shown_memories(logs, replay, domain, k=settings.k)
+    shown = shown_memories(logs, Recall(replay, domain, k=settings.k))
     rows = [row for log, memories in zip(logs, shown, strict=True) for row in builder.episode(log, memories)]
     rows += [builder.task([seed.instruction], new.instruction) for seed, new in task_pairs(tasks, 200, seed=0)]
     dreamer = tiny.build(tokenizer, "100k", seed=0)

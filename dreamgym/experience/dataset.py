@@ -16,9 +16,10 @@ from dreamgym.errors import UsageError
 from dreamgym.experience.coverage import RELABELLED
 from dreamgym.experience.dreaming import told
 from dreamgym.experience.prompts import Pieces, Step, answer, opening, question, variation
+from dreamgym.experience.recall import Recall
 from dreamgym.layout import END, Vocabulary
-from dreamgym.protocols import Domain, ReplayBuffer
-from dreamgym.types import Task, Trajectory
+from dreamgym.protocols import Domain
+from dreamgym.types import Query, Task, Trajectory
 
 
 class SegmentWeights(Config):
@@ -84,21 +85,15 @@ class RowBuilder:
         row.segments.extend([segment] * len(ids))
 
 
-def shown_memories(trajectories: Sequence[Trajectory], replay: ReplayBuffer, domain: Domain, *, k: int) -> list[list[tuple[str, ...]]]:
-    """For each step of each trajectory, the briefs of its top-k memories from other trajectories (none for inadmissible actions)."""
-    places, states, actions, owners = [], [], [], []
-    shown: list[list[tuple[str, ...]]] = [[() for _ in trajectory.turns] for trajectory in trajectories]
-    for i, trajectory in enumerate(trajectories):
+def shown_memories(trajectories: Sequence[Trajectory], recall: Recall) -> list[list[tuple[str, ...]]]:
+    """For each step of each trajectory, the briefs of its memories, none of which is its own trajectory's."""
+    queries, owners = [], []
+    for trajectory in trajectories:
         for t, transition in enumerate(trajectory.transitions):
-            if k and domain.admissible(transition.state, trajectory.transitions[:t], transition.action) is not False:
-                places.append((i, t))
-                states.append(transition.state.text)
-                actions.append(transition.action)
-                owners.append(trajectory.id.partition(RELABELLED)[0])
-    found = replay.search(states, actions, k=k, env=trajectories[0].task.env, exclude=owners) if places else []
-    for (i, t), row in zip(places, found, strict=True):
-        shown[i][t] = tuple(domain.brief(neighbour.memory) for neighbour in row)
-    return shown
+            queries.append(Query(trajectory.task, trajectory.transitions[:t], transition.state, transition.action))
+            owners.append(trajectory.id.partition(RELABELLED)[0])
+    briefs = iter([tuple(recall.domain.brief(one.memory) for one in found) for found in recall.find(queries, owners)])
+    return [[next(briefs) for _ in trajectory.turns] for trajectory in trajectories]
 
 
 def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajectory]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dreamgym.experience.changes import Written, hear
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.prompts import Pieces, in_view
-from dreamgym.protocols import Domain, Narrated, ReplayBuffer
+from dreamgym.experience.recall import Recall
+from dreamgym.protocols import Domain, Narrated
 from dreamgym.types import Neighbour, Observation, Prediction, Query, Transition, Verdict
 
 UNREADABLE = ("unreadable answer",)
@@ -15,31 +16,18 @@ Ask = Callable[[Sequence[Query], Sequence[Sequence[Neighbour]]], list[Prediction
 """(queries, their memories) -> what the model says, not yet judged."""
 
 
-def guarded(
-    guard: Guard, replay: ReplayBuffer, k: int, queries: Sequence[Query], ask: Ask
-) -> tuple[list[Prediction], dict[int, list[Neighbour]]]:
+def guarded(guard: Guard, recall: Recall, queries: Sequence[Query], ask: Ask) -> tuple[list[Prediction], dict[int, list[Neighbour]]]:
     """One guarded prediction per query, in order, and the memories shown with those that the model was asked about.
 
-    The failure-state rule answers first; the rest is asked with its top-k memories, and reviewed.
+    What can do nothing is answered by rule; the rest is asked with its memories, and reviewed.
     """
     answers = [guard.before(query) for query in queries]
     asked = [i for i, answer in enumerate(answers) if answer is None]
     open_queries = [queries[i] for i in asked]
-    memories = retrieve(open_queries, replay, guard.domain, k)
+    memories = recall.find(open_queries)
     for i, prediction in zip(asked, guard.review(open_queries, ask(open_queries, memories)), strict=True):
         answers[i] = prediction
     return [answer for answer in answers if answer is not None], dict(zip(asked, memories, strict=True))
-
-
-def retrieve(queries: Sequence[Query], replay: ReplayBuffer, domain: Domain, k: int) -> list[list[Neighbour]]:
-    """Top-k memories per query. An action that names nothing in the state has no precedent worth showing: none, as in training."""
-    wanted = [i for i, q in enumerate(queries) if k and domain.admissible(q.state, q.history, q.action) is not False]
-    found: list[list[Neighbour]] = [[] for _ in queries]
-    if wanted:
-        states, actions = [queries[i].state.text for i in wanted], [queries[i].action for i in wanted]
-        for i, row in zip(wanted, replay.search(states, actions, k=k, env=queries[0].task.env), strict=True):
-            found[i] = row
-    return found
 
 
 def told(domain: Domain, transition: Transition) -> str:
@@ -61,5 +49,5 @@ def unreadable(query: Query, rows: tuple[int, ...], raw: str) -> Prediction:
 
 
 def rows_of(memories: Sequence[Neighbour]) -> tuple[int, ...]:
-    """The replay rows that were shown."""
-    return tuple(neighbour.memory.row for neighbour in memories)
+    """The replay rows that were shown. What was put together from several of them is none."""
+    return tuple(neighbour.memory.row for neighbour in memories if neighbour.memory.row)

@@ -3,7 +3,7 @@
 Two rules stand between the experience model and the policy, both the Domain's, neither of which knows the answer:
 
 * **admissibility** (before): an action that names nothing in the state is answered by the failure-state rule of the paper's
-  section 4.1, nothing happens and the reward is zero, and never by imagination;
+  section 4.1, nothing happens and the reward is zero, and never by imagination; so is one that is known to change nothing;
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
   instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamgym.config import Config
-from dreamgym.protocols import Domain, Doubts, Verifier
+from dreamgym.protocols import Domain, Doubts, Idles, Verifier
 from dreamgym.types import Prediction, Query, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
@@ -63,11 +63,17 @@ class Guard:
         self.counts: Counter[str] = Counter()
 
     def before(self, query: Query) -> Prediction | None:
-        """The failure-state answer to an inadmissible action, or None when the model should be asked."""
-        if not self.config.admissibility or self.domain.admissible(query.state, query.history, query.action) is not False:
+        """The answer to an action that can do nothing: the same state again. None when the model should be asked."""
+        if not self.config.admissibility:
             return None
-        self.counts["inadmissible"] += 1
-        return Prediction(FAILURE_STATE, query.state, 0.0, False, Verdict(True, ("failure state by rule",)), by_rule=True)
+        if self.domain.admissible(query.state, query.history, query.action) is False:
+            return self._still(query, "inadmissible", FAILURE_STATE, "failure state by rule")
+        why = self.domain.idle(query.state, query.history, query.action) if isinstance(self.domain, Idles) else ""
+        return self._still(query, "idle", why, "nothing changes by rule") if why else None
+
+    def _still(self, query: Query, count: str, why: str, rule: str) -> Prediction:
+        self.counts[count] += 1
+        return Prediction(why, query.state, 0.0, False, Verdict(True, (rule,)), by_rule=True)
 
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""

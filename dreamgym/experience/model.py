@@ -21,6 +21,7 @@ from dreamgym.experience.dreaming import guarded, heard, rows_of, told, unreadab
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import parse
 from dreamgym.experience.prompts import Pieces, Step, grammar, prompt, variation
+from dreamgym.experience.recall import Recall
 from dreamgym.layout import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, Glimpsed, ReplayBuffer
 from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition, Verdict
@@ -33,6 +34,9 @@ class ExperienceConfig(Config):
     """Retrieved memories per step; 0 is the ablation without replay."""
     retrieval: Literal["similar", "shuffled"] = "similar"
     """Shuffled is the control: as many memories as would be found, of the same buffer, that have nothing to do with the step."""
+    things: bool = True
+    """Where an action shows a list of what the world holds (`protocols.Lists`), let its first memory be that list: the page itself if
+    anybody has asked for it, else one of the remembered things that fit (`replay.things`)."""
     reasoning: bool = True
     history: int = Field(default=16, ge=0)
     """Steps that stay in context; past them the window slides, in training as at inference."""
@@ -65,6 +69,11 @@ class ExperienceConfig(Config):
     """Answers by grammar: none can be unreadable, unless it is cut off. Needs the extra `structured` and an engine that takes grammars."""
 
     @property
+    def recalls(self) -> bool:
+        """Whether lists are recalled; not in the control of retrieval."""
+        return self.things and self.retrieval == "similar"
+
+    @property
     def pieces(self) -> Pieces:
         return Pieces(self.reasoning, self.history, self.named, self.changes)
 
@@ -76,6 +85,7 @@ class ExperienceModel:
         self, llm: LLM, vocabulary: Vocabulary, replay: ReplayBuffer, guard: Guard, config: ExperienceConfig, *, seed: int = 0
     ) -> None:
         self.llm, self.words, self.replay, self.guard, self.config, self.seed = llm, vocabulary, replay, guard, config, seed
+        self.recall = Recall(replay, guard.domain, k=config.k, things=config.recalls)
         self.counts: Counter[str] = Counter()
         self._starts: dict[str, list[str]] | None = None  # of instructions in real memory
         self._steps: dict[tuple[int, ...], list[Step]] = {}
@@ -96,7 +106,7 @@ class ExperienceModel:
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One guarded prediction per query, in order. An unreadable answer is a failed verdict and leaves the state as it was."""
-        predictions, memories = guarded(self.guard, self.replay, self.config.k, queries, self._ask)
+        predictions, memories = guarded(self.guard, self.recall, queries, self._ask)
         self._remember(queries, predictions, memories)
         return predictions
 

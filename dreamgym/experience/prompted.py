@@ -22,6 +22,7 @@ from dreamgym.experience.dreaming import guarded, rows_of, unreadable
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.json_chat import Format, Message, about_tokens, messages, read_object, text_in
 from dreamgym.experience.parse import Answer
+from dreamgym.experience.recall import Recall
 from dreamgym.protocols import Chat, ReplayBuffer
 from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Verdict
 
@@ -33,6 +34,8 @@ class PromptedConfig(Config):
 
     k: int = Field(default=3, ge=0)
     """Retrieved memories per step; 0 is the ablation without replay. An untrained model knows the environment from them alone."""
+    things: bool = True
+    """Where an action shows a list, let its first memory be that list, remembered or put together (`ExperienceConfig.things`)."""
     reasoning: bool = True
     """False is the ablation: no reasoning is asked for, and none is shown in history and memories."""
     history: int = Field(default=16, ge=0)
@@ -74,6 +77,7 @@ class PromptedExperienceModel:
     ) -> None:
         self.chat, self.replay, self.guard, self.config, self.about = chat, replay, guard, config or PromptedConfig(), about
         self.openings, self.seed = dict(openings or {}), seed
+        self.recall = Recall(replay, guard.domain, k=self.config.k, things=self.config.things)
         self.count_tokens = count_tokens or (lambda text: about_tokens(text, bytes_per_token=3.0))
         self.counts: Counter[str] = Counter()
 
@@ -90,7 +94,7 @@ class PromptedExperienceModel:
 
         UsageError when a state does not fit into the context; ServerError when the server fails for every query, or for good.
         """
-        predictions, _ = guarded(self.guard, self.replay, self.config.k, queries, self._ask)
+        predictions, _ = guarded(self.guard, self.recall, queries, self._ask)
         return predictions
 
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:

@@ -15,6 +15,7 @@ from dreamgym.experience.dreaming import guarded, unreadable
 from dreamgym.experience.formats import WorldModelFormat
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer
+from dreamgym.experience.recall import Recall
 from dreamgym.protocols import Chat, ReplayBuffer
 from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Verdict
 
@@ -28,6 +29,7 @@ class ReleasedWorldModel:
         self, chat: Chat, form: WorldModelFormat, replay: ReplayBuffer, guard: Guard, *, openings: Mapping[str, str], seed: int = 0
     ) -> None:
         self.chat, self.form, self.replay, self.guard, self.seed = chat, form, replay, guard, seed
+        self.recall = Recall(replay, guard.domain, k=0)
         self.openings = dict(openings)
         self.counts: Counter[str] = Counter()
 
@@ -42,7 +44,7 @@ class ReleasedWorldModel:
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One guarded prediction per query, in order. An unreadable answer is a failed verdict and leaves the state as it was."""
-        return guarded(self.guard, self.replay, 0, queries, self._ask)[0]
+        return guarded(self.guard, self.recall, queries, self._ask)[0]
 
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
         """UsageError: nobody taught these models to write tasks."""

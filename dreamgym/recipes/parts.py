@@ -28,6 +28,7 @@ from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.model import ExperienceModel
 from dreamgym.experience.precedents import Precedents
 from dreamgym.experience.prompted import PromptedConfig, PromptedExperienceModel
+from dreamgym.experience.recall import Recall
 from dreamgym.layout import Vocabulary
 from dreamgym.llm import backbones, hf, tiny
 from dreamgym.logs.scripted import Job, collect, played
@@ -272,7 +273,8 @@ def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuf
     """Whole episodes as training rows, with the memories that would be retrieved for each step."""
     experience = parts.config.experience
     domain = parts.family.domain
-    shown = shown_memories(episodes, memories.consulted(replay, parts.config), domain, k=experience.k)
+    recall = Recall(memories.consulted(replay, parts.config), domain, k=experience.k, things=experience.recalls)
+    shown = shown_memories(episodes, recall)
     builder = RowBuilder(parts.words, experience.pieces, parts.config.segments, domain)
     return [row for episode, beside in zip(episodes, shown, strict=True) for row in builder.episode(episode, beside)]
 

@@ -16,6 +16,7 @@ from dreamgym.evals import near_misses
 from dreamgym.experience.coverage import with_invalid_actions, with_near_goals
 from dreamgym.experience.dataset import shown_memories, up_to
 from dreamgym.experience.guard import FAILURE_STATE
+from dreamgym.experience.recall import Recall
 from dreamgym.logs.scripted import collect
 from dreamgym.recipes.config import Ablation, RunConfig
 from dreamgym.recipes.memories import open_replay
@@ -108,10 +109,10 @@ def test_a_share_of_nothing_changes_nothing():
 def test_a_copy_never_retrieves_what_it_was_copied_from(name: str):
     family, logs = FAMILIES[name], LOGS[name][:20]
     copies = [*with_near_goals(logs, family.domain, 1.0, seed=0), *with_invalid_actions(logs, family.domain, 0.5, seed=0)]
-    shown = shown_memories(copies, open_replay(None, logs), family.domain, k=2)
+    shown = shown_memories(copies, Recall(open_replay(None, logs), family.domain, k=2))
     for copy, rows in zip(copies, shown, strict=True):
         others = open_replay(None, [log for log in logs if not copy.id.startswith(log.id)])
-        assert rows == shown_memories([copy], others, family.domain, k=2)[0]
+        assert rows == shown_memories([copy], Recall(others, family.domain, k=2))[0]
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from dreamgym.experience.model import ExperienceConfig, ExperienceModel
 from dreamgym.experience.parse import Answer, parse
 from dreamgym.experience.precedents import Precedents
 from dreamgym.experience.prompts import Pieces, Step, answer, in_view, opening, variation
+from dreamgym.experience.recall import Recall
 from dreamgym.layout import ACT, END, MARKERS, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
 from dreamgym.llm import tiny
 from dreamgym.replay.buffer import ReplayBuffer
@@ -112,7 +113,7 @@ def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: 
     trajectories = [family.behave(task, behaviour, seed=2) for task in tasks[:3]]
     replay = ReplayBuffer.open(None, lexical.make())
     replay.add(logs)
-    shown = shown_memories(trajectories, replay, family.domain, k=k)
+    shown = shown_memories(trajectories, Recall(replay, family.domain, k=k))
     pieces = Pieces(reasoning=reasoning, history=99)
     for trajectory, memories in zip(trajectories, shown, strict=True):
         (row,) = RowBuilder(words, pieces, SegmentWeights(), family.domain).episode(trajectory, memories)
@@ -511,12 +512,12 @@ def test_a_rows_memories_never_come_from_its_own_trajectory(name: str):
     replay.add(logs)
     copies = with_other_goals(logs, family.domain, tasks, 1.0, seed=0)
     assert len(copies) > 5
-    shown = shown_memories([*logs, *copies], replay, family.domain, k=3)
+    shown = shown_memories([*logs, *copies], Recall(replay, family.domain, k=3))
     for episode, rows in zip([*logs, *copies], shown, strict=True):
         others = ReplayBuffer.open(None, lexical.make())
         others.add([log for log in logs if not episode.id.startswith(log.id)])
         assert len(others) < len(replay) and any(rows)
-        assert rows == shown_memories([episode], others, family.domain, k=3)[0]
+        assert rows == shown_memories([episode], Recall(others, family.domain, k=3))[0]
 
 
 def test_the_same_episode_under_another_instruction_fails_and_says_why():

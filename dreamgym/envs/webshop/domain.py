@@ -16,11 +16,13 @@ from dreamgym.envs.webshop.actions import parse
 from dreamgym.envs.webshop.states import DONE, HOME, Item, elements, read_item, rows, since_opening
 from dreamgym.envs.webshop.wording import Evidence, Requirements
 from dreamgym.errors import UsageError
-from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict, View
+from dreamgym.types import Action, Memory, Observation, Task, Told, Transition, Verdict, View
 
 BUTTON = re.compile(r"^\s*\[(clicked )?button\] (.*) \[(?:clicked )?button_\]$")
 RESULTS_PAGE = re.compile(r"page (-?\d+) \(total results: \d+\)")
 UNTITLED = re.compile(r"(button_\]\n)(?:\s*\n)?(?=\$[\d.]+(?: to \$[\d.]+)?\n|price: )")
+RESULTS = re.compile(r"results (-?\d+)\n")
+TURNS = {"next >": 1, "< prev": -1}
 PAGE_BUTTONS = ("description", "features", "reviews", "buy now", "< prev", "back to search")
 UNNAMED = "unnamed"
 """Stands for the name of an option that has none."""
@@ -128,7 +130,7 @@ class ShopDomain:
             return "back, so home."
         if argument in ("next >", "< prev", "description", "features", "reviews"):
             return f"go [{argument}]."
-        return f"choose [{argument}], so it is chosen."
+        return _choice(argument)
 
     def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
         """Whether a claimed success stands on what the state shows. It never turns a failure into a success.
@@ -148,6 +150,37 @@ class ShopDomain:
         others = [row for row in lines if f"item {row.price} {row.title}" != page]
         found = [f"[{asin}] was listed as {row.price} {row.title}" for row in others]
         return found + [f"search[{words}] was answered in two ways" for words in _answered_otherwise(history)]
+
+    def asked(self, observation: Observation, history: Sequence[Transition], action: Action) -> tuple[str, int] | None:
+        """The words of a search and the page of its results that an action shows."""
+        name, argument = parse(action)
+        if name == "search":
+            return (argument, 1) if argument else None
+        head = RESULTS.match(observation.text)
+        if head is None or argument not in TURNS:
+            return None
+        words, number = next((found for t in reversed(history) if (found := _searched(t.action))), ""), int(head[1]) + TURNS[argument]
+        return (words, number) if words and number > 0 else None
+
+    def told_of(self, transition: Transition) -> list[Told]:
+        """Products: those that results list, found by their titles, and the one that was opened, found by its options as well."""
+        _, argument = parse(transition.action)
+        after = transition.next_state.text
+        item = read_item(after)
+        if item and argument in {row.asin for row in rows(transition.state.text)}:
+            options = [f"{name} {' '.join(values)}" for name, values in item.offered.items()]
+            return [Told(argument, " ".join([item.title, *options]))]
+        return [Told(row.asin, row.title, f"[{row.asin}] {row.price} {row.title}") for row in rows(after)]
+
+    def written(self, lines: Sequence[str], number: int) -> str:
+        """A page of results."""
+        return "\n".join([f"results {number}", *lines, f"[next >]{'[< prev]' if number > 1 else ''}[back to search]"])
+
+    def idle(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """An option that is chosen can be clicked again, and stays chosen."""
+        name, argument = parse(action)
+        item = read_item(observation.text)
+        return _choice(argument) if item and name == "click" and argument in item.chosen.values() else ""
 
     def leaves_open(self, instruction: str, history: Sequence[Transition], claim: Transition) -> bool:
         """Whether nothing stands against a success but a price range that reaches over the bound."""
@@ -207,6 +240,16 @@ class ShopDomain:
             return False
         meets = _could_meet_widely if self.wide else _could_meet
         return True if any(meets(wanted, item) for m in memories if (item := read_item(m.next_state))) else None
+
+
+def _choice(value: str | None) -> str:
+    return f"choose [{value}], so it is chosen."
+
+
+def _searched(action: Action) -> str:
+    """The words that an action searches for; "" where it does not."""
+    name, argument = parse(action)
+    return argument or "" if name == "search" else ""
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,59 @@
+"""What is remembered of the step that is asked about (d_1 to d_k of Eq. 4), in training as at inference.
+
+The top-k rows of the replay buffer by phi(s, a); and first of them, where an action shows a list, that list: the real page if anybody
+has asked for it, or else the page that remembered things fill (`replay.things`). A list is not like the lists that resemble it: what
+three searches in nearly the same words showed says less of the fourth than the things do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.protocols import Domain, Lists, ReplayBuffer
+from dreamgym.replay.things import Things
+from dreamgym.types import Memory, Neighbour, Query
+
+
+class Recall:
+    """Finds the memories of queries in a replay buffer, which it follows."""
+
+    def __init__(self, replay: ReplayBuffer, domain: Domain, *, k: int, things: bool = True) -> None:
+        self.replay, self.domain, self.k = replay, domain, k
+        self._lists = domain if things and k and isinstance(domain, Lists) else None
+        self._things: dict[str, Things] = {}  # by environment
+
+    def find(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
+        """At most k memories per query, the most telling first; `hidden[i]` is a trajectory that query i may not see.
+
+        An action that names nothing in the state has no precedent worth showing: none.
+        """
+        found: list[list[Neighbour]] = [[] for _ in queries]
+        wanted = [i for i, q in enumerate(queries) if self.k and self.domain.admissible(q.state, q.history, q.action) is not False]
+        if not wanted:
+            return found
+        states, actions = [queries[i].state.text for i in wanted], [queries[i].action for i in wanted]
+        own = [hidden[i] for i in wanted] if hidden else None
+        similar = self.replay.search(states, actions, k=self.k, env=queries[0].task.env, exclude=own)
+        for place, (i, row) in enumerate(zip(wanted, similar, strict=True)):
+            listed = self._list(queries[i], own[place] if own else "")
+            found[i] = row if listed is None else [listed, *(one for one in row if not _same(one, listed))][: self.k]
+        return found
+
+    def _list(self, query: Query, hidden: str) -> Neighbour | None:
+        """The list that an action shows, remembered or composed; None where it shows none, or no list was ever seen."""
+        asked = self._lists.asked(query.state, query.history, query.action) if self._lists else None
+        if asked is None or self._lists is None:
+            return None
+        env = query.task.env
+        things = self._things.setdefault(env, Things(self.replay, self._lists, env))
+        if memory := things.listed(*asked, hidden=hidden):
+            return Neighbour(memory, 1.0)
+        page = things.composed(*asked, hidden=hidden)
+        if page is None:
+            return None
+        return Neighbour(Memory(0, "", 0, env, "", "demo", query.state.text, query.action, page, 0.0, False, False), 1.0)
+
+
+def _same(one: Neighbour, other: Neighbour) -> bool:
+    """Whether two memories tell the same."""
+    return (one.memory.action, one.memory.next_state) == (other.memory.action, other.memory.next_state)
