@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, InvariantError
 from dreamgym.llm import _causal, _few, _llama
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._decode import Decoder, decoder
@@ -56,10 +56,17 @@ class _Decoder(ABC):
     draw: Draw | None = None
     moves = -1
 
-    def decode(self, ids: np.ndarray, positions: np.ndarray) -> Tensor:
-        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each."""
+    def decode(self, ids: np.ndarray, positions: np.ndarray, real: np.ndarray | None = None) -> Tensor:
+        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each.
+
+        What is not `real` [n, T] (None: all is) fills up the shape: it is fed to the spare row, and what follows it means nothing.
+        """
         slab, (n, t) = self.slab, ids.shape
         rows = np.repeat(np.arange(n)[:, None], t, 1)
+        if real is not None:
+            rows, positions = np.where(real, rows, slab.rows), np.where(real, positions, 0)
+        if positions.max() >= slab.capacity:
+            raise InvariantError(f"Position {positions.max()} was to be decoded in a cache of {slab.capacity} tokens a row.")
         if self.decoder is not None:
             return self.head_of(self.decoder.states(ids.ravel(), rows.ravel(), positions.ravel())).view(n, t, -1)
         last = int(positions.max()) + 1

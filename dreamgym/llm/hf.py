@@ -266,13 +266,13 @@ class HFEngine(Tokenized, Queue):
         guessed = np.full((n, width), -1)
         for row, (ids, _) in enumerate(guesses):
             guessed[row, : len(ids)] = ids
+        real = np.concatenate([np.ones((n, 1), dtype=bool), guessed >= 0], 1)
         fed = np.concatenate([slots.last[:n, None], np.maximum(guessed, 0)], 1)
-        positions = np.minimum(slots.position[:n, None] + np.arange(1 + width), self.max_context - 1)  # what is no guess stays inside
-        logits = self.runner.decode(fed, positions)
+        logits = self.runner.decode(fed, slots.position[:n, None] + np.arange(1 + width), real if width else None)
         if not width:
             self._take(logits[:, 0], np.arange(n))
             return
-        rows, ahead = np.nonzero(np.concatenate([np.ones((n, 1), dtype=bool), guessed >= 0], 1))
+        rows, ahead = np.nonzero(real)
         sampled, scores = np.full((n, 1 + width), -2), np.zeros((n, 1 + width))
         sampled[rows, ahead], scores[rows, ahead] = self._sample(logits[rows, ahead], rows, ahead)
         accepted = np.cumprod(sampled[:, :-1] == guessed, 1).sum(1)  # up to the first guess that was not sampled

@@ -55,7 +55,7 @@ def passes(engine: HFEngine) -> Iterator[list[tuple[int, ...]]]:
     """The shapes of what is fed to the model's decoding passes."""
     seen: list[tuple[int, ...]] = []
     decode = engine.runner.decode
-    engine.runner.decode = lambda ids, at: (seen.append(tuple(ids.shape)), decode(ids, at))[1]  # type: ignore[method-assign]
+    engine.runner.decode = lambda ids, *more: (seen.append(tuple(ids.shape)), decode(ids, *more))[1]  # type: ignore[method-assign]
     yield seen
     engine.runner.decode = decode  # type: ignore[method-assign]
 
@@ -136,6 +136,17 @@ def test_guesses_go_to_the_end_of_the_context_and_no_further():
     expected = plain.generate(full)
     for _ in range(2):
         assert same(guessing.generate(full), expected) and len(expected[0].ids) == 40
+
+
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_a_row_at_the_end_of_the_cache_is_not_disturbed_by_the_guesses_of_others(kind: str):
+    """Three rows of 64 tokens, as many as the cache has room for: two end there when the others still guess ahead."""
+    rng = np.random.default_rng(3)
+    lengths = [(60, 4), (24, 40), (62, 2), (30, 34)]
+    asked = [Request(rng.integers(10, 300, n).tolist(), Sampling(m, temperature=1.0), (i,)) for i, (n, m) in enumerate(lengths)]
+    expected, guessing = engine(kind, 0).generate(asked), engine(kind, 6)
+    for _ in range(3):
+        assert same(guessing.generate(asked), expected) and guessing.slab.capacity == 64
 
 
 def test_cancelling_one_that_guesses_leaves_the_others():
