@@ -15,7 +15,7 @@ import pytest
 
 from dreamgym import plugins
 from dreamgym.errors import MissingExtra, UsageError
-from dreamgym.protocols import Family
+from dreamgym.protocols import Family, Idles, Lists
 from dreamgym.types import Observation, Task, Trajectory
 
 SPLITS = ("train", "dev", "test")
@@ -120,6 +120,45 @@ def test_an_action_that_is_not_admissible_changes_nothing(name: str):
                 assert (transition.next_state, transition.reward, transition.terminated) == (state, 0.0, False)
             state = abstract(name, env.step(transition.action)[0])
     assert refused > 100
+
+
+@every_family
+def test_an_action_that_is_said_to_be_idle_changes_nothing(name: str):
+    """Every action of an episode is tried again at each later step of it."""
+    domain = family(name).domain
+    if not isinstance(domain, Idles):
+        pytest.skip("this domain knows of no idle actions")
+    idle = 0
+    for trajectory in every_behaviour(name):
+        for step, transition in enumerate(trajectory.transitions):
+            history = trajectory.transitions[:step]
+            for action in {past.action for past in history}:
+                if domain.admissible(transition.state, history, action) is False or not domain.idle(transition.state, history, action):
+                    continue
+                idle += 1
+                env = family(name).env()
+                env.reset(trajectory.task)
+                for past in history:
+                    env.step(past.action)
+                raw, reward, terminated = env.step(action)
+                assert (abstract(name, raw), reward, terminated) == (transition.state, 0.0, False), action
+    assert idle > 20
+
+
+@every_family
+def test_a_list_that_was_shown_can_be_written_again_from_what_it_told(name: str):
+    domain = family(name).domain
+    if not isinstance(domain, Lists):
+        pytest.skip("this domain lists nothing")
+    lists = 0
+    for trajectory in every_behaviour(name):
+        for step, transition in enumerate(trajectory.transitions):
+            told = domain.told_of(transition)
+            assert len({one.name for one in told}) == len(told) and all(one.text for one in told)
+            if asked := domain.asked(transition.state, trajectory.transitions[:step], transition.action):
+                lists += 1
+                assert domain.written([one.line for one in told], asked[1]) == transition.next_state.text
+    assert lists > 100
 
 
 @every_family

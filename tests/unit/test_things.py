@@ -1,0 +1,224 @@
+"""What the world holds is remembered thing by thing, and lists that nobody has asked for are put together from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dreamgym.envs import corridor, webshop
+from dreamgym.envs.webshop.products import Product
+from dreamgym.envs.webshop.search import Index
+from dreamgym.experience.guard import Guard, GuardConfig
+from dreamgym.experience.recall import Recall
+from dreamgym.logs.scripted import collect
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.replay.encoders import lexical
+from dreamgym.replay.things import Document, Ranking, Things, words_of
+from dreamgym.types import Observation, Query, Trajectory, Transition, Turn, Verdict
+
+SHOP = webshop.make()
+DOMAIN = SHOP.domain
+TASK = SHOP.tasks("train", 1)[0]
+HOME = "shop home\n[search]"
+LAMPS = "results 1\n[b001] $9 red lamp\n[b002] $12 blue lamp\n[next >][back to search]"
+RUGS = "results 1\n[b003] $40 red rug\n[next >][back to search]"
+RED_LAMP = "item $9 red lamp\ncolor: [pink][grey]\n[description][features][reviews][buy now][< prev][back to search]"
+
+
+def episode(name: str, *steps: tuple[str, str], source: Any = "demo") -> Trajectory:
+    """From the shop's door, by (action, what followed)."""
+    states = [HOME, *(after for _, after in steps)]
+    verdict = Verdict(True) if source == "dream" else None
+    turns = [
+        Turn(Transition(Observation(state), action, Observation(after), 0.0, False, verdict=verdict))
+        for state, (action, after) in zip(states, steps, strict=False)
+    ]
+    return Trajectory(name, TASK, source, tuple(turns), success=False)
+
+
+LOGS = [
+    episode("one", ("search[lamp]", LAMPS), ("click[b001]", RED_LAMP)),
+    episode("two", ("search[rug]", RUGS)),
+]
+
+
+def buffer(logs: Sequence[Trajectory] = LOGS) -> ReplayBuffer:
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(logs)
+    return replay
+
+
+def things(logs: Sequence[Trajectory] = LOGS) -> Things:
+    return Things(buffer(logs), DOMAIN, "webshop")
+
+
+def results(*lines: str, number: int = 1) -> str:
+    return DOMAIN.written(lines, number)
+
+
+def query(action: str, *, state: str = HOME, history: tuple[Transition, ...] = ()) -> Query:
+    return Query(TASK, history, Observation(state), action)
+
+
+def test_a_list_that_somebody_asked_for_is_the_list_that_was_shown():
+    known = things().listed("lamp", 1)
+    assert known is not None and (known.next_state, known.trajectory) == (LAMPS, "one")
+    assert things().listed("red lamp", 1) is None and things().listed("lamp", 2) is None
+
+
+def test_a_list_that_nobody_asked_for_holds_the_things_that_fit_best_first():
+    red, blue, rug = "[b001] $9 red lamp", "[b002] $12 blue lamp", "[b003] $40 red rug"
+    assert things().composed("blue lamp", 1) == results(blue, red)
+    assert things().composed("red rug", 1) == results(rug, red)
+    assert things().composed("red rug", 2) == results(number=2)  # two fit a page, as nobody has seen more on one
+    assert things().composed("pink", 1) == results(red)  # by an option that its own page told
+    assert things().composed("green", 1) == results()
+    assert things([]).composed("lamp", 1) is None  # what a page would look like is not known
+
+
+def test_dreams_tell_nothing_and_real_steps_do_as_soon_as_they_come():
+    green = "results 1\n[b004] $3 green lamp\n[next >][back to search]"
+    replay = buffer()
+    known = Things(replay, DOMAIN, "webshop")
+    replay.add([episode("dream/0", ("search[green lamp]", green), source="dream")])
+    assert known.listed("green lamp", 1) is None and known.composed("green", 1) == results()
+    replay.add([episode("probe/0", ("search[green lamp]", green), source="real")])
+    assert known.listed("green lamp", 1) is not None and known.composed("green", 1) == results("[b004] $3 green lamp")
+
+
+def test_what_a_wound_back_buffer_does_not_hold_is_forgotten():
+    replay = buffer(LOGS[:1])
+    at, known = replay.sequence, Things(replay, DOMAIN, "webshop")
+    replay.add(LOGS[1:])
+    assert known.listed("rug", 1) is not None
+    replay.rollback(at)
+    assert known.listed("rug", 1) is None and known.composed("rug", 1) == results()
+
+
+def test_an_episode_that_is_hidden_tells_nothing_and_its_twin_tells_it_all():
+    twin = replace(LOGS[0], id="twin")
+    assert things().composed("pink lamp", 1, hidden="one") == results()
+    assert things().listed("lamp", 1, hidden="one") is None
+    assert things([*LOGS, twin]).composed("pink lamp", 1, hidden="one") == things().composed("pink lamp", 1)
+    known = things([*LOGS, twin]).listed("lamp", 1, hidden="one")
+    assert known is not None and known.trajectory == "twin"
+
+
+def test_whatever_is_hidden_the_lists_are_those_of_a_buffer_without_it():
+    logs = collect(SHOP, 60, seed=0)
+    whole, asked = things(logs), ["wooden lamp", "red chair", "soft scarf small", "jacket", "modern woven rug blue"]
+    for log in logs[:20]:
+        others = things([other for other in logs if other is not log])
+        assert [whole.composed(words, 1, hidden=log.id) for words in asked] == [others.composed(words, 1) for words in asked]
+
+
+def test_things_of_another_environment_are_not_listed():
+    elsewhere = [replace(log, task=replace(TASK, env="other")) for log in LOGS]
+    assert Things(buffer(elsewhere), DOMAIN, "webshop").composed("lamp", 1) is None
+
+
+def test_the_ranking_is_the_one_of_a_search_engine_that_has_read_the_same_documents():
+    texts = ["soft red scarf", "red lamp red shade", "blue lamp", "long text about one lamp, one scarf, nothing else", "rug"]
+    made = [product(f"B{i}", text) for i, text in enumerate(texts)]
+    ranking, engine = Ranking(), Index(made)
+    for one in made:
+        ranking.put(one.asin, document(one.title))
+    for asked in ("lamp", "red lamp", "lamp lamp red", "scarf soft", "nothing", "else blue rug"):
+        scores = ranking.scores(words_of(asked), {})
+        ours = sorted(scores, key=lambda name: (-round(scores[name], 6), name))
+        assert ours == [engine.asins[i] for i in engine.search(asked.split())]
+
+
+def test_a_thing_of_which_a_part_is_known_does_not_win_by_being_short():
+    ranking = Ranking()
+    for name, text, whole in (
+        ("whole", "red lamp of brass", True),
+        ("part", "red lamp", False),
+        ("long", "a lamp of brass and glass", True),
+    ):
+        ranking.put(name, document(text, whole=whole))
+    scores = ranking.scores(["lamp"], {})
+    assert scores["whole"] > scores["part"] > scores["long"]
+    ranking.put("part", document("red lamp"))  # that was all
+    assert ranking.scores(["lamp"], {})["part"] > ranking.scores(["lamp"], {})["whole"]
+
+
+def test_scores_with_other_documents_instead_leave_the_ranking_as_it_was():
+    ranking = Ranking()
+    for name, text in (("a", "red lamp"), ("b", "lamp")):
+        ranking.put(name, document(text))
+    before = dict(ranking.scores(["lamp", "red"], {}))
+    assert set(ranking.scores(["red"], {"a": document("")})) == set() and set(ranking.scores(["red"], {"b": document("red")})) == {"a", "b"}
+    assert dict(ranking.scores(["lamp", "red"], {})) == before
+
+
+def test_most_searches_that_no_log_holds_are_put_together_to_the_letter():
+    """1,500 logs, and what held-out shoppers search for: what was asked before is always right, and most of the rest is."""
+    known, found = things(collect(SHOP, 1500, seed=0, mix={"noisy": 0.7, "curious": 0.3})), Counter[tuple[str, bool]]()
+    for log in collect(SHOP, 150, seed=1, split="dev"):
+        for t, step in enumerate(log.transitions):
+            if asked := DOMAIN.asked(step.state, log.transitions[:t], step.action):
+                page = known.listed(*asked)
+                shown = page.next_state if page else known.composed(*asked)
+                found["listed" if page else "composed", shown == step.next_state.text] += 1
+    assert found["listed", False] == 0 and found["composed", True] > 2 * found["composed", False] > 0
+
+
+def test_the_memories_of_a_step_begin_with_the_list_that_it_shows():
+    recall = Recall(buffer(), DOMAIN, k=2)
+    first, second = recall.find([query("search[blue lamp]")])[0]
+    assert (first.memory.row, first.memory.action) == (0, "search[blue lamp]") and second.memory.row > 0
+    assert first.memory.next_state == results("[b002] $12 blue lamp", "[b001] $9 red lamp")
+    first, second = recall.find([query("search[lamp]")])[0]
+    assert (first.memory.trajectory, first.memory.next_state) == ("one", LAMPS) and second.memory.next_state != LAMPS
+    opened = recall.find([query("click[b001]", state=LAMPS)])[0]
+    assert opened[0].memory.next_state == RED_LAMP  # no list, so the nearest
+
+
+def test_a_page_is_turned_by_the_words_that_were_searched_for():
+    history = (LOGS[0].transitions[0],)
+    turned = Recall(buffer(), DOMAIN, k=1).find([query("click[next >]", state=LAMPS, history=history)])[0]
+    assert turned[0].memory.next_state == results(number=2)
+    forgotten = Recall(buffer(), DOMAIN, k=1).find([query("click[next >]", state=LAMPS)])[0]
+    assert forgotten[0].memory.row > 0  # without the search in the history, what resembles it
+
+
+@pytest.mark.parametrize("settings", [{"k": 0}, {"k": 1, "things": False}])
+def test_lists_are_recalled_only_where_memories_are_shown_and_things_are_on(settings: dict[str, Any]):
+    found = Recall(buffer(), DOMAIN, **settings).find([query("search[blue lamp]")])[0]
+    assert len(found) == settings["k"] and all(one.memory.row for one in found)
+
+
+def test_an_action_that_names_nothing_here_recalls_nothing():
+    assert Recall(buffer(), DOMAIN, k=2).find([query("click[b001]"), query("search[]")]) == [[], []]
+
+
+def test_worlds_without_lists_recall_what_resembles_the_step():
+    family = corridor.make(length=6)
+    logs = [family.behave(task, "expert", seed=0) for task in family.tasks("train", 3)]
+    step = logs[0].transitions[0]
+    asked = Query(logs[0].task, (), step.state, step.action)
+    assert Recall(buffer(logs), family.domain, k=1).find([asked])[0][0].memory.action == step.action
+
+
+def test_an_option_that_is_chosen_already_is_answered_by_rule_and_another_one_by_the_model():
+    chosen = RED_LAMP.replace("[description]", "chosen [pink]\n[description]")
+    guard = Guard(DOMAIN)
+    answer = guard.before(query("click[pink]", state=chosen))
+    assert answer is not None and answer.by_rule and answer.next_state.text == chosen and (answer.reward, answer.terminated) == (0.0, False)
+    assert answer.verdict.passed and answer.reasoning == "choose [pink], so it is chosen."
+    assert guard.before(query("click[grey]", state=chosen)) is None and guard.before(query("click[pink]", state=RED_LAMP)) is None
+    assert guard.counts == {"idle": 1}
+    assert Guard(DOMAIN, GuardConfig(admissibility=False)).before(query("click[pink]", state=chosen)) is None
+
+
+def document(text: str, *, whole: bool = True) -> Document:
+    return Document(Counter(words_of(text)), whole)
+
+
+def product(asin: str, title: str) -> Product:
+    return replace(next(iter(SHOP.env().products)), asin=asin, title=title, description="", bullets=(), options={})
