@@ -42,15 +42,19 @@ def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> 
     A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens. A block that
     names another plug-in than the default (`name = "ppo"`) is its own: the settings of the default plug-in are not laid under it.
     """
+    return resolve(kind, merge(parse(path), overrides or {}), where=str(path))
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """What a TOML file says. ConfigError where it cannot be read."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"No configuration file '{path}'. Give the path of a TOML file, for example configs/quickstart.toml.") from error
     except OSError as error:
         raise ConfigError(f"Cannot read '{path}': {error.strerror}. Give the path of a TOML file that you may read.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
-    return resolve(kind, merge(values, overrides or {}), where=str(path))
 
 
 def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dreamgym.recipes import parts as build
-from dreamgym.types import Observation, StepResult, Task
+from dreamgym.types import Observation, StepResult, Task, Trajectory
 
 
 def play_dream(path: Path, instruction: str | None) -> None:
@@ -16,7 +17,7 @@ def play_dream(path: Path, instruction: str | None) -> None:
     task = Task("play", instruction, parts.family.name, source="synthetic") if instruction else parts.family.tasks("train", 1, seed=0)[0]
     batch, _ = parts.dream(parts.remembered())
     env = DreamEnv(batch)
-    print(f"task: {task.instruction}\n(type an action such as search[lamp] or click[buy now]; an empty line ends)\n")
+    print(f"task: {task.instruction}\n(type an action{_such_as(parts.logs)}; an empty line ends)\n")
     _show(env.reset(task))
     while action := _ask():
         result = env.step(action)
@@ -29,6 +30,12 @@ def play_dream(path: Path, instruction: str | None) -> None:
         if result.terminated or result.truncated:
             print(_ending(result))
             return
+
+
+def _such_as(logs: Sequence[Trajectory]) -> str:
+    """How a logged success began and ended, in words: `, such as search[lamp] or click[buy now]`."""
+    actions = next(([t.action for t in log.transitions] for log in logs if log.success), [])
+    return f", such as {' or '.join(dict.fromkeys((actions[0], actions[-1])))}" if actions else ""
 
 
 def _ask() -> str:

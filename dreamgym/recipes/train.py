@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym import config as configuration
-from dreamgym.errors import InvariantError
+from dreamgym.errors import InvariantError, UsageError
 from dreamgym.recipes import fitting, parts, results
 from dreamgym.recipes.config import RLBlock, TrainConfig, World
 from dreamgym.recipes.evaluation import audit, judge_policies
@@ -20,9 +20,16 @@ Loop = tuple[str, str, RLBlock, World]
 
 
 def settings(path: Path, file: Path | None, overrides: Sequence[str]) -> TrainConfig:
-    """The configuration of a run: a file's, else the one that the run at `path` was made with, else the defaults; then `overrides`."""
+    """The configuration of a run: a file's, else the one that the run at `path` was made with, else the defaults; then `overrides`.
+
+    UsageError where another command made that run.
+    """
     changes = configuration.assignments(overrides)
     stored = path / CONFIG
+    if stored.exists() and not file and "mode" not in configuration.parse(stored):
+        raise UsageError(
+            f"'{path}' is the run of another command, such as `dreamgym quickstart`. Give `dreamgym train` a directory of its own."
+        )
     if file or stored.exists():
         return configuration.read(TrainConfig, file or stored, changes)
     return configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")

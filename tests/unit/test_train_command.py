@@ -77,6 +77,16 @@ def test_one_command_trains_resumes_by_itself_and_refuses_another_configuration(
     assert weights(again, "warm") == weights(run, "warm") and weights(again, "real_only") == before
 
 
+def test_the_run_of_another_command_is_no_directory_to_train_in(tmp_path: Path):
+    with RunDir.open(tmp_path / "quick", dump(RunConfig())):
+        pass
+    with pytest.raises(UsageError, match="is the run of another command, such as `dreamgym quickstart`"):
+        recipe.settings(tmp_path / "quick", None, [])
+    (tmp_path / "quick" / "config.toml").write_text("seed = [")
+    with pytest.raises(ConfigError, match="config.toml"):
+        recipe.settings(tmp_path / "quick", None, [])
+
+
 def test_a_training_that_never_moved_the_policy_is_no_success(tmp_path: Path, real: Path):
     config = read(
         TrainConfig, real, {"warm.epochs": 0.01, "rl.train_tasks": 1, "rl.iterations": 1}
