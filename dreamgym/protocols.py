@@ -271,7 +271,11 @@ class Narrated(Protocol):
 
 @runtime_checkable
 class Lists(Protocol):
-    """A Domain whose worlds answer words with lists of what they hold, such as the results of a search (`replay.things`)."""
+    """A Domain whose worlds answer words with lists of what they hold, such as the results of a search (`replay.things`). What a list
+    shows must depend on words and page alone."""
+
+    longest_list: int
+    """Things that a list names at most, over all its pages."""
 
     def asked(self, observation: Observation, history: Sequence[Transition], action: Action) -> tuple[str, int] | None:
         """The words whose list an action shows, and which page of it, from 1; None for an action that shows no list."""
@@ -279,6 +283,10 @@ class Lists(Protocol):
 
     def told_of(self, transition: Transition) -> list[Told]:
         """What a step told of things that the world holds."""
+        ...
+
+    def terms(self, text: str) -> list[str]:
+        """The words of a text that count where things are found by words."""
         ...
 
     def written(self, lines: Sequence[str], number: int) -> str:
@@ -332,6 +340,11 @@ class ReplayBuffer(Protocol):
     @property
     def sequence(self) -> int:
         """Number of the last row that was taken in, evicted or not."""
+        ...
+
+    @property
+    def rollbacks(self) -> int:
+        """How often the buffer was wound back: rows of the same numbers are then others."""
         ...
 
     def __len__(self) -> int: ...

@@ -219,7 +219,7 @@ class Prediction:
     neighbours: tuple[int, ...] = ()
     raw_reward: float = 0.0  # before the guard
     raw_terminated: bool = False  # the same of the end
-    by_rule: bool = False  # answered by the failure-state rule, without the model
+    by_rule: bool = False  # answered by a rule, without the model
     raw: str = ""
 
 
@@ -247,11 +247,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a step told of one thing that the world holds."""
+    """What a step told of one thing that the world holds: in a list, or on a page of its own."""
 
     name: str
-    text: str  # what it is found by: all of that, or with `line` as much of it as a list tells
-    line: str = ""  # how the step listed it; "" where it showed the thing by itself
+    text: str  # what it can be found by; of a thing in a list, as much of that as the list tells
+    line: str = ""  # how the list names it; "" on a page of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ OFF_THE_RECORD = 1_000_000_000  # keys of two numbers, so that the model keeps n
 
 @dataclass(frozen=True)
 class Settled:
-    """The model's answers to steps of real episodes. Steps that the failure-state rule answers are left out."""
+    """The model's answers to steps of real episodes. Steps that a rule answers are left out."""
 
     exact: Rate  # of settled steps that went on, the share whose next state is right to the letter
     ends_seen: Rate  # of steps that really ended with success, the share the model ended with success

@@ -107,7 +107,9 @@ def past_step(transition: Transition, *, reasoning: bool) -> dict[str, Any]:
 
 
 def memory_step(memory: Memory, *, reasoning: bool) -> dict[str, Any]:
-    """A remembered step, with the task it belonged to."""
+    """A remembered step, with the task it belonged to; or what was put together from several, which may be wrong in places."""
+    if not memory.row:
+        return {"put together from other memories": True, "action": memory.action, "next_state": memory.next_state}
     thought = {"reasoning": memory.reasoning} if reasoning and memory.reasoning else {}
     told = {"task": memory.instruction, "state": memory.state, "action": memory.action} | thought
     return told | {"next_state": memory.next_state, "reward": memory.reward, "done": memory.terminated}

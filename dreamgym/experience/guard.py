@@ -34,6 +34,7 @@ class GuardConfig(Config):
     """Which rules are on. Off is the control of the ablations, not a way to train."""
 
     admissibility: bool = True
+    """Answer by rule what can do nothing: actions that name nothing in the state, and those that are known to change nothing."""
     grounding: bool = True
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
@@ -64,14 +65,10 @@ class Guard:
 
     def before(self, query: Query) -> Prediction | None:
         """The answer to an action that can do nothing: the same state again. None when the model should be asked."""
-        if not self.config.admissibility:
+        why = stands_still(self.domain, query) if self.config.admissibility else ""
+        if not why:
             return None
-        if self.domain.admissible(query.state, query.history, query.action) is False:
-            return self._still(query, "inadmissible", FAILURE_STATE, "failure state by rule")
-        why = self.domain.idle(query.state, query.history, query.action) if isinstance(self.domain, Idles) else ""
-        return self._still(query, "idle", why, "nothing changes by rule") if why else None
-
-    def _still(self, query: Query, count: str, why: str, rule: str) -> Prediction:
+        count, rule = ("inadmissible", "failure state by rule") if why == FAILURE_STATE else ("idle", "nothing changes by rule")
         self.counts[count] += 1
         return Prediction(why, query.state, 0.0, False, Verdict(True, (rule,)), by_rule=True)
 
@@ -129,6 +126,13 @@ class Guard:
             return prediction
         self.counts["failure_disputed"] += 1
         return replace(prediction, verdict=Verdict(False, (DISPUTED,)))
+
+
+def stands_still(domain: Domain, query: Query) -> str:
+    """Why an action can do nothing, in the teacher's words; "" where it may do something."""
+    if domain.admissible(query.state, query.history, query.action) is False:
+        return FAILURE_STATE
+    return domain.idle(query.state, query.history, query.action) if isinstance(domain, Idles) else ""
 
 
 def masked(verdict: Verdict) -> str:

@@ -18,16 +18,17 @@ class Precedents:
 
     def __init__(self, replay: ReplayBuffer) -> None:
         self.replay = replay
-        self._read = -1  # the buffer's last row when it was read
+        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
         self._actions: dict[str, set[Action]] = {}
 
     def __contains__(self, action: tuple[str, Action]) -> bool:
         """Of (environment, action)."""
-        if self._read != self.replay.sequence:
+        now = (self.replay.rollbacks, self.replay.sequence)
+        if self._read != now:
             found: dict[str, set[Action]] = defaultdict(set)
             for memory in self.replay.memories():
                 if memory.source != "dream":
                     found[memory.env].add(memory.action)
-            self._actions, self._read = found, self.replay.sequence
+            self._actions, self._read = found, now
         env, words = action
         return words in self._actions.get(env, ())

@@ -8,9 +8,11 @@ three searches in nearly the same words showed says less of the fourth than the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from dreamgym.experience.guard import stands_still
 from dreamgym.protocols import Domain, Lists, ReplayBuffer
-from dreamgym.replay.things import Things
+from dreamgym.replay.things import NOBODY, Things
 from dreamgym.types import Memory, Neighbour, Query
 
 
@@ -25,30 +27,32 @@ class Recall:
     def find(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
         """At most k memories per query, the most telling first; `hidden[i]` is a trajectory that query i may not see.
 
-        An action that names nothing in the state has no precedent worth showing: none.
+        Where a rule answers, there is nothing to be told: none.
         """
         found: list[list[Neighbour]] = [[] for _ in queries]
-        wanted = [i for i, q in enumerate(queries) if self.k and self.domain.admissible(q.state, q.history, q.action) is not False]
+        wanted = [i for i, query in enumerate(queries) if self.k and not stands_still(self.domain, query)]
         if not wanted:
             return found
         states, actions = [queries[i].state.text for i in wanted], [queries[i].action for i in wanted]
         own = [hidden[i] for i in wanted] if hidden else None
         similar = self.replay.search(states, actions, k=self.k, env=queries[0].task.env, exclude=own)
         for place, (i, row) in enumerate(zip(wanted, similar, strict=True)):
-            listed = self._list(queries[i], own[place] if own else "")
+            listed = self._list(queries[i], own[place] if own else NOBODY)
             found[i] = row if listed is None else [listed, *(one for one in row if not _same(one, listed))][: self.k]
         return found
 
     def _list(self, query: Query, hidden: str) -> Neighbour | None:
-        """The list that an action shows, remembered or composed; None where it shows none, or no list was ever seen."""
-        asked = self._lists.asked(query.state, query.history, query.action) if self._lists else None
-        if asked is None or self._lists is None:
+        """The list that an action shows, remembered or composed, as what the action led to; None where it shows none, or no list was
+        ever seen."""
+        lists, env = self._lists, query.task.env
+        asked = lists.asked(query.state, query.history, query.action) if lists else None
+        if asked is None or lists is None:
             return None
-        env = query.task.env
-        things = self._things.setdefault(env, Things(self.replay, self._lists, env))
-        if memory := things.listed(*asked, hidden=hidden):
-            return Neighbour(memory, 1.0)
-        page = things.composed(*asked, hidden=hidden)
+        if env not in self._things:
+            self._things[env] = Things(self.replay, lists, env)
+        if memory := self._things[env].listed(*asked, hidden=hidden):
+            return Neighbour(replace(memory, action=query.action), 1.0)
+        page = self._things[env].composed(*asked, hidden=hidden)
         if page is None:
             return None
         return Neighbour(Memory(0, "", 0, env, "", "demo", query.state.text, query.action, page, 0.0, False, False), 1.0)

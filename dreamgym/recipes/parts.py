@@ -264,18 +264,21 @@ def experience_rows(parts: Parts, replay: ReplayBuffer) -> list[ExperienceRow]:
     if config.logs.invalid_actions:
         sound = with_invalid_actions(sound, domain, config.logs.invalid_actions, config.seed)
     builder = RowBuilder(parts.words, config.experience.pieces, config.segments, domain)
-    return episode_rows(parts, [*sound, *other, *near], replay) + [
+    return episode_rows(parts, [*sound, *other, *near], recall_of(parts, replay)) + [
         builder.task([builder.pieces.about(seed)], new.instruction) for seed, new in task_pairs(tasks, config.logs.task_pairs, config.seed)
     ]
 
 
-def episode_rows(parts: Parts, episodes: Sequence[Trajectory], replay: ReplayBuffer) -> list[ExperienceRow]:
-    """Whole episodes as training rows, with the memories that would be retrieved for each step."""
+def recall_of(parts: Parts, replay: ReplayBuffer) -> Recall:
+    """Memories as the experience model of these parts is shown them. It reads all of the buffer once: keep it while the buffer is used."""
     experience = parts.config.experience
-    domain = parts.family.domain
-    recall = Recall(memories.consulted(replay, parts.config), domain, k=experience.k, things=experience.recalls)
+    return Recall(memories.consulted(replay, parts.config), parts.family.domain, k=experience.k, things=experience.recalls)
+
+
+def episode_rows(parts: Parts, episodes: Sequence[Trajectory], recall: Recall) -> list[ExperienceRow]:
+    """Whole episodes as training rows, with the memories that would be found for each step."""
     shown = shown_memories(episodes, recall)
-    builder = RowBuilder(parts.words, experience.pieces, parts.config.segments, domain)
+    builder = RowBuilder(parts.words, parts.config.experience.pieces, parts.config.segments, parts.family.domain)
     return [row for episode, beside in zip(episodes, shown, strict=True) for row in builder.episode(episode, beside)]
 
 

@@ -40,12 +40,12 @@ def refit(parts: Parts, probed: Sequence[Trajectory], block: RefreshBlock, name:
     fresh = [*probed, *with_other_goals(probed, parts.family.domain, tasks, block.other_goals, seed)]
     logs = [trajectory for trajectory in parts.logs if trajectory.turns and trajectory.error is None]
     random.Random(f"refresh/{seed}/{name}").shuffle(logs)
-    replay = parts.remembered(probed)
-    rows = build.episode_rows(parts, fresh, replay)
+    recall = build.recall_of(parts, parts.remembered(probed))
+    rows = build.episode_rows(parts, fresh, recall)
     wanted = sum(len(row.ids) for row in rows)
     while wanted > 0 and logs:  # in bites, because retrieving for all the logs would take longer than the training
         bite = [logs.pop() for _ in range(min(64, len(logs)))]
-        more = build.episode_rows(parts, bite, replay)
+        more = build.episode_rows(parts, bite, recall)
         rows += more
         wanted -= sum(len(row.ids) for row in more)
     model: Any = parts.load(parts.experience)

@@ -53,6 +53,7 @@ class ReplayConfig(Config):
 class ReplayBuffer:
     """See `protocols.ReplayBuffer`. One per process; others may append to the same log, and `refresh` takes in what they added."""
 
+    rollbacks: int  # how often it was wound back since it was opened
     refused: int  # transitions turned away since the buffer was opened: unjudged or failed dreams, and episodes with an error
 
     def __init__(self, store: Store, index: Index, encoder: Encoder, config: ReplayConfig | None = None):
@@ -64,7 +65,7 @@ class ReplayBuffer:
         self._columns = {name: Growing(dtype) for name, dtype in COLUMNS.items()}
         self._codes: dict[str, dict[object, int]] = {name: {} for name in ("env", "trajectory", "content", "verdict")}
         self._sequence = 0
-        self.refused = 0
+        self.refused = self.rollbacks = 0
         self.refresh()
 
     @classmethod
@@ -138,6 +139,7 @@ class ReplayBuffer:
                 "The log is older than the checkpoint, or of another run: restore the log that belongs to it."
             )
         restored = self._store.hide_after(sequence)
+        self.rollbacks += 1
         self._sequence = sequence
         self._truncate(0 if restored else sequence)
         if restored:  # they belong between others: read everything in order

@@ -25,6 +25,10 @@ class Shuffled:
     def sequence(self) -> int:
         return self.replay.sequence
 
+    @property
+    def rollbacks(self) -> int:
+        return self.replay.rollbacks
+
     def __len__(self) -> int:
         return len(self.replay)
 

@@ -25,7 +25,7 @@ from dreamgym.types import Observation, Prediction, Query, Task, Transition, Ver
 
 PACKAGE = Path(next(iter(dreamgym.__path__)))
 FAMILIES: dict[str, Any] = {"corridor": corridor.make(length=4), "webshop": webshop.make()}
-BLIND = {"actions", "domain", "porter", "states", "wording"}
+BLIND = {"actions", "domain", "listing", "porter", "states", "wording"}
 """Modules of the shop that know no product and no goal. Every other one is its simulator, its catalogue or its scoring."""
 
 

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from dreamgym.envs import corridor, webshop
+from dreamgym.envs.webshop.domain import ShopDomain
 from dreamgym.envs.webshop.products import Product
 from dreamgym.envs.webshop.search import Index
+from dreamgym.experience.chat_prompts import memory_step
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.recall import Recall
 from dreamgym.logs.scripted import collect
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
-from dreamgym.replay.things import Document, Ranking, Things, words_of
+from dreamgym.replay.ranking import Document, Ranking
+from dreamgym.replay.things import Things
 from dreamgym.types import Observation, Query, Trajectory, Transition, Turn, Verdict
 
 SHOP = webshop.make()
@@ -99,6 +102,58 @@ def test_what_a_wound_back_buffer_does_not_hold_is_forgotten():
     assert known.listed("rug", 1) is None and known.composed("rug", 1) == results()
 
 
+def test_a_buffer_that_was_wound_back_and_grew_again_tells_what_it_holds_now():
+    replay = buffer(LOGS[:1])
+    at, known = replay.sequence, Things(replay, DOMAIN, "webshop")
+    replay.add(LOGS[1:])
+    assert known.listed("rug", 1) is not None
+    replay.rollback(at)
+    replay.add([episode("three", ("search[hat]", "results 1\n[b009] $2 hat\n[next >][back to search]"))])  # as many rows as before
+    assert known.listed("rug", 1) is None and known.listed("hat", 1) is not None
+
+
+def test_what_was_told_last_counts_also_where_it_was_told_before():
+    prices = [episode(f"{i}", ("search[rug]", RUGS.replace("$40", price))) for i, price in enumerate(("$40", "$45", "$40"))]
+    assert things(prices).composed("red", 1) == results("[b003] $40 red rug")
+
+
+def test_asking_leaves_things_as_they_are():
+    known = things()
+    for i in range(50):
+        known.listed(f"lamp {i}", 1, hidden=f"{i}")
+        known.composed(f"lamp {i}", 2, hidden=f"{i}")
+    assert (len(known._lists), len(known._pages), len(known._told_by)) == (2, 2, 2)
+
+
+def test_a_further_page_goes_on_where_the_known_pages_of_the_list_end():
+    logs = collect(SHOP, 400, seed=0)
+    known, turned = things(logs), 0
+    assert known.listed("", 1) is None  # reads the buffer
+    for (words, number), (memory, *_) in list(known._lists.items()):
+        if number == 1 and known.listed(words, 2) is None and (page := known.composed(words, 2)):
+            turned += 1
+            assert not set(memory.next_state.split("\n")) & set(page.split("\n")[1:-1])
+    assert turned > 50
+
+
+def test_no_list_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(DOMAIN, "longest_list", 3)
+    lamps = [episode(f"{i}", (f"search[{i}]", f"results 1\n[b{i}] $1 lamp\n[b{i}0] $1 lamp\n[next >][back to search]")) for i in range(4)]
+    assert [(things(lamps).composed("lamp", n) or "").count("lamp") for n in (1, 2, 3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("action", ["press[next >]", "next >", "click[next]", "search[]", "search[<r>]", "search[<a> dish safe]"])
+def test_what_turns_no_page_and_draws_or_filters_products_asks_for_no_list(action: str):
+    history = (LOGS[0].transitions[0],)
+    assert DOMAIN.asked(Observation(LAMPS), history, action) is None
+    assert DOMAIN.asked(Observation(LAMPS), history, "click[next >]") == ("lamp", 2)
+
+
+def test_in_shops_of_the_originals_kind_plurals_are_found_and_stop_words_find_nothing():
+    wide = ShopDomain(wide=True)
+    assert wide.terms("the red lamps") == wide.terms("Red lamp") != DOMAIN.terms("the red lamps")
+
+
 def test_an_episode_that_is_hidden_tells_nothing_and_its_twin_tells_it_all():
     twin = replace(LOGS[0], id="twin")
     assert things().composed("pink lamp", 1, hidden="one") == results()
@@ -122,13 +177,13 @@ def test_things_of_another_environment_are_not_listed():
 
 
 def test_the_ranking_is_the_one_of_a_search_engine_that_has_read_the_same_documents():
-    texts = ["soft red scarf", "red lamp red shade", "blue lamp", "long text about one lamp, one scarf, nothing else", "rug"]
+    texts = ["soft red scarf", "red lamp red shade", "blue lamp", "a long text about a lamp and a scarf and nothing else", "rug"]
     made = [product(f"B{i}", text) for i, text in enumerate(texts)]
     ranking, engine = Ranking(), Index(made)
     for one in made:
         ranking.put(one.asin, document(one.title))
     for asked in ("lamp", "red lamp", "lamp lamp red", "scarf soft", "nothing", "else blue rug"):
-        scores = ranking.scores(words_of(asked), {})
+        scores = ranking.scores(DOMAIN.terms(asked), {})
         ours = sorted(scores, key=lambda name: (-round(scores[name], 6), name))
         assert ours == [engine.asins[i] for i in engine.search(asked.split())]
 
@@ -136,9 +191,9 @@ def test_the_ranking_is_the_one_of_a_search_engine_that_has_read_the_same_docume
 def test_a_thing_of_which_a_part_is_known_does_not_win_by_being_short():
     ranking = Ranking()
     for name, text, whole in (
-        ("whole", "red lamp of brass", True),
+        ("whole", "red lamp brass", True),
         ("part", "red lamp", False),
-        ("long", "a lamp of brass and glass", True),
+        ("long", "lamp brass glass oak wood", True),
     ):
         ranking.put(name, document(text, whole=whole))
     scores = ranking.scores(["lamp"], {})
@@ -179,6 +234,28 @@ def test_the_memories_of_a_step_begin_with_the_list_that_it_shows():
     assert opened[0].memory.next_state == RED_LAMP  # no list, so the nearest
 
 
+def test_a_recalled_list_is_told_as_what_the_action_asked_led_to():
+    """Somebody saw that page when he went back to it; what counts is that it answers the search."""
+    back = episode("back", ("search[lamp]", LAMPS.replace("results 1", "results 2")), ("click[< prev]", LAMPS))
+    found = Recall(buffer([back]), DOMAIN, k=1).find([query("search[lamp]")])[0][0].memory
+    assert (found.action, found.trajectory) == ("search[lamp]", "back")
+
+
+def test_where_a_rule_answers_nothing_is_recalled():
+    """In training as at inference: the model is not asked about an option that is chosen already."""
+    chosen = RED_LAMP.replace("[description]", "chosen [pink]\n[description]")
+    recall = Recall(buffer(), DOMAIN, k=1)
+    assert [len(found) for found in recall.find([query("click[pink]", state=chosen), query("click[grey]", state=chosen)])] == [0, 1]
+
+
+def test_an_instruct_model_is_told_that_a_list_was_put_together():
+    made, lived = Recall(buffer(), DOMAIN, k=2).find([query("search[blue lamp]")])[0]
+    assert memory_step(made.memory, reasoning=True) == {
+        "put together from other memories": True, "action": "search[blue lamp]", "next_state": made.memory.next_state,
+    }  # fmt: skip
+    assert memory_step(lived.memory, reasoning=True)["task"] == TASK.instruction
+
+
 def test_a_page_is_turned_by_the_words_that_were_searched_for():
     history = (LOGS[0].transitions[0],)
     turned = Recall(buffer(), DOMAIN, k=1).find([query("click[next >]", state=LAMPS, history=history)])[0]
@@ -217,7 +294,7 @@ def test_an_option_that_is_chosen_already_is_answered_by_rule_and_another_one_by
 
 
 def document(text: str, *, whole: bool = True) -> Document:
-    return Document(Counter(words_of(text)), whole)
+    return Document(Counter(DOMAIN.terms(text)), whole)
 
 
 def product(asin: str, title: str) -> Product:

@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from dreamgym.envs.webshop.listing import STOP
 from dreamgym.envs.webshop.porter import stem
-from dreamgym.envs.webshop.search import STOP
 
 LONGEST = 255
 """Longer words are cut into pieces of this many letters."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dreamgym.envs.webshop import wording
+from dreamgym.envs.webshop import listing, wording
 from dreamgym.envs.webshop.actions import parse
 from dreamgym.envs.webshop.states import DONE, HOME, Item, elements, read_item, rows, since_opening
 from dreamgym.envs.webshop.wording import Evidence, Requirements
@@ -21,8 +21,6 @@ from dreamgym.types import Action, Memory, Observation, Task, Told, Transition, 
 BUTTON = re.compile(r"^\s*\[(clicked )?button\] (.*) \[(?:clicked )?button_\]$")
 RESULTS_PAGE = re.compile(r"page (-?\d+) \(total results: \d+\)")
 UNTITLED = re.compile(r"(button_\]\n)(?:\s*\n)?(?=\$[\d.]+(?: to \$[\d.]+)?\n|price: )")
-RESULTS = re.compile(r"results (-?\d+)\n")
-TURNS = {"next >": 1, "< prev": -1}
 PAGE_BUTTONS = ("description", "features", "reviews", "buy now", "< prev", "back to search")
 UNNAMED = "unnamed"
 """Stands for the name of an option that has none."""
@@ -68,6 +66,7 @@ class ShopDomain:
         "Searching leads to a page of results; opening a result leads to the product's page, where options are chosen and the product is "
         "bought. Everything that can be clicked on the present page stands in square brackets. Buying ends the episode."
     )
+    longest_list = listing.LONGEST
     manual = (
         "Think briefly if it helps, then end your reply with one line that holds one action: Action: search[words], where the page offers "
         "a search, or Action: click[element], where element is what stands in square brackets on the page, letter by letter."
@@ -153,34 +152,34 @@ class ShopDomain:
 
     def asked(self, observation: Observation, history: Sequence[Transition], action: Action) -> tuple[str, int] | None:
         """The words of a search and the page of its results that an action shows."""
-        name, argument = parse(action)
-        if name == "search":
-            return (argument, 1) if argument else None
-        head = RESULTS.match(observation.text)
-        if head is None or argument not in TURNS:
-            return None
-        words, number = next((found for t in reversed(history) if (found := _searched(t.action))), ""), int(head[1]) + TURNS[argument]
-        return (words, number) if words and number > 0 else None
+        return listing.asked(observation, history, action)
 
     def told_of(self, transition: Transition) -> list[Told]:
-        """Products: those that results list, found by their titles, and the one that was opened, found by its options as well."""
-        _, argument = parse(transition.action)
-        after = transition.next_state.text
-        item = read_item(after)
-        if item and argument in {row.asin for row in rows(transition.state.text)}:
-            options = [f"{name} {' '.join(values)}" for name, values in item.offered.items()]
-            return [Told(argument, " ".join([item.title, *options]))]
-        return [Told(row.asin, row.title, f"[{row.asin}] {row.price} {row.title}") for row in rows(after)]
+        """Products: those that results list, and the one that was opened."""
+        return listing.told_of(transition)
+
+    def terms(self, text: str) -> list[str]:
+        """Words as a search engine keeps them: their stems, in shops of the original's kind."""
+        return listing.terms(text, stemmed=self.wide)
 
     def written(self, lines: Sequence[str], number: int) -> str:
         """A page of results."""
-        return "\n".join([f"results {number}", *lines, f"[next >]{'[< prev]' if number > 1 else ''}[back to search]"])
+        return listing.written(lines, number)
 
     def idle(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
-        """An option that is chosen can be clicked again, and stays chosen."""
+        """An option that is chosen can be clicked again, and stays chosen.
+
+        A page may mark values that nobody chose: one that was searched for in quotes, or is called as an option is in which something
+        was chosen. So the clicked one must be the only one marked of every option that has it, and no value be called as those are.
+        """
         name, argument = parse(action)
-        item = read_item(observation.text)
-        return _choice(argument) if item and name == "click" and argument in item.chosen.values() else ""
+        item = read_item(observation.text) if name == "click" else None
+        if item is None or argument not in item.marked:
+            return ""
+        having = {option: values for option, values in item.offered.items() if argument in values}
+        alone = all(value == argument for values in having.values() for value in values if value in item.marked)
+        named = any(option in values for option in having for values in item.offered.values())
+        return _choice(argument) if having and alone and not named else ""
 
     def leaves_open(self, instruction: str, history: Sequence[Transition], claim: Transition) -> bool:
         """Whether nothing stands against a success but a price range that reaches over the bound."""
@@ -244,12 +243,6 @@ class ShopDomain:
 
 def _choice(value: str | None) -> str:
     return f"choose [{value}], so it is chosen."
-
-
-def _searched(action: Action) -> str:
-    """The words that an action searches for; "" where it does not."""
-    name, argument = parse(action)
-    return argument or "" if name == "search" else ""
 
 
 @lru_cache(maxsize=65536)

@@ -10,46 +10,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from dreamgym.envs.webshop.listing import LONGEST, STOP
 from dreamgym.envs.webshop.products import Product
 
-K1, B, LIMIT = 0.9, 0.4, 50
-STOP = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ]
-)
+K1, B, LIMIT = 0.9, 0.4, LONGEST
 
 
 def tokens(text: str) -> list[str]:

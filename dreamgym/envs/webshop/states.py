@@ -37,6 +37,7 @@ class Item:
     prices: Prices
     offered: dict[str, tuple[str, ...]]
     chosen: dict[str, str]
+    marked: tuple[str, ...] = ()  # values that stand as chosen, in the order of the page
 
     @property
     def price(self) -> str:
@@ -54,7 +55,7 @@ def read_item(state: str) -> Item | None:
     marked = ELEMENT.findall(line[1]) if (line := CHOSEN_LINE.search(state)) else []
     chosen = {name: value for value in marked for name, values in offered.items() if value in values}
     try:
-        return Item(head[2], ends(head[1]), offered, chosen)
+        return Item(head[2], ends(head[1]), offered, chosen, tuple(marked))
     except ValueError:
         return None
 
