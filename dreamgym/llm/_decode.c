@@ -2,27 +2,27 @@
 
    Compiled for one kind of numbers in weights and cache (-DBFLOAT16=1, or 0 for float), one size of a head (-DHEAD, a multiple of 32) and
    one number of query heads to a key head (-DGROUP), so that what is summed over stays in registers. Sums are float either way.
-   Vectors are the extension that gcc and clang share; the compiler cuts them to what the processor has. */
+   Vectors are the extension that gcc and clang share. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
+#ifndef LANES /* floats in a register: gcc takes wider vectors apart lane by lane, at several times the cost */
+#if defined __AVX512F__
 #define LANES 16
+#elif defined __AVX__
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#endif
 #define PARTS (HEAD / LANES)
 #define BLOCK 128 /* positions whose scores are held at a time */
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
-
-#ifdef __clang__
-#define PICK(a, b, more, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15) \
-    __builtin_shufflevector(a, b, i0 + more, i1 + more, i2 + more, i3 + more, i4 + more, i5 + more, i6 + more, i7 + more, i8 + more, \
-                            i9 + more, i10 + more, i11 + more, i12 + more, i13 + more, i14 + more, i15 + more)
-#else
-#define PICK(a, b, more, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__} + more)
-#endif
 
 static inline floats load_float(const float *from) {
     floats x;
@@ -59,21 +59,38 @@ static inline floats choose(ints where, floats a, floats b) { return (floats)((w
 
 static inline floats all(float x) { return (floats){} + x; }
 
-/* Of two vectors, blocks of `size` lanes: the even ones of both, and the odd ones of both, each in its place. */
-#define EXCHANGE(size, ...) \
-    for (int i = 0; i < LANES; i++) \
-        if (!(i & size)) { \
-            words a = x[i], b = x[i + size]; \
-            x[i] = PICK(a, b, 0, __VA_ARGS__), x[i + size] = PICK(a, b, size, __VA_ARGS__); \
+/* LANES vectors become the columns of what they were the rows of: blocks of half of the lanes cross over, then of a quarter, down to single
+   ones. Of two vectors the even blocks of both are picked, and the odd ones, which stand one block further on. */
+#if LANES == 16
+#define CROSSINGS \
+    CROSS(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) \
+    CROSS(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) \
+    CROSS(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) \
+    CROSS(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
+#define MOVED(by, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) \
+    a + by, b + by, c + by, d + by, e + by, f + by, g + by, h + by, i + by, j + by, k + by, l + by, m + by, n + by, o + by, p + by
+#elif LANES == 8
+#define CROSSINGS CROSS(4, 0, 1, 2, 3, 8, 9, 10, 11) CROSS(2, 0, 1, 8, 9, 4, 5, 12, 13) CROSS(1, 0, 8, 2, 10, 4, 12, 6, 14)
+#define MOVED(by, a, b, c, d, e, f, g, h) a + by, b + by, c + by, d + by, e + by, f + by, g + by, h + by
+#else
+#define CROSSINGS CROSS(2, 0, 1, 4, 5) CROSS(1, 0, 4, 2, 6)
+#define MOVED(by, a, b, c, d) a + by, b + by, c + by, d + by
+#endif
+
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
+#endif
+
+#define CROSS(size, ...) \
+    for (int lane = 0; lane < LANES; lane++) \
+        if (!(lane & size)) { \
+            words a = x[lane], b = x[lane + size]; \
+            x[lane] = PICK(a, b, __VA_ARGS__), x[lane + size] = PICK(a, b, MOVED(size, __VA_ARGS__)); \
         }
 
-/* 16 vectors become the columns of what they were the rows of: blocks of 8, 4, 2 and 1 lanes cross over. */
-static inline void transpose(words x[LANES]) {
-    EXCHANGE(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
-    EXCHANGE(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
-    EXCHANGE(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
-    EXCHANGE(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
-}
+static inline void transpose(words x[LANES]) { CROSSINGS }
 
 static inline float sum(floats x) {
     float s = 0;
@@ -87,7 +104,7 @@ static inline float highest_of(floats x) {
     return top;
 }
 
-/* e^x of x <= 0, to 3e-7 of its value; of what is below -87, e^-87 */
+/* e^x of x <= 0, to some 1e-6 of its value; of what is below -87, e^-87 */
 static inline floats exponential(floats x) {
     x = choose(x > all(-87.0f), x, all(-87.0f)) * 1.44269504088896341f;
     ints whole = __builtin_convertvector(x - 0.5f, ints);
@@ -112,7 +129,7 @@ static inline void turn(const number *x, const float *cos, const float *sin, flo
     }
 }
 
-/* Products of GROUP queries with 16 keys [16, HEAD], position by position in a vector: nothing is summed across lanes. */
+/* Products of GROUP queries with LANES keys [LANES, HEAD], position by position in a vector: nothing is summed across lanes. */
 static inline void score(const float query[GROUP][HEAD], const number *keys, floats found[GROUP]) {
     for (int g = 0; g < GROUP; g++) found[g] = all(0);
     for (int d = 0; d < HEAD;) {
@@ -133,7 +150,7 @@ static inline void score(const float query[GROUP][HEAD], const number *keys, flo
 }
 
 /* Softmax mixture of the first `length` values under GROUP queries: block by block, what came before is weighed down when a higher score
-   comes (arXiv:1805.02867). Up to 15 positions beyond `length` are read, and do not count. */
+   comes (arXiv:1805.02867). Up to LANES - 1 positions beyond `length` are read, and do not count. */
 static void mix(const float query[GROUP][HEAD], const number *keys, const number *values, int64_t length, number *out) {
     floats mixed[GROUP][PARTS];
     float scores[GROUP][BLOCK], highest[GROUP], total[GROUP];
@@ -248,7 +265,7 @@ void gate(const number *both, number *out, int64_t n, int64_t width, int threads
         }
 }
 
-/* 16 logits from `first` on; beyond the vocabulary, what is as good as never drawn */
+/* LANES logits from `first` on; beyond the vocabulary, what is never drawn */
 static inline floats some_of(const float *logits, int64_t first, int64_t vocabulary) {
     float last[LANES];
     if (first + LANES <= vocabulary) return load_float(logits + first);
@@ -256,36 +273,45 @@ static inline floats some_of(const float *logits, int64_t first, int64_t vocabul
     return load_float(last);
 }
 
+/* e^x of x <= 0, and nothing at all of what is below -87: what is impossible must stay so */
+static inline floats share_of(floats x) { return choose(x > all(-87.0f), exponential(x), all(0)); }
+
 /* One token for each row of logits [n, vocabulary]: the likeliest at temperature 0, else the first whose share and those before it, at this
-   temperature, exceed `uniform` in [0, 1). scores: log-probabilities at the temperature, at 1 of the likeliest. */
+   temperature, exceed `uniform` in [0, 1). scores: log-probabilities at the temperature, at 1 of the likeliest; NaN where no number says
+   what is likely. */
 void draw(const float *logits, const float *temperature, const float *uniform, int64_t n, int64_t vocabulary, int64_t *ids, float *scores,
           int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < n; row++) {
         const float *x = logits + row * vocabulary;
-        int64_t chosen = vocabulary - 1;
-        floats tops = all(-INFINITY), share = {};
+        floats tops = all(-INFINITY);
+        ints odd = {};
         for (int64_t i = 0; i < vocabulary; i += LANES) {
             floats some = some_of(x, i, vocabulary);
-            tops = choose(some > tops, some, tops);
+            tops = choose(some > tops, some, tops), odd |= some != some;
         }
-        float top = highest_of(tops), scale = temperature[row] > 0 ? 1.0f / temperature[row] : 1.0f;
-        for (int64_t i = 0; i < vocabulary; i += LANES) share += exponential((some_of(x, i, vocabulary) - top) * scale);
-        float total = sum(share), below = 0, sought = uniform[row] * total;
-        if (temperature[row] == 0)
-            for (chosen = 0; chosen < vocabulary - 1 && x[chosen] < top;) chosen++;
-        for (int64_t i = 0; i < vocabulary && temperature[row] > 0; i += LANES) {
-            floats some = exponential((some_of(x, i, vocabulary) - top) * scale);
+        float top = highest_of(tops), scale = temperature[row] > 0 ? 1.0f / temperature[row] : 1.0f, total = 0;
+        int unsound = !(top > -INFINITY && top < INFINITY);
+        for (int i = 0; i < LANES; i++) unsound |= odd[i] != 0;
+        for (int64_t i = 0; i < vocabulary; i += LANES) total += sum(share_of((some_of(x, i, vocabulary) - top) * scale));
+        int64_t likeliest = 0;
+        while (likeliest < vocabulary - 1 && !(x[likeliest] >= top)) likeliest++;
+        int64_t chosen = likeliest;
+        float below = 0, sought = uniform[row] * total; /* below the total, which is summed in the same order */
+        for (int64_t i = 0; i < vocabulary && temperature[row] > 0 && !unsound; i += LANES) {
+            floats some = share_of((some_of(x, i, vocabulary) - top) * scale);
             float with = below + sum(some);
             if (with <= sought) {
                 below = with;
                 continue;
             }
-            for (chosen = i; chosen < i + LANES - 1 && chosen < vocabulary - 1; chosen++)
-                if ((below += some[chosen - i]) > sought) break;
+            for (int lane = 0; lane < LANES; lane++) { /* token by token the sum may round to less: then it is the last that can be drawn */
+                if (some[lane] > 0) chosen = i + lane;
+                if ((below += some[lane]) > sought) break;
+            }
             break;
         }
         ids[row] = chosen;
-        scores[row] = (x[chosen] - top) * scale - logf(total);
+        scores[row] = unsound ? NAN : (x[chosen] - top) * scale - logf(total);
     }
 }

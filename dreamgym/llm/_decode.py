@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dreamgym.errors import InvariantError
 from dreamgym.llm import _native
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._llama import Weights
 
-LANES = 16  # as in _decode.c
+LANES = 16  # the most that _decode.c has
 AT, COUNT, REAL, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 SIGNATURES = {
     "attend": [AT, AT, AT, AT, AT, COUNT, AT, AT, COUNT, COUNT, AT, THREADS],
@@ -47,11 +48,17 @@ class Decoder:
     def states(self, ids: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> Tensor:
         """Final normed hidden states, float32 [N, W], of tokens `ids` [N] fed at `positions` [N] of the slab's `rows` [N].
 
-        A token sees what its row holds before it, and what is fed here.
+        A token sees what its row holds before it, and what is fed here. InvariantError for a place that the slab does not have.
         """
-        weights = self.weights
-        rows, positions = np.ascontiguousarray(rows), np.ascontiguousarray(positions)
-        x = F.embedding(torch.from_numpy(ids), weights.embedding).float()
+        weights, slab = self.weights, self.slab
+        rows, positions = (np.ascontiguousarray(x, dtype=np.int64) for x in (rows, positions))
+        room = min(slab.capacity, len(self.cos))
+        if min(rows.min(), positions.min()) < 0 or rows.max() > slab.rows or positions.max() >= room:
+            raise InvariantError(
+                f"Tokens at positions {positions.min()} to {positions.max()} of rows {rows.min()} to {rows.max()} were to be decoded in a "
+                f"cache of {room} positions and {slab.rows} rows."
+            )
+        x = F.embedding(torch.from_numpy(np.ascontiguousarray(ids)), weights.embedding).float()
         added: Tensor | None = None
         for layer, (_, qkv, out, _, gate_up, down) in enumerate(weights.blocks):
             before, between = self.norms[layer]
@@ -59,7 +66,7 @@ class Decoder:
             added = F.linear(self._attend(layer, projected, rows, positions), out[0])
             both = F.linear(self._add_and_norm(x, added, between), gate_up[0])
             added = F.linear(self._gate(both), down[0])
-        self.library.add_and_norm_last(_at(x), _at(added), _at(self.norm), weights.eps, *x.shape, torch.get_num_threads())
+        self.library.add_and_norm_last(_at(x), _there(added, self.kind), _at(self.norm), weights.eps, *x.shape, torch.get_num_threads())
         return x
 
     def draw(self, logits: Tensor, temperature: np.ndarray, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +74,7 @@ class Decoder:
         with which the distribution at that temperature exceeds the row's uniform number. Log-probabilities are at the temperature, or 1."""
         ids, scores = np.empty(len(logits), dtype=np.int64), np.empty(len(logits), dtype=np.float32)
         temperature, uniforms = (np.ascontiguousarray(x, dtype=np.float32) for x in (temperature, uniforms))
-        logits = logits.contiguous()
+        logits = logits.float().contiguous()
         self.library.draw(
             _at(logits), temperature.ctypes.data, uniforms.ctypes.data, *logits.shape,
             ids.ctypes.data, scores.ctypes.data, torch.get_num_threads(),
@@ -76,25 +83,27 @@ class Decoder:
 
     def _add_and_norm(self, x: Tensor, added: Tensor | None, weight: Tensor) -> Tensor:
         """The stream x [n*T, W], to which `added` is added in place, normed."""
-        out = torch.empty(x.shape, dtype=self.kind)
-        self.library.add_and_norm(_at(x), _at(added), _at(weight), self.weights.eps, _at(out), *x.shape, torch.get_num_threads())
+        out = x.new_empty(x.shape, dtype=self.kind)
+        self.library.add_and_norm(
+            _at(x), _there(added, self.kind), _at(weight), self.weights.eps, _at(out, self.kind), *x.shape, torch.get_num_threads()
+        )
         return out
 
     def _attend(self, layer: int, projected: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
         """What each token's heads mix, [N, H*D], of queries, keys and values side by side in `projected`."""
         slab, weights = self.slab, self.weights
         keys, values = slab.keys[layer], slab.values[layer]
-        out = torch.empty(len(projected), weights.heads * weights.head_dim, dtype=self.kind)
+        out = projected.new_empty(len(projected), weights.heads * weights.head_dim)
         self.library.attend(
-            _at(projected), _at(self.cos), _at(self.sin), _at(keys), _at(values), keys.shape[2],
-            rows.ctypes.data, positions.ctypes.data, len(rows), weights.kv_heads, _at(out), torch.get_num_threads(),
+            _at(projected, self.kind), _at(self.cos), _at(self.sin), _at(keys, self.kind), _at(values, self.kind), keys.shape[2],
+            rows.ctypes.data, positions.ctypes.data, len(rows), weights.kv_heads, _at(out, self.kind), torch.get_num_threads(),
         )  # fmt: skip
         return out
 
     def _gate(self, both: Tensor) -> Tensor:
         """silu(gate) * up of [n*T, 2M]."""
-        out = torch.empty(len(both), both.shape[1] // 2, dtype=self.kind)
-        self.library.gate(_at(both), _at(out), *out.shape, torch.get_num_threads())
+        out = both.new_empty(len(both), both.shape[1] // 2)
+        self.library.gate(_at(both, self.kind), _at(out, self.kind), *out.shape, torch.get_num_threads())
         return out
 
 
@@ -121,5 +130,11 @@ def decoder(weights: Weights, cos: Tensor, sin: Tensor, slab: Slab) -> Decoder |
     return Decoder(found, weights, cos, sin, slab)
 
 
-def _at(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
+def _there(x: Tensor | None, kind: torch.dtype) -> int | None:
+    return None if x is None else _at(x, kind)
+
+
+def _at(x: Tensor, kind: torch.dtype = torch.float32) -> int:
+    """Where the numbers of a tensor lie, one behind the other, of the kind that the library reads."""
+    assert x.dtype == kind and x.is_contiguous() and x.device.type == "cpu", (x.dtype, kind, x.stride(), x.device)
+    return x.data_ptr()

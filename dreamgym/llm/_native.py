@@ -6,23 +6,25 @@ Nothing depends on it: without a compiler `library` says so once and gives None,
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")  # never -ffast-math: it has a library turn off denormals
-TRIED = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
-"""The first of these that the compiler takes; without OpenMP one thread computes."""
+TRIED = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ("-mcpu=native",), ())
+"""The first of these that the compiler takes and whose result can be loaded; without OpenMP one thread computes."""
 PATIENCE = 120.0  # seconds
 
 
@@ -30,60 +32,94 @@ def library(source: Path, **constants: int) -> ctypes.CDLL | None:
     """The functions of a C file, compiled with these macros defined; None, once explained in the log, where that is not possible."""
     if os.environ.get("DREAMGYM_COMPILE", "1") == "0":
         return None
-    return _library(source, tuple(sorted(constants.items())))
+    return _library(source, tuple(f"-D{name}={value}" for name, value in sorted(constants.items())))
 
 
 @cache
-def _library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL | None:
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
+def _library(source: Path, macros: tuple[str, ...]) -> ctypes.CDLL | None:
+    compiler = _compiler()
     if compiler is None:
         log.warning("%s is not compiled: no C compiler was found, so decoding is some two times slower. Install gcc or clang.", source.name)
         return None
+    told: object = ""
     try:
-        return ctypes.CDLL(str(_built(compiler, source, dict(constants))))
+        name = _name(source, compiler, macros)
+        for folder in _folders():
+            try:
+                return _loaded(folder / name) or _built(source, compiler, macros, folder / name)
+            except (OSError, subprocess.SubprocessError) as error:  # a full disk, a folder that may not hold programs: try the next one
+                told = getattr(error, "stderr", None) or error
     except (OSError, subprocess.SubprocessError) as error:
-        told = getattr(error, "stderr", None) or error
-        log.warning("%s is not compiled, so decoding is some two times slower: %s", source.name, str(told).strip()[-2000:])
+        told = error
+    log.warning("%s is not compiled, so decoding is some two times slower: %s", source.name, str(told).strip()[-2000:])
+    return None
+
+
+def _compiler() -> list[str] | None:
+    """The compiler's command: `CC` with its arguments, or what there is."""
+    wanted = shlex.split(os.environ.get("CC", ""))
+    if wanted and shutil.which(wanted[0]):
+        return wanted
+    if wanted:
+        log.warning("CC=%s is no program that can be found, so another compiler is looked for.", wanted[0])
+    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    return [found] if found else None
+
+
+def _name(source: Path, compiler: Sequence[str], macros: Sequence[str]) -> str:
+    """What a library is called: another one for another source, compiler, processor or set of flags."""
+    version = _said([*compiler, "--version"])
+    flags = [flag for flags in (FLAGS, *TRIED) for flag in flags]
+    made_of = [source.read_text(encoding="utf-8"), version, *compiler[1:], _processor(), *flags, *macros]
+    return f"{source.stem.strip('_')}-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:24]}.so"
+
+
+def _said(command: Sequence[str]) -> str:
+    """What a program prints. CalledProcessError where it fails."""
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE, check=True)
+    return done.stdout
+
+
+def _loaded(path: Path) -> ctypes.CDLL | None:
+    """The library of an earlier time; None where there is none that is whole."""
+    try:
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    except OSError:
         return None
 
 
-def _built(compiler: str, source: Path, constants: Mapping[str, int]) -> Path:
-    """The compiled library, from an earlier time if source, compiler and processor are the same."""
-    macros = [f"-D{name}={value}" for name, value in constants.items()]
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
-    key = hashlib.sha256("\0".join([source.read_text(), version, _processor(), *FLAGS, *macros]).encode()).hexdigest()[:24]
-    kept = _kept() / f"{source.stem.strip('_')}-{key}.so"
-    if kept.exists():
-        return kept
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        made = Path(folder) / kept.name
-        for position, more in enumerate(TRIED):
-            command = [compiler, *FLAGS, *more, *macros, str(source), "-o", str(made), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-            if done.returncode == 0:
-                break
-            if position == len(TRIED) - 1:
-                done.check_returncode()
-        os.replace(made, kept)
-    return kept
+def _built(source: Path, compiler: Sequence[str], macros: Sequence[str], path: Path) -> ctypes.CDLL:
+    """Compile, keep and load. The last attempt's error where none succeeds."""
+    for flags in TRIED:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / path.name
+            try:
+                _said([*compiler, *FLAGS, *flags, *macros, str(source), "-o", str(made), "-lm"])
+                os.replace(made, path)
+                return ctypes.CDLL(str(path))
+            except (OSError, subprocess.CalledProcessError):
+                if flags == TRIED[-1]:
+                    raise
+    raise AssertionError("TRIED is empty")
 
 
-def _kept() -> Path:
-    """Where compiled libraries are; a place of this process alone if the user's cache can't be written."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dreamgym"
+def _folders() -> Iterator[Path]:
+    """Where libraries may lie: the user's cache, and a place of this process alone where that cannot be used."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
+        kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dreamgym"
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield kept
+    except (OSError, RuntimeError):  # RuntimeError: nobody knows where this user is at home
         pass
-    return Path(tempfile.mkdtemp(prefix="dreamgym-"))
+    own = Path(tempfile.mkdtemp(prefix="dreamgym-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    yield own
 
 
 def _processor() -> str:
     """What the instructions of a library depend on: a home directory may be shared by different machines."""
     try:
-        told = Path("/proc/cpuinfo").read_text()
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         told = ""
     flags = next((line for line in told.splitlines() if line.startswith(("flags", "Features"))), "")

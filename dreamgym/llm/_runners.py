@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from dreamgym.errors import ConfigError, InvariantError
+from dreamgym.errors import ConfigError
 from dreamgym.llm import _causal, _few, _llama
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._decode import Decoder, decoder
@@ -27,6 +27,7 @@ from dreamgym.llm._padded import Padded, over_cache, unseen
 from dreamgym.llm._slots import Draw
 
 CHUNK = 8192  # tokens in one prefill pass
+LONG = 1500  # positions; prompts up to there are compiled in float32 too, beyond it torch's blocks of queries read the cache less often
 ATTENTION = "dreamgym_grouped"
 
 
@@ -57,19 +58,23 @@ class _Decoder(ABC):
     moves = -1
 
     def decode(self, ids: np.ndarray, positions: np.ndarray, real: np.ndarray | None = None) -> Tensor:
-        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [n, T, V] of what follows each.
+        """Feed `ids` [n, T] at `positions` [n, T] of the first n rows; logits [R, V] of what follows each real token, row by row.
 
-        What is not `real` [n, T] (None: all is) fills up the shape: it is fed to the spare row, and what follows it means nothing.
+        What is not `real` [n, T] (None: all is) only fills up the shape: where a shape is wanted, it is fed to the spare row.
         """
-        slab, (n, t) = self.slab, ids.shape
+        n, t = ids.shape
         rows = np.repeat(np.arange(n)[:, None], t, 1)
-        if real is not None:
-            rows, positions = np.where(real, rows, slab.rows), np.where(real, positions, 0)
-        if positions.max() >= slab.capacity:
-            raise InvariantError(f"Position {positions.max()} was to be decoded in a cache of {slab.capacity} tokens a row.")
         if self.decoder is not None:
-            return self.head_of(self.decoder.states(ids.ravel(), rows.ravel(), positions.ravel())).view(n, t, -1)
-        last = int(positions.max()) + 1
+            fed = (x.ravel() if real is None else x[real] for x in (ids, rows, positions))
+            return self.head_of(self.decoder.states(*fed))
+        if real is None:
+            return self._in_shape(ids, positions, rows).flatten(0, 1)
+        logits = self._in_shape(ids, np.where(real, positions, 0), np.where(real, rows, self.slab.rows))
+        return logits.flatten(0, 1)[torch.from_numpy(np.flatnonzero(real)).to(logits.device)]
+
+    def _in_shape(self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray) -> Tensor:
+        """Logits [n, T, V]."""
+        slab, (n, t), last = self.slab, ids.shape, int(positions.max()) + 1
         if self.graphs is None:
             given = torch.from_numpy(np.stack([ids, positions, rows])).to(slab.device)
             return self.head_of(self.states(given, slab.rounded(last)))
@@ -123,7 +128,7 @@ class FastRunner(_Decoder):
             ids = np.concatenate([suffixes[i] for i in group])
             positions = np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])
             these, before = [rows[i] for i in group], [past[i] for i in group]
-            if self.decoder is not None:
+            if self.decoder is not None and not (self.decoder.kind == torch.float32 and max(before) + max(lengths) > LONG):
                 x = self.decoder.states(ids, np.repeat(these, lengths), positions)
             else:
                 x = self._packed(ids, positions, these, lengths, before)
@@ -208,7 +213,7 @@ class GenericRunner(_Decoder):
         self.slab.enter(0, ["verify"], n)
         found = [logits for _, logits in self.prefill([0], [ids[:-1]], [0])]
         for _ in range(3 if self.graphs is not None else 1):  # as it is, recorded, and replayed
-            last = self.decode(ids[None, -1:], np.array([[n - 1]]))[0, 0]
+            last = self.decode(ids[None, -1:], np.array([[n - 1]]))[0]
         found += [last]
         self.slab.clear()
         with _causal.evaluating(self.model):

@@ -164,9 +164,10 @@ class HFEngine(Tokenized, Queue):
     def _advance(self) -> bool:
         """One step of everything at work, after letting in what waits and fits."""
         try:
-            entered = self._admit()
-            if not entered and self.slots.running:
-                self._step()
+            with torch.autocast(self.device.type, enabled=False):  # the caller's would change what is computed
+                entered = self._admit()
+                if not entered and self.slots.running:
+                    self._step()
             return bool(self.slots.running or self.waiting or self._finished)
         except BaseException:
             self._restart()  # rows may be half-written
@@ -270,11 +271,11 @@ class HFEngine(Tokenized, Queue):
         fed = np.concatenate([slots.last[:n, None], np.maximum(guessed, 0)], 1)
         logits = self.runner.decode(fed, slots.position[:n, None] + np.arange(1 + width), real if width else None)
         if not width:
-            self._take(logits[:, 0], np.arange(n))
+            self._take(logits, np.arange(n))
             return
         rows, ahead = np.nonzero(real)
         sampled, scores = np.full((n, 1 + width), -2), np.zeros((n, 1 + width))
-        sampled[rows, ahead], scores[rows, ahead] = self._sample(logits[rows, ahead], rows, ahead)
+        sampled[rows, ahead], scores[rows, ahead] = self._sample(logits, rows, ahead)
         accepted = np.cumprod(sampled[:, :-1] == guessed, 1).sum(1)  # up to the first guess that was not sampled
         self.drafts.score(guesses, accepted)
         for k in range(int(accepted.max()) + 1):

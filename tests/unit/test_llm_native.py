@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from dreamgym.errors import InvariantError
 from dreamgym.llm import _native, tiny
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._decode import Decoder, decoder
@@ -20,7 +21,21 @@ from dreamgym.llm._slots import Slots, Work, sample
 from dreamgym.llm.hf import HFEngine
 from dreamgym.types import Request, Sampling
 
-compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: install gcc or clang")
+compiled = pytest.mark.skipif(_native._compiler() is None, reason="no C compiler: install gcc or clang")
+
+
+@pytest.fixture(autouse=True)
+def compiling_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DREAMGYM_COMPILE", raising=False)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread, and two, between which a race would show."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
 def llama(heads: int, key_heads: int, head: int) -> LlamaForCausalLM:
@@ -40,6 +55,7 @@ def passes(model: LlamaForCausalLM, dtype: torch.dtype) -> tuple[Decoder | None,
 
 
 @compiled
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "key_heads", "head"), [(4, 1, 32), (7, 1, 32), (6, 2, 64), (4, 4, 128)])
 @torch.inference_mode()
@@ -66,6 +82,87 @@ def test_compiled_passes_say_what_torch_says_in_whatever_pieces_a_row_comes(
     for row, text, part in zip([2, 0, 1], texts, expected, strict=True):
         last = native.states(text[-1:], np.array([row]), np.array([len(text) - 1]))
         assert torch.allclose(last, part[-1:], atol=near)
+
+
+@compiled
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@torch.inference_mode()
+def test_registers_of_any_width_give_the_same(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors have room for 4, 8 or 16 numbers in a register; every compiler takes each of the three."""
+    model, ids = llama(6, 2, 64), np.random.default_rng(0).integers(10, 300, 200)
+    rows, at = np.zeros(200, dtype=np.int64), np.arange(200)
+    plain, drawn = [], []
+    for more in ({}, {"LANES": lanes}):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                _native, "library", lambda source, more=more, library=_native.library, **given: library(source, **given, **more)
+            )
+            for dtype in (torch.float32, torch.bfloat16):
+                native, _ = passes(model, dtype)
+                assert native is not None
+                states = native.states(ids, rows, at)
+                plain.append(states)
+                drawn.append(native.draw(states @ states.T, np.ones(200), np.linspace(0, 1, 200, endpoint=False)))
+    assert torch.allclose(plain[0], plain[2], atol=1e-5) and torch.allclose(plain[1], plain[3], atol=0.1)
+    assert np.array_equal(drawn[0][0], drawn[2][0]) and np.allclose(drawn[0][1], drawn[2][1], atol=1e-4)
+
+
+@compiled
+@torch.inference_mode()
+def test_in_bfloat16_no_more_is_lost_than_torch_loses() -> None:
+    """Against float32 with the same rounded weights: rounding towards zero, or a rescaling left out, would cost twice as much."""
+    model = llama(4, 1, 32).to(torch.bfloat16).float()
+    ids = torch.from_numpy(np.random.default_rng(1).integers(10, 300, 400))
+    cos, sin = rotary(model, torch.arange(400))
+    exact, rough = (
+        hidden(Weights(model, dtype=kind), ids, cos, sin, causal([400], kind), stream=torch.float32)
+        for kind in (torch.float32, torch.bfloat16)
+    )
+    native, _ = passes(model, torch.bfloat16)
+    assert native is not None
+    ours = native.states(ids.numpy(), np.zeros(400, dtype=np.int64), np.arange(400))
+    assert (ours - exact).abs().mean() < 1.1 * (rough - exact).abs().mean()
+
+
+@compiled
+@torch.inference_mode()
+def test_scaled_rotation_tied_embeddings_and_a_context_of_any_length_are_decoded_to_its_end() -> None:
+    torch.manual_seed(0)
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64}  # fmt: skip
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=303, hidden_size=96, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+                    head_dim=96, max_position_embeddings=333, rope_parameters=rope, tie_word_embeddings=True)
+    ).eval()  # fmt: skip
+    engine = HFEngine(model, tiny.train_tokenizer(["a"], vocab_size=301))
+    prompt = np.random.default_rng(2).integers(10, 300, 300).tolist()
+    said = engine.generate([Request(prompt, Sampling(33, temperature=0.0))])[0]
+    logits = model(torch.tensor([[*prompt, *said.ids]])).logits[0, 299:-1].log_softmax(-1)
+    assert engine.runner.decoder is not None and logits.argmax(-1).tolist() == list(said.ids)
+    assert np.allclose(logits.max(-1).values, said.logprobs, atol=1e-4)
+
+
+@compiled
+@torch.inference_mode()
+def test_a_place_that_the_cache_does_not_have_is_refused_by_both_numbers() -> None:
+    native, slab = passes(llama(4, 1, 32), torch.float32)
+    assert native is not None
+    for row, position in ((0, slab.capacity), (slab.rows + 1, 0), (0, -1), (-1, 0)):
+        with pytest.raises(InvariantError, match=f"cache of {slab.capacity} positions and 3 rows"):
+            native.states(np.array([5]), np.array([row]), np.array([position]))
+    narrow = native.states(np.array([5]), np.array([0], dtype=np.int32), np.array([0], dtype=np.int32))
+    assert torch.equal(narrow, native.states(np.array([5]), np.array([0]), np.array([0])))
+
+
+@compiled
+def test_the_callers_autocast_changes_no_answer() -> None:
+    engine = engine_of(llama(4, 1, 32))
+    asked = [Request([5, 6, 7 + i], Sampling(5), (i,)) for i in range(3)]
+    expected = engine.generate(asked)
+    engine.refresh()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = engine.generate(asked)
+    assert [(one.ids, one.logprobs) for one in found] == [(one.ids, one.logprobs) for one in expected]
 
 
 @compiled
@@ -107,6 +204,31 @@ def test_a_token_is_drawn_as_often_as_it_is_likely() -> None:
     logits = torch.from_numpy(np.log(shares)).repeat(1000, 1)
     ids, scores = native.draw(logits, np.ones(1000), (np.arange(1000) + 0.5) / 1000)
     assert np.bincount(ids).tolist() == [500, 250, 125, 125] and np.allclose(scores, np.log(shares)[ids], atol=1e-6)
+
+
+@compiled
+@pytest.mark.parametrize("vocabulary", [301, 2048, 32000])
+def test_what_cannot_be_drawn_is_not_drawn_at_the_borders_either(vocabulary: int) -> None:
+    native, _ = passes(llama(4, 1, 32), torch.float32)
+    assert native is not None
+    torch.manual_seed(1)
+    logits = torch.randn(100, vocabulary) * 6
+    logits[:, -64:] = logits[:, :40] = float("-inf")
+    for uniform in (0.0, 1 - 2**-24, 1 - 2**-19):
+        ids, scores = native.draw(logits, np.ones(100), np.full(100, uniform))
+        assert (ids >= 40).all() and (ids < vocabulary - 64).all() and np.isfinite(scores).all()
+
+
+@compiled
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_of_logits_that_are_no_numbers_nothing_likely_is_said(odd: float) -> None:
+    native, _ = passes(llama(4, 1, 32), torch.float32)
+    assert native is not None
+    logits = torch.zeros(2, 40)
+    logits[1, 33] = odd
+    for temperature in (0.0, 1.0):
+        ids, scores = native.draw(logits, np.full(2, temperature), np.full(2, 0.5))
+        assert np.isfinite(scores[0]) and np.isnan(scores[1]) and (ids >= 0).all() and (ids < 40).all()
 
 
 def engine_of(model: LlamaForCausalLM) -> HFEngine:
@@ -163,6 +285,61 @@ def test_what_does_not_compile_is_told_in_the_compilers_words(
     assert _native.library(source) is None
     assert "_wrong.c is not compiled" in caplog.text and "nothing" in caplog.text
     assert list((tmp_path / "cache" / "dreamgym").iterdir()) == []
+
+
+@compiled
+def test_a_library_that_was_cut_off_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "_two.c"
+    source.write_text("int two(void) { return 2; }\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compiler = _native._compiler()
+    assert compiler is not None
+    (tmp_path / "cache" / "dreamgym").mkdir(parents=True)
+    (tmp_path / "cache" / "dreamgym" / _native._name(source, compiler, [])).write_bytes(b"")
+    found = _native.library(source)
+    assert found is not None and found.two() == 2
+
+
+@compiled
+def test_a_compiler_may_come_with_arguments_and_one_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    source = tmp_path / "_three.c"
+    source.write_text("int three(void) { return THREE; }\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CC", f"{(_native._compiler() or [''])[0]} -DTHREE=3")
+    found = _native.library(source)
+    assert found is not None and found.three() == 3
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    assert _native.library(source, THREE=3) is not None and "CC=no-such-compiler is no program" in caplog.text
+
+
+@compiled
+@pytest.mark.parametrize("text", [b"\xff\xfe no text at all", b""])
+def test_a_compiler_that_fails_in_any_way_leaves_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, text: bytes
+) -> None:
+    odd = tmp_path / "odd"
+    odd.write_bytes(b"#!/bin/sh\nprintf '" + text + b'\' >&2\ntest "$1" = --version\n')
+    odd.chmod(0o755)
+    source = tmp_path / "_four.c"
+    source.write_text("int four(void) { return 4; }\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CC", str(odd))
+    assert _native.library(source) is None and "_four.c is not compiled" in caplog.text
+
+
+@compiled
+def test_a_user_who_is_nowhere_at_home_has_a_cache_for_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    source = tmp_path / "_five.c"
+    source.write_text("int five(void) { return 5; }\n")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    found = _native.library(source)
+    assert found is not None and found.five() == 5
 
 
 @compiled
