@@ -31,6 +31,7 @@ from _llama_cpp import LlamaCpp
 from _training import ours_training, trl_training
 
 from dreamgym.llm import _llama, tiny
+from dreamgym.llm._runners import FastRunner
 from dreamgym.llm.hf import HFEngine
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
@@ -141,7 +142,9 @@ def llama_cpp(size: str, work: Workload) -> dict[str, float]:
 
 
 def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
-    """Bare forward passes over the positions of the workload."""
+    """Bare forward passes over the positions of the workload: prompts packed behind nothing, and tokens one by one over a cache of the mean
+    length. Each in the fastest way that there is: compiled or torch's, and of the best batch size.
+    """
     model, words = model_of(size), tokenizer()
     seen = prefilled = 0
     covered: dict[tuple[str, int], int] = {}  # how much of each prompt a cache that is kept would hold
@@ -155,26 +158,23 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
         return [[10] * n for n in lengths]
 
     work.play(count)
-    mean_length = seen // work.tokens
-    packed = torch.randint(10, VOCABULARY, (4096,))
+    mean_length, packed = seen // work.tokens, torch.randint(10, VOCABULARY, (4096,))
     kind = None if dtype is None else getattr(torch, dtype)
     with torch.inference_mode():
-        engine = HFEngine(model, words, dtype=dtype)
-        engine.slab.enter(0, range(32), 128)
-        suffixes = [np.full(128, 10)] * 32
-        prefill = min(
-            best(lambda: _llama.forward(model, packed, [128] * 32, dtype=kind)),
-            best(lambda: list(engine.runner.prefill(range(32), suffixes, [0] * 32))),
-        )
-        per_position = {}
-        for batch in (32, 64, 128, 256):
-            engine = HFEngine(model, words, dtype=dtype, max_batch=batch)
-            engine.submit([Request([10] * mean_length, Sampling(64, temperature=0.0)) for _ in range(batch)])
-            engine._advance()
-            ids, at = np.full((batch, 1), 10), np.full((batch, 1), mean_length)
-            per_position[batch] = best(lambda e=engine, i=ids, a=at: e.runner.decode(i, a)) / batch
-    seconds = prefilled * prefill / 4096 + work.tokens * min(per_position.values())
-    fastest = min(per_position, key=lambda batch: per_position[batch])
+        ways = [(best(lambda: _llama.forward(model, packed, [128] * 32, dtype=kind)), float("inf"), 0)]
+        for compiled in (True, False):
+            engine = HFEngine(model, words, dtype=dtype)
+            if not compiled and isinstance(engine.runner, FastRunner):
+                engine.runner.decoder = None
+            engine.slab.enter(0, range(256), max(mean_length + 1, 128))
+            prefill = best(lambda e=engine: list(e.runner.prefill(range(32), [np.full(128, 10)] * 32, [0] * 32)))
+            per_position = {}
+            for batch in (32, 64, 128, 256):
+                ids, at = np.full((batch, 1), 10), np.full((batch, 1), mean_length)
+                per_position[batch] = best(lambda e=engine, i=ids, a=at: e.runner.decode(i, a)) / batch
+            ways.append((prefill, *min((seconds, batch) for batch, seconds in per_position.items())))
+    prefill, (per_token, fastest) = min(way[0] for way in ways), min(way[1:] for way in ways)
+    seconds = prefilled * prefill / 4096 + work.tokens * per_token
     return {"seconds": seconds, "tokens_per_s": work.tokens / seconds, "best_batch": fastest, "mean_length": mean_length}
 
 
