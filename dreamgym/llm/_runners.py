@@ -45,8 +45,8 @@ def _groups(suffixes: Sequence[np.ndarray], padded: bool) -> Iterator[range]:
         yield range(start, len(suffixes))
 
 
-class _Decoder(ABC):
-    """Decoding passes of a runner: as they are, or at rounded shapes through `graphs`, where a runner has them.
+class _Runner(ABC):
+    """What both share: decoding passes, compiled, as they are, or at rounded shapes through `graphs`, where a runner has them.
 
     Whoever refreshes a runner clears the slab, too, so that passes are recorded again over its new weights.
     """
@@ -97,7 +97,7 @@ class _Decoder(ABC):
         """Logits [n, T, V]."""
 
 
-class FastRunner(_Decoder):
+class FastRunner(_Runner):
     """Functional forward over fused weights. On a CPU the residual stream, attention and logits are float32 whatever `dtype` is."""
 
     def __init__(self, model: Any, slab: Slab, dtype: torch.dtype | None) -> None:
@@ -190,7 +190,7 @@ class FastRunner(_Decoder):
         return attend
 
 
-class GenericRunner(_Decoder):
+class GenericRunner(_Runner):
     """The model's own forward, with the slab as its cache, a mask per row, and grouped attention that does not repeat keys.
 
     Works through a peft wrapper, so that the weights in training act as they are. ConfigError for a model whose attention does more.
@@ -238,7 +238,7 @@ class GenericRunner(_Decoder):
             yield from zip(chosen, self.head_of(x[torch.arange(len(chosen), device=x.device), last]), strict=True)
 
     def states(self, fed: Tensor, length: int, read: Sequence[int] | None = None) -> Tensor:
-        """As `_Decoder.states`, reading the rows `read` where they are not the first n."""
+        """As `_Runner.states`, reading the rows `read` where they are not the first n."""
         ids, positions, rows = fed
         seen = slice(len(ids)) if read is None or list(read) == list(range(len(ids))) else torch.tensor(read, device=fed.device)
         mask = (torch.arange(length, device=fed.device) <= positions[..., None])[:, None]  # [n, 1, T, L]

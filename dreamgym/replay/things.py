@@ -48,7 +48,7 @@ class Things:
         if not per_page:
             return None
         elsewhere = {page: self._known(words, page, hidden) for page in self._pages.get(words, ()) if page != number}
-        taken = {one.name for memory in elsewhere.values() if memory for one in self._told(memory)}
+        taken = {one.name for memory in elsewhere.values() if memory for one in self.domain.told_of(_step(memory))}
         before = sum(elsewhere.get(page) is None for page in range(1, number)) * per_page  # things on unknown pages before it
         room = max(0, min(per_page, self.domain.longest_list - (number - 1) * per_page))
         free = (line for name in self._ranked(words, hidden) if name not in taken and (line := self._things[name].line(hidden)))
@@ -120,9 +120,6 @@ class Things:
                     self._told_by[memory.trajectory].add(one.name)
                     self._ranking.put(one.name, self._document(one.name, NOBODY))
             history.append(step)
-
-    def _told(self, memory: Memory) -> list[Told]:
-        return self.domain.told_of(_step(memory))
 
 
 class _Facts(Generic[Fact]):
