@@ -52,7 +52,7 @@ def variants(config: RunConfig, *, full: bool) -> dict[str, RunConfig]:
         "without history": config.without("history"),
         "without retrieval": config.without("replay"),
         "shuffled retrieval": config.without("shuffled"),
-        "without things": _changed(config, "experience", things=False),
+        **({"without things": _changed(config, "experience", things=False)} if full else {}),  # the corridor lists nothing
         **{f"k = {k}": _changed(config, "experience", k=k) for k in ((2, 4) if full else (2,))},
         **{name: _changed(config, "logs", **change) for name, change in sizes.items()},
     }
