@@ -226,8 +226,7 @@ class LeavesOpen(Protocol):
 
 @runtime_checkable
 class Doubts(Protocol):
-    """A Domain that can tell a dreamed success from a real one by its way there: by what no world of its kind shows, whatever it holds.
-    Texts alone are read, as in `Domain.check`."""
+    """A Domain that can tell a dreamed success from a real one by its way there: by what no world of its kind shows. It reads texts."""
 
     def doubts(self, history: Sequence[Transition], claim: Transition) -> list[str]:
         """Why the pages that led to a claimed success cannot be real; [] where nothing shows it."""
@@ -271,14 +270,12 @@ class Narrated(Protocol):
 
 @runtime_checkable
 class Lists(Protocol):
-    """A Domain whose worlds answer words with lists of what they hold, such as the results of a search (`replay.things`). What a list
-    shows must depend on words and page alone."""
+    """A Domain whose worlds answer words with lists of what they hold, by words and page alone: a search (`replay.things`)."""
 
-    longest_list: int
-    """Things that a list names at most, over all its pages."""
+    longest_list: int  # things that a list names at most, over all its pages
 
     def asked(self, observation: Observation, history: Sequence[Transition], action: Action) -> tuple[str, int] | None:
-        """The words whose list an action shows, and which page of it, from 1; None for an action that shows no list."""
+        """The words whose list an action shows, and which page of it, from 1; None where it shows none, or only one shown before."""
         ...
 
     def told_of(self, transition: Transition) -> list[Told]:

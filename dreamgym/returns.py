@@ -40,7 +40,7 @@ def statistics(group: Sequence[Trajectory]) -> GroupStatistics:
 
 
 def idle(transition: Transition) -> bool:
-    """Whether the action was answered by rule as inadmissible, or changed nothing and earned nothing."""
+    """Whether the action was answered by a rule, or changed nothing and earned nothing."""
     unchanged = transition.next_state == transition.state and not transition.terminated and transition.reward == 0
     return bool(transition.info.get("by_rule")) or unchanged
 

@@ -256,7 +256,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A memory and its cosine similarity to the query, in [-1, 1]."""
+    """A memory and its cosine similarity to the query, in [-1, 1]; 1 where it is what was asked for, without comparing."""
 
     memory: Memory
     similarity: float

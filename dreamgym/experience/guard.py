@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dreamgym.config import Config
 from dreamgym.protocols import Domain, Doubts, Idles, Verifier
 from dreamgym.types import Prediction, Query, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
+RULES = {"inadmissible": "failure state by rule", "idle": "nothing changes by rule"}
 DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
 IMPOSSIBLE = "the way to the success contradicts itself"
@@ -65,12 +66,11 @@ class Guard:
 
     def before(self, query: Query) -> Prediction | None:
         """The answer to an action that can do nothing: the same state again. None when the model should be asked."""
-        why = stands_still(self.domain, query) if self.config.admissibility else ""
-        if not why:
+        rule = stands_still(self.domain, query) if self.config.admissibility else None
+        if rule is None:
             return None
-        count, rule = ("inadmissible", "failure state by rule") if why == FAILURE_STATE else ("idle", "nothing changes by rule")
-        self.counts[count] += 1
-        return Prediction(why, query.state, 0.0, False, Verdict(True, (rule,)), by_rule=True)
+        self.counts[rule.name] += 1
+        return Prediction(rule.why, query.state, 0.0, False, Verdict(True, (RULES[rule.name],)), by_rule=True)
 
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""
@@ -128,11 +128,19 @@ class Guard:
         return replace(prediction, verdict=Verdict(False, (DISPUTED,)))
 
 
-def stands_still(domain: Domain, query: Query) -> str:
-    """Why an action can do nothing, in the teacher's words; "" where it may do something."""
+class Rule(NamedTuple):
+    """By which rule an action can do nothing, and why in the teacher's words."""
+
+    name: Literal["inadmissible", "idle"]
+    why: str
+
+
+def stands_still(domain: Domain, query: Query) -> Rule | None:
+    """The rule by which an action can do nothing; None where it may do something."""
     if domain.admissible(query.state, query.history, query.action) is False:
-        return FAILURE_STATE
-    return domain.idle(query.state, query.history, query.action) if isinstance(domain, Idles) else ""
+        return Rule("inadmissible", FAILURE_STATE)
+    why = domain.idle(query.state, query.history, query.action) if isinstance(domain, Idles) else ""
+    return Rule("idle", why) if why else None
 
 
 def masked(verdict: Verdict) -> str:

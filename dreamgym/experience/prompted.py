@@ -75,7 +75,7 @@ class PromptedExperienceModel:
         count_tokens: Callable[[str], int] | None = None,
         seed: int = 0,
     ) -> None:
-        self.chat, self.replay, self.guard, self.config, self.about = chat, replay, guard, config or PromptedConfig(), about
+        self.chat, self.guard, self.config, self.about = chat, guard, config or PromptedConfig(), about
         self.openings, self.seed = dict(openings or {}), seed
         self.recall = Recall(replay, guard.domain, k=self.config.k, things=self.config.things)
         self.count_tokens = count_tokens or (lambda text: about_tokens(text, bytes_per_token=3.0))

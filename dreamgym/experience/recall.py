@@ -21,7 +21,7 @@ class Recall:
 
     def __init__(self, replay: ReplayBuffer, domain: Domain, *, k: int, things: bool = True) -> None:
         self.replay, self.domain, self.k = replay, domain, k
-        self._lists = domain if things and k and isinstance(domain, Lists) else None
+        self._listing = domain if things and k and isinstance(domain, Lists) else None
         self._things: dict[str, Things] = {}  # by environment
 
     def find(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
@@ -44,20 +44,25 @@ class Recall:
     def _list(self, query: Query, hidden: str) -> Neighbour | None:
         """The list that an action shows, remembered or composed, as what the action led to; None where it shows none, or no list was
         ever seen."""
-        lists, env = self._lists, query.task.env
-        asked = lists.asked(query.state, query.history, query.action) if lists else None
-        if asked is None or lists is None:
+        domain, env = self._listing, query.task.env
+        asked = domain.asked(query.state, query.history, query.action) if domain else None
+        if asked is None or domain is None:
             return None
         if env not in self._things:
-            self._things[env] = Things(self.replay, lists, env)
+            self._things[env] = Things(self.replay, domain, env)
         if memory := self._things[env].listed(*asked, hidden=hidden):
-            return Neighbour(replace(memory, action=query.action), 1.0)
+            return Neighbour(replace(memory, state=query.state.text, action=query.action, reasoning=""), 1.0)
         page = self._things[env].composed(*asked, hidden=hidden)
         if page is None:
             return None
-        return Neighbour(Memory(0, "", 0, env, "", "demo", query.state.text, query.action, page, 0.0, False, False), 1.0)
+        made = Memory(
+            row=0, trajectory="", step=0, env=env, instruction="", source="demo", state=query.state.text, action=query.action,
+            next_state=page, reward=0.0, terminated=False, success=False,
+        )  # fmt: skip
+        return Neighbour(made, 1.0)
 
 
 def _same(one: Neighbour, other: Neighbour) -> bool:
-    """Whether two memories tell the same."""
-    return (one.memory.action, one.memory.next_state) == (other.memory.action, other.memory.next_state)
+    """Whether two memories are of one row, or tell the same."""
+    a, b = one.memory, other.memory
+    return a.row == b.row or (a.action, a.next_state) == (b.action, b.next_state)

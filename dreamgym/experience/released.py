@@ -28,7 +28,7 @@ class ReleasedWorldModel:
     def __init__(
         self, chat: Chat, form: WorldModelFormat, replay: ReplayBuffer, guard: Guard, *, openings: Mapping[str, str], seed: int = 0
     ) -> None:
-        self.chat, self.form, self.replay, self.guard, self.seed = chat, form, replay, guard, seed
+        self.chat, self.form, self.guard, self.seed = chat, form, guard, seed
         self.recall = Recall(replay, guard.domain, k=0)
         self.openings = dict(openings)
         self.counts: Counter[str] = Counter()

@@ -1,10 +1,10 @@
 """Decoding passes of a plain Llama on a CPU with everything between the matrix products in C (`_decode.c`).
 
 A pass over one token a row is a hundred small operations, and torch spends more on calling most of them than they take: of a pass of the
-1m model over 48 rows at 500 positions, attention took 2.1 of 2.8 ms, and takes 0.3 of 1.1 (docs/results.md). A row's result does not
-depend on its neighbours.
+1m model over 48 rows at 500 positions, attention took 2.1 of 2.8 ms, and takes 0.3 of 1.1 (on two cores with AVX512-BF16). A row's
+result does not depend on its neighbours, but for how torch's products round at other shapes.
 
-Letters in shapes as in `_llama`; n rows with T new tokens each.
+Letters in shapes as in `_llama`; N tokens, of whatever rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Decoder:
         self.cos, self.sin = (x[:, 0, : x.shape[-1] // 2].float().contiguous() for x in (cos, sin))
 
     def states(self, ids: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """Final normed hidden states, float32 [N, W], of tokens `ids` [N] fed at `positions` [N] of the slab's `rows` [N].
+        """Final normed hidden states, float32 [N, W], of one or more tokens `ids` [N] fed at `positions` [N] of the slab's `rows` [N].
 
         A token sees what its row holds before it, and what is fed here. InvariantError for a place that the slab does not have.
         """
@@ -82,7 +82,7 @@ class Decoder:
         return ids, scores
 
     def _add_and_norm(self, x: Tensor, added: Tensor | None, weight: Tensor) -> Tensor:
-        """The stream x [n*T, W], to which `added` is added in place, normed."""
+        """The stream x [N, W], to which `added` is added in place, normed."""
         out = x.new_empty(x.shape, dtype=self.kind)
         self.library.add_and_norm(
             _at(x), _there(added, self.kind), _at(weight), self.weights.eps, _at(out, self.kind), *x.shape, torch.get_num_threads()
@@ -101,7 +101,7 @@ class Decoder:
         return out
 
     def _gate(self, both: Tensor) -> Tensor:
-        """silu(gate) * up of [n*T, 2M]."""
+        """silu(gate) * up of [N, 2M]."""
         out = both.new_empty(len(both), both.shape[1] // 2)
         self.library.gate(_at(both, self.kind), _at(out, self.kind), *out.shape, torch.get_num_threads())
         return out
@@ -136,5 +136,6 @@ def _there(x: Tensor | None, kind: torch.dtype) -> int | None:
 
 def _at(x: Tensor, kind: torch.dtype = torch.float32) -> int:
     """Where the numbers of a tensor lie, one behind the other, of the kind that the library reads."""
-    assert x.dtype == kind and x.is_contiguous() and x.device.type == "cpu", (x.dtype, kind, x.stride(), x.device)
+    if x.dtype != kind or not x.is_contiguous() or x.device.type != "cpu":
+        raise InvariantError(f"Compiled passes read {kind} on a CPU, one behind the other, and got {x.dtype} on {x.device}, {x.stride()}.")
     return x.data_ptr()

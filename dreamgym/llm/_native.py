@@ -50,18 +50,22 @@ def _library(source: Path, macros: tuple[str, ...]) -> ctypes.CDLL | None:
             except (OSError, subprocess.SubprocessError) as error:  # a full disk, a folder that may not hold programs: try the next one
                 told = getattr(error, "stderr", None) or error
     except (OSError, subprocess.SubprocessError) as error:
-        told = error
+        told = getattr(error, "stderr", None) or error
     log.warning("%s is not compiled, so decoding is some two times slower: %s", source.name, str(told).strip()[-2000:])
     return None
 
 
 def _compiler() -> list[str] | None:
     """The compiler's command: `CC` with its arguments, or what there is."""
-    wanted = shlex.split(os.environ.get("CC", ""))
+    named = os.environ.get("CC", "")
+    try:
+        wanted = shlex.split(named)
+    except ValueError:  # a quotation that does not end
+        wanted = [named]
     if wanted and shutil.which(wanted[0]):
         return wanted
     if wanted:
-        log.warning("CC=%s is no program that can be found, so another compiler is looked for.", wanted[0])
+        log.warning("CC=%s is no program that can be found, so another compiler is looked for.", named)
     found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     return [found] if found else None
 

@@ -123,12 +123,24 @@ class FastRunner(_Runner):
 
     def prefill(self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         """Write the keys and values of `suffixes[i]` behind the first `past[i]` of row `rows[i]`; yield (row, logits [V])."""
+        compiled = [self._compiles(p + len(suffix)) for p, suffix in zip(past, suffixes, strict=True)]
+        for kind in sorted(set(compiled)):  # each by itself, so that a row's result does not depend on its neighbours' lengths
+            which = [i for i, one in enumerate(compiled) if one is kind]
+            yield from self._prefill([rows[i] for i in which], [suffixes[i] for i in which], [past[i] for i in which], kind)
+
+    def _compiles(self, length: int) -> bool:
+        """Whether compiled passes are the faster ones over a prompt that ends at `length`."""
+        return self.decoder is not None and (self.decoder.kind != torch.float32 or length <= LONG)
+
+    def _prefill(
+        self, rows: Sequence[int], suffixes: Sequence[np.ndarray], past: Sequence[int], compiled: bool
+    ) -> Iterator[tuple[int, Tensor]]:
         for group in _groups(suffixes, padded=self.on_gpu):
             lengths = [len(suffixes[i]) for i in group]
             ids = np.concatenate([suffixes[i] for i in group])
             positions = np.concatenate([np.arange(past[i], past[i] + len(suffixes[i])) for i in group])
             these, before = [rows[i] for i in group], [past[i] for i in group]
-            if self.decoder is not None and not (self.decoder.kind == torch.float32 and max(before) + max(lengths) > LONG):
+            if self.decoder is not None and compiled:
                 x = self.decoder.states(ids, np.repeat(these, lengths), positions)
             else:
                 x = self._packed(ids, positions, these, lengths, before)

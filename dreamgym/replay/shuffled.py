@@ -19,7 +19,7 @@ class Shuffled:
     def __init__(self, replay: ReplayBuffer, *, seed: int) -> None:
         self.replay, self.seed = replay, seed
         self._memories: list[Memory] = []
-        self._sequence = -1
+        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
 
     @property
     def sequence(self) -> int:
@@ -42,8 +42,9 @@ class Shuffled:
         self, states: Sequence[str], actions: Sequence[str], *, k: int, env: str | None = None, exclude: Sequence[str] | None = None
     ) -> list[list[Neighbour]]:
         """Any memories of `env`, none of the trajectory that a query may not see."""
-        if self._sequence != self.replay.sequence:
-            self._memories, self._sequence = list(self.replay.memories()), self.replay.sequence
+        now = (self.replay.rollbacks, self.replay.sequence)
+        if self._read != now:
+            self._memories, self._read = list(self.replay.memories()), now
         pool = [memory for memory in self._memories if env is None or memory.env == env]
         wanted = [len(found) for found in self.replay.search(states, actions, k=k, env=env, exclude=exclude)]
         hidden = exclude or [""] * len(states)

@@ -1,7 +1,7 @@
 """What a world holds, as far as real memory tells, and the lists that it would answer words with.
 
 A search that nobody made before has no precedent, but what it finds has been seen: on other pages, after other words. `Things` knows
-each thing by its name, with the line that lists it and the words that find it, and ranks them as search engines do (`ranking`). A Domain
+each thing by its name, with the line that lists it and the words that find it, and ranks them as search engines do (`bm25`). A Domain
 with such lists (`protocols.Lists`) says what a step told, and how a list is written. Dreams tell nothing here.
 """
 
@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from typing import Generic, TypeVar
 
 from dreamgym.protocols import Lists, ReplayBuffer
-from dreamgym.replay.ranking import Document, Ranking
+from dreamgym.replay.bm25 import Bm25, Document
 from dreamgym.types import Memory, Observation, Told, Transition
 
 NOBODY = ""  # no trajectory
@@ -47,15 +47,23 @@ class Things:
         per_page = max(self._sizes.without(hidden), default=0)
         if not per_page:
             return None
-        elsewhere = {page: self._known(words, page, hidden) for page in self._pages.get(words, ()) if page != number}
-        taken = {one.name for memory in elsewhere.values() if memory for one in self.domain.told_of(_step(memory))}
+        room = min(per_page, self.domain.longest_list - (number - 1) * per_page)
+        elsewhere = {page: self._names(words, page, hidden) for page in self._pages.get(words, ()) if page != number}
+        ended = any(names is not None and page < number and len(names) < per_page for page, names in elsewhere.items())
+        if room <= 0 or ended:
+            return self.domain.written([], number)
+        taken = {name for names in elsewhere.values() for name in names or ()}
         before = sum(elsewhere.get(page) is None for page in range(1, number)) * per_page  # things on unknown pages before it
-        room = max(0, min(per_page, self.domain.longest_list - (number - 1) * per_page))
         free = (line for name in self._ranked(words, hidden) if name not in taken and (line := self._things[name].line(hidden)))
         return self.domain.written(list(islice(free, before, before + room)), number)
 
     def _known(self, words: str, number: int, hidden: str) -> Memory | None:
-        return next((memory for memory in self._lists.get((words, number), ()) if memory.trajectory != hidden), None)
+        return next((memory for memory in reversed(self._shown.get((words, number), ())) if memory.trajectory != hidden), None)
+
+    def _names(self, words: str, number: int, hidden: str) -> list[str] | None:
+        """Of the things on a known page."""
+        memory = self._known(words, number, hidden)
+        return None if memory is None else [one.name for one in self.domain.told_of(_step(memory))]
 
     def _ranked(self, words: str, hidden: str) -> list[str]:
         """Names of the things that share a word with `words`, best first, equals by name."""
@@ -64,7 +72,7 @@ class Things:
         if key not in self._rankings:
             if len(self._rankings) >= KEPT:
                 self._rankings.clear()
-            scores = self._ranking.scores(self.domain.terms(words), instead)
+            scores = self._bm25.scores(self.domain.terms(words), instead)
             self._rankings[key] = sorted(scores, key=lambda name: (-round(scores[name], 6), name))
         return self._rankings[key]
 
@@ -72,20 +80,20 @@ class Things:
         """Things that would be known otherwise without the hidden trajectory."""
         told = self._told_by.get(hidden, ()) if hidden else ()
         changed = {name: self._document(name, hidden) for name in told}
-        return {name: document for name, document in changed.items() if document != self._ranking.documents[name]}
+        return {name: document for name, document in changed.items() if document != self._bm25.documents[name]}
 
     def _document(self, name: str, hidden: str) -> Document:
-        whole, part = self._things[name].whole.last(hidden), self._things[name].lists.last(hidden)
+        whole, part = self._things[name].whole.last(hidden), self._things[name].listed.last(hidden)
         text = whole.text if whole else part.text if part else ""
         return Document(Counter(self.domain.terms(text)), whole is not None)
 
     def _forget(self) -> None:
         self._things: dict[str, _Thing] = defaultdict(_Thing)
         self._told_by: dict[str, set[str]] = defaultdict(set)  # by trajectory: things of which it was the first to tell something
-        self._lists: dict[tuple[str, int], list[Memory]] = defaultdict(list)  # by words and page, of the first two trajectories
+        self._shown: dict[tuple[str, int], list[Memory]] = defaultdict(list)  # by words and page, of the last two trajectories
         self._pages: dict[str, set[int]] = defaultdict(set)  # known ones, by words
         self._sizes = _Facts[int]()
-        self._ranking = Ranking()
+        self._bm25 = Bm25()
         self._rankings: dict[tuple[str, str], list[str]] = {}
 
     def _follow(self) -> None:
@@ -109,16 +117,15 @@ class Things:
             step = _step(memory)
             told = self.domain.told_of(step)
             if asked := self.domain.asked(step.state, history, memory.action):
-                known = self._lists[asked]
-                if len(known) < 2 and memory.trajectory not in [one.trajectory for one in known]:
-                    known.append(memory)
+                others = [one for one in self._shown[asked] if one.trajectory != memory.trajectory]
+                self._shown[asked] = [*others[-1:], memory]
                 self._pages[asked[0]].add(asked[1])
                 self._sizes.add(len(told), memory.trajectory)
             for one in told:
                 thing = self._things[one.name]
-                if (thing.lists if one.line else thing.whole).add(one, memory.trajectory):
+                if (thing.listed if one.line else thing.whole).add(one, memory.trajectory):
                     self._told_by[memory.trajectory].add(one.name)
-                    self._ranking.put(one.name, self._document(one.name, NOBODY))
+                    self._bm25.put(one.name, self._document(one.name, NOBODY))
             history.append(step)
 
 
@@ -148,11 +155,11 @@ class _Thing:
     """What is known of one thing: what lists told of it, and what a page of its own did."""
 
     def __init__(self) -> None:
-        self.lists, self.whole = _Facts[Told](), _Facts[Told]()
+        self.listed, self.whole = _Facts[Told](), _Facts[Told]()
 
     def line(self, hidden: str) -> str:
         """As it was listed last; "" where it was not."""
-        known = self.lists.last(hidden)
+        known = self.listed.last(hidden)
         return known.line if known else ""
 
 

@@ -47,7 +47,7 @@ class ObjectiveConfig(Config):
     """Truncated importance sampling: a token weighs min(p_learner / p_sampler, cap), both at the weights that sampled it. For engines whose
     probabilities are not the learner's; 2 is usual, 0 is off."""
     invalid_penalty: float = Field(default=0.0, ge=0.0)
-    """Taken from the reward of a turn that changed nothing or was answered by rule as inadmissible."""
+    """Taken from the reward of a turn that changed nothing or was answered by a rule."""
     unprecedented_penalty: float = Field(default=0.0, ge=0.0)
     """Taken from the reward of a dreamed turn whose action no real memory shows: what followed it was a guess (`experience.precedents`)."""
 

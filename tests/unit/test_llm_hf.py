@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dreamgym.errors import UsageError
-from dreamgym.llm import _few, _llama, fast_forward, tiny, token_logprobs
+from dreamgym.llm import _few, _llama, _native, fast_forward, tiny, token_logprobs
 from dreamgym.llm._attention import block_attention
 from dreamgym.llm._cache import Slab
 from dreamgym.llm._drafts import Drafts
@@ -34,7 +33,8 @@ MODELS = {
 
 
 @pytest.fixture(params=sorted(MODELS))
-def engine(request: pytest.FixtureRequest) -> HFEngine:
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> HFEngine:
+    monkeypatch.delenv("DREAMGYM_COMPILE", raising=False)
     kind, config, runner, more = MODELS[request.param]
     torch.manual_seed(0)
     model = kind(config(**SHAPE, **more)).eval()
@@ -44,7 +44,7 @@ def engine(request: pytest.FixtureRequest) -> HFEngine:
                 weight.mul_(8)  # sharp enough that samples differ and errors show
     engine = HFEngine(model, tiny.train_tokenizer(["a"], vocab_size=300, special=("<|act|>",)))
     assert isinstance(engine.runner, runner)
-    if request.param == "compiled" and shutil.which("cc") is None:
+    if request.param == "compiled" and _native._compiler() is None:
         pytest.skip("no C compiler")
     assert (engine.runner.decoder is not None) == (request.param == "compiled")
     return engine

@@ -236,6 +236,18 @@ def engine_of(model: LlamaForCausalLM) -> HFEngine:
 
 
 @compiled
+def test_a_long_prompt_beside_short_ones_changes_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dreamgym.llm._runners.LONG", 100)
+    engine, rng = engine_of(llama(4, 1, 32)), np.random.default_rng(0)
+    asked = [Request(rng.integers(10, 300, n).tolist(), Sampling(1), (n,)) for n in (20, 90, 60)]
+    alone = engine.generate(asked)
+    engine.refresh()
+    beside = engine.generate([*asked, Request(rng.integers(10, 300, 300).tolist(), Sampling(1), (4,))])
+    assert [one.ids for one in beside[:3]] == [one.ids for one in alone]
+    assert np.allclose([one.logprobs for one in beside[:3]], [one.logprobs for one in alone], atol=1e-6)
+
+
+@compiled
 def test_heads_of_another_width_and_caches_of_another_kind_are_left_to_torch() -> None:
     assert engine_of(llama(4, 1, 32)).runner.decoder is not None
     assert engine_of(llama(4, 1, 24)).runner.decoder is None
@@ -310,8 +322,10 @@ def test_a_compiler_may_come_with_arguments_and_one_that_is_not_there_is_named(
     monkeypatch.setenv("CC", f"{(_native._compiler() or [''])[0]} -DTHREE=3")
     found = _native.library(source)
     assert found is not None and found.three() == 3
+    monkeypatch.setenv("CC", 'gcc "')
+    assert _native.library(source, THREE=4) is not None and 'CC=gcc " is no program' in caplog.text
     monkeypatch.setenv("CC", "no-such-compiler -O2")
-    assert _native.library(source, THREE=3) is not None and "CC=no-such-compiler is no program" in caplog.text
+    assert _native.library(source, THREE=3) is not None and "CC=no-such-compiler -O2 is no program" in caplog.text
 
 
 @compiled

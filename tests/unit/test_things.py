@@ -17,9 +17,9 @@ from dreamgym.experience.chat_prompts import memory_step
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.recall import Recall
 from dreamgym.logs.scripted import collect
+from dreamgym.replay.bm25 import Bm25, Document
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
-from dreamgym.replay.ranking import Document, Ranking
 from dreamgym.replay.things import Things
 from dreamgym.types import Observation, Query, Trajectory, Transition, Turn, Verdict
 
@@ -122,14 +122,14 @@ def test_asking_leaves_things_as_they_are():
     for i in range(50):
         known.listed(f"lamp {i}", 1, hidden=f"{i}")
         known.composed(f"lamp {i}", 2, hidden=f"{i}")
-    assert (len(known._lists), len(known._pages), len(known._told_by)) == (2, 2, 2)
+    assert (len(known._shown), len(known._pages), len(known._told_by)) == (2, 2, 2)
 
 
 def test_a_further_page_goes_on_where_the_known_pages_of_the_list_end():
     logs = collect(SHOP, 400, seed=0)
     known, turned = things(logs), 0
     assert known.listed("", 1) is None  # reads the buffer
-    for (words, number), (memory, *_) in list(known._lists.items()):
+    for (words, number), (memory, *_) in list(known._shown.items()):
         if number == 1 and known.listed(words, 2) is None and (page := known.composed(words, 2)):
             turned += 1
             assert not set(memory.next_state.split("\n")) & set(page.split("\n")[1:-1])
@@ -171,6 +171,29 @@ def test_whatever_is_hidden_the_lists_are_those_of_a_buffer_without_it():
         assert [whole.composed(words, 1, hidden=log.id) for words in asked] == [others.composed(words, 1) for words in asked]
 
 
+def test_a_page_size_that_only_the_hidden_episode_saw_is_not_known():
+    one = "results 1\n[b00{}] $9 lamp\n[next >][back to search]"
+    logs = [LOGS[0], *(episode(f"{i}", (f"search[{i}]", one.format(i))) for i in (5, 6))]
+    assert (things(logs).composed("lamp", 1) or "").count("$") == 2 and (things(logs).composed("lamp", 1, hidden="one") or "").count(
+        "$"
+    ) == 1
+
+
+def test_a_list_that_ended_does_not_go_on():
+    ended = episode("ended", ("search[lamp shade]", "results 1\n[b001] $9 red lamp\n[next >][back to search]"))
+    assert things([*LOGS, ended]).composed("lamp shade", 2) == results(number=2)
+
+
+def test_a_page_number_that_was_dreamed_costs_nothing():
+    assert things().composed("lamp", 10**15) == results(number=10**15)
+
+
+def test_what_lists_and_things_tell_is_of_the_latest_episodes():
+    told = [episode(f"{i}", ("search[rug]", RUGS.replace("$40", price))) for i, price in enumerate(("$40", "$45", "$45"))]
+    latest = things(told).listed("rug", 1)
+    assert latest is not None and "$45" in latest.next_state and "$45" in (things(told).composed("red", 1) or "")
+
+
 def test_things_of_another_environment_are_not_listed():
     elsewhere = [replace(log, task=replace(TASK, env="other")) for log in LOGS]
     assert Things(buffer(elsewhere), DOMAIN, "webshop").composed("lamp", 1) is None
@@ -179,7 +202,7 @@ def test_things_of_another_environment_are_not_listed():
 def test_the_ranking_is_the_one_of_a_search_engine_that_has_read_the_same_documents():
     texts = ["soft red scarf", "red lamp red shade", "blue lamp", "a long text about a lamp and a scarf and nothing else", "rug"]
     made = [product(f"B{i}", text) for i, text in enumerate(texts)]
-    ranking, engine = Ranking(), Index(made)
+    ranking, engine = Bm25(), Index(made)
     for one in made:
         ranking.put(one.asin, document(one.title))
     for asked in ("lamp", "red lamp", "lamp lamp red", "scarf soft", "nothing", "else blue rug"):
@@ -189,7 +212,7 @@ def test_the_ranking_is_the_one_of_a_search_engine_that_has_read_the_same_docume
 
 
 def test_a_thing_of_which_a_part_is_known_does_not_win_by_being_short():
-    ranking = Ranking()
+    ranking = Bm25()
     for name, text, whole in (
         ("whole", "red lamp brass", True),
         ("part", "red lamp", False),
@@ -203,7 +226,7 @@ def test_a_thing_of_which_a_part_is_known_does_not_win_by_being_short():
 
 
 def test_scores_with_other_documents_instead_leave_the_ranking_as_it_was():
-    ranking = Ranking()
+    ranking = Bm25()
     for name, text in (("a", "red lamp"), ("b", "lamp")):
         ranking.put(name, document(text))
     before = dict(ranking.scores(["lamp", "red"], {}))
@@ -234,11 +257,15 @@ def test_the_memories_of_a_step_begin_with_the_list_that_it_shows():
     assert opened[0].memory.next_state == RED_LAMP  # no list, so the nearest
 
 
-def test_a_recalled_list_is_told_as_what_the_action_asked_led_to():
-    """Somebody saw that page when he went back to it; what counts is that it answers the search."""
-    back = episode("back", ("search[lamp]", LAMPS.replace("results 1", "results 2")), ("click[< prev]", LAMPS))
-    found = Recall(buffer([back]), DOMAIN, k=1).find([query("search[lamp]")])[0][0].memory
-    assert (found.action, found.trajectory) == ("search[lamp]", "back")
+def test_a_recalled_list_is_told_as_what_the_action_at_hand_led_to():
+    """Somebody saw page 2 on his way on; here somebody comes back to it."""
+    second, third = (RUGS.replace("results 1", f"results {n}").replace("[next >]", "[next >][< prev]") for n in (2, 3))
+    walk = episode("on", ("search[rug]", RUGS), ("click[next >]", second), ("click[next >]", third))
+    first, *others = Recall(buffer([walk]), DOMAIN, k=3).find([query("click[< prev]", state=third, history=walk.transitions)])[0]
+    told = first.memory
+    assert (told.state, told.action, told.next_state, told.reasoning) == (third, "click[< prev]", second, "")
+    rows = [told.row, *(one.memory.row for one in others)]
+    assert told.trajectory == "on" and len(set(rows)) == len(rows) == 3
 
 
 def test_where_a_rule_answers_nothing_is_recalled():

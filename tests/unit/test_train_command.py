@@ -25,6 +25,7 @@ from dreamgym.recipes import parts
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.fitting import gather, read_logs
+from dreamgym.recipes.play import _such_as
 from dreamgym.runlog import RunDir
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -85,6 +86,12 @@ def test_the_run_of_another_command_is_no_directory_to_train_in(tmp_path: Path):
     (tmp_path / "quick" / "config.toml").write_text("seed = [")
     with pytest.raises(ConfigError, match="config.toml"):
         recipe.settings(tmp_path / "quick", None, [])
+
+
+def test_whoever_plays_by_hand_is_shown_actions_of_the_environment_at_hand(tmp_path: Path):
+    logs = [corridor.make(length=4).behave(task, "expert", seed=0) for task in corridor.make(length=4).tasks("train", 2)]
+    actions = [step.action for step in logs[0].transitions]
+    assert _such_as(logs) == f", such as {' or '.join(dict.fromkeys([actions[0], actions[-1]]))}" and _such_as([]) == ""
 
 
 def test_a_training_that_never_moved_the_policy_is_no_success(tmp_path: Path, real: Path):

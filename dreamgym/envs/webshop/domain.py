@@ -66,7 +66,7 @@ class ShopDomain:
         "Searching leads to a page of results; opening a result leads to the product's page, where options are chosen and the product is "
         "bought. Everything that can be clicked on the present page stands in square brackets. Buying ends the episode."
     )
-    longest_list = listing.LONGEST
+    longest_list = listing.LONGEST_LIST
     manual = (
         "Think briefly if it helps, then end your reply with one line that holds one action: Action: search[words], where the page offers "
         "a search, or Action: click[element], where element is what stands in square brackets on the page, letter by letter."

@@ -10,7 +10,7 @@ from dreamgym.envs.webshop.porter import stem
 from dreamgym.envs.webshop.states import read_item, rows
 from dreamgym.types import Action, Observation, Told, Transition
 
-LONGEST = 50
+LONGEST_LIST = 50
 """Results that a search leads to at most."""
 STOP = frozenset(
     ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on", "or", "such",

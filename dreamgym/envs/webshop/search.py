@@ -6,19 +6,18 @@ The original's engine with Lucene's analyser and rounding is in `lucene.py`. Mea
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from dreamgym.envs.webshop.listing import LONGEST, STOP
+from dreamgym.envs.webshop.listing import LONGEST_LIST, terms
 from dreamgym.envs.webshop.products import Product
 
-K1, B, LIMIT = 0.9, 0.4, LONGEST
+K1, B, LIMIT = 0.9, 0.4, LONGEST_LIST
 
 
 def tokens(text: str) -> list[str]:
     """Lower-case words without stop words."""
-    return [word for word in re.findall(r"\w+", text.lower()) if word not in STOP]
+    return terms(text, stemmed=False)
 
 
 def document(product: Product) -> str:

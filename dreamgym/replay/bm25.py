@@ -24,10 +24,10 @@ class Document:
         return self.terms.total()
 
 
-class Ranking:
+class Bm25:
     """Scores of documents by name.
 
-    A document of which only a part is known counts as long as whole ones are on average, or it would rank for its brevity.
+    A document of which only a part is known counts at least as long as whole ones are on average, or it would rank for its brevity.
     """
 
     def __init__(self) -> None:
