@@ -41,7 +41,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     if isinstance(audit := summary.get("audit"), dict):
         print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
         for name in AUDIT:
-            print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<28}{rate(audit['without_guard'].get(name))}")
+            print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<32}{rate(audit['without_guard'].get(name))}")
         if guarded := audit["with_guard"].get("revisits"):
             print(f"  {'faithful revisits':<24}{rate(guarded['faithful'])}")
             print(f"  {'settled steps exact':<24}{rate(audit['with_guard']['settled']['exact'])}")
