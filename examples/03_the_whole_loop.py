@@ -2,7 +2,7 @@
 
 You learn what the parts are and how they meet: logs, tokenizer, replay buffer, experience model (Eq. 5), guard, a policy that begins as
 the experience model, practice in the dream by GRPO with a curriculum, and the only number that counts, success in the real environment.
-The world is a corridor of rooms, so that two small transformers are trained from scratch in a minute or two on one core. It has too few
+The world is a corridor of rooms, so that two small transformers are trained from scratch in some minutes on one core. It has too few
 tasks to hold any out: this is success on the tasks that were practised, in dreams only.
 
     python examples/03_the_whole_loop.py
@@ -97,7 +97,7 @@ def main() -> None:
         learner=Learner(policy, plugins.make("train.algos", "grpo", entropy_coef=0.01), LearnerConfig(lr=1e-3)),
         remember=replay.add,
         start=0,
-        iterations=25,
+        iterations=40,
         tasks_per_iter=16,
         group_size=8,
         on_iteration=told,
