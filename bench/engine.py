@@ -1,38 +1,34 @@
-"""How fast is the engine, and is it right? Ours beside transformers, llama.cpp and TRL: same weights, same prompts, one run.
+"""Speed and correctness of the local engine, beside transformers, llama.cpp and TRL: same weights, same prompts, one run.
 
-    python bench/engine.py [--json] [--full]
+    python bench/engine.py [--json] [--full | --smoke] [--models 1m 4m]
 
-The workload is what a dream asks for: episodes in lockstep, each turn a short action by the agent and a longer answer by the experience
-model, prompts that grow to about 1,000 tokens, uneven lengths. Lengths are drawn once and forced on everybody; sampling is greedy.
-Every contender runs in a process of its own, so that its peak memory is its own. Ratios larger than 1 mean that ours is faster.
+The workload is that of a dream: episodes in lockstep; in each turn a short action of the agent and a longer answer of the experience
+model; prompts that grow to about 1,000 tokens; uneven lengths. Lengths are drawn once and are the same for all; sampling is greedy.
+Every contender runs in a process of its own, with a peak memory of its own. Ratios above 1: dreamgym is faster.
 
-`fraction_of_floor`: the time of bare forward passes over the same token positions (prompts packed without padding, answers one token at a
-time at the best batch size over a cache of the mean length, no sampling, no bookkeeping), divided by the engine's time.
+`fraction_of_floor` is the time of bare forward passes over the same token positions (packed prompts, answers token by token at the best
+batch size over a cache of the mean length, without sampling or bookkeeping), divided by the engine's time.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from common import options as cli
+from common.isolation import isolated
+from common.llama_cpp_peer import LlamaCpp
+from common.sft_speed import sft_training, trl_training
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _alone import alone
-from _llama_cpp import LlamaCpp
-from _training import ours_training, trl_training
-
-from dreamgym.llm import _llama, tiny
-from dreamgym.llm._runners import FastRunner
-from dreamgym.llm.hf import HFEngine
+from dreamgym.engines.local import llama
+from dreamgym.engines.local.engine import LocalEngine
+from dreamgym.engines.local.runners import FastRunner
+from dreamgym.llm import tiny
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Request, Sampling
@@ -49,7 +45,7 @@ class Workload:
     episodes: int
     turns: int
     task: int = 24
-    given: int = 20  # what a turn adds to the model's prompt beside the action: the memory and its markers
+    memory: int = 20  # tokens of memory and markers that a turn adds to the model's prompt beside the action
     seed: int = 0
     actions: np.ndarray = field(init=False)
     answers: np.ndarray = field(init=False)
@@ -72,7 +68,7 @@ class Workload:
         for turn in range(self.turns):
             acts = answer("agent", agent, self.actions[turn].tolist())
             for prompt, act in zip(model, acts, strict=True):
-                prompt += act + rng.integers(10, VOCABULARY, self.given).tolist()
+                prompt += act + rng.integers(10, VOCABULARY, self.memory).tolist()
             worlds = answer("model", model, self.answers[turn].tolist())
             for i, (act, world) in enumerate(zip(acts, worlds, strict=True)):
                 agent[i] += act + world[-40:]
@@ -93,7 +89,7 @@ def model_of(size: str, dtype: torch.dtype = torch.float32) -> Any:
 def ours(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
     """The engine, with a session for each episode and side."""
     model, words = model_of(size), tokenizer()
-    sides = {side: HFEngine(model, words, dtype=dtype) for side in ("agent", "model")}
+    sides = {side: LocalEngine(model, words, dtype=dtype) for side in ("agent", "model")}
 
     def answer(side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
         asked = [Request(p, Sampling(n, temperature=0.0), session=str(i)) for i, (p, n) in enumerate(zip(prompts, lengths, strict=True))]
@@ -130,24 +126,25 @@ def generate_batch(model: Any, prompts: list[list[int]], lengths: list[int]) -> 
 
 
 def transformers_generate(size: str, work: Workload, dtype: str) -> dict[str, float]:
-    """Turn by turn, every prompt from its beginning: what a first implementation does."""
+    """The simplest implementation: turn by turn, every prompt from its beginning."""
     model = model_of(size, getattr(torch, dtype))
     return timed(lambda: work.play(lambda _, prompts, lengths: generate_batch(model, prompts, lengths)), work.tokens, warm=False)
 
 
 def llama_cpp(size: str, work: Workload) -> dict[str, float]:
-    """llama.cpp through its Python binding, one sequence slot per episode and side, caches kept, batched decoding."""
+    """llama.cpp through its Python binding: one sequence slot per episode and side, caches kept, batched decoding."""
     peer = LlamaCpp(model_of(size), sequences=work.episodes)
     return timed(lambda: work.play(peer.answer), work.tokens, before=peer.clear)
 
 
 def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
-    """Bare forward passes over the positions of the workload: prompts packed behind nothing, and tokens one by one over a cache of the mean
-    length. Each in the fastest way that there is: compiled or torch's, and of the best batch size.
+    """Bare forward passes over the positions of the workload: packed prompts, then tokens one by one over a cache of the mean length.
+
+    Each is timed in its fastest form: compiled or torch's, at the best batch size.
     """
     model, words = model_of(size), tokenizer()
     seen = prefilled = 0
-    covered: dict[tuple[str, int], int] = {}  # how much of each prompt a cache that is kept would hold
+    covered: dict[tuple[str, int], int] = {}  # tokens of each prompt that a kept cache holds
 
     def count(side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
         nonlocal seen, prefilled
@@ -161,12 +158,12 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
     mean_length, packed = seen // work.tokens, torch.randint(10, VOCABULARY, (4096,))
     kind = None if dtype is None else getattr(torch, dtype)
     with torch.inference_mode():
-        ways = [(best(lambda: _llama.forward(model, packed, [128] * 32, dtype=kind)), float("inf"), 0)]
+        ways = [(best(lambda: llama.forward(model, packed, [128] * 32, dtype=kind)), float("inf"), 0)]
         for compiled in (True, False):
-            engine = HFEngine(model, words, dtype=dtype)
+            engine = LocalEngine(model, words, dtype=dtype)
             if not compiled and isinstance(engine.runner, FastRunner):
                 engine.runner.decoder = None
-            engine.slab.enter(0, range(256), max(mean_length + 1, 128))
+            engine.kv_cache.assign_rows(0, range(256), max(mean_length + 1, 128))
             prefill = best(lambda e=engine: list(e.runner.prefill(range(32), [np.full(128, 10)] * 32, [0] * 32)))
             per_position = {}
             for batch in (32, 64, 128, 256):
@@ -185,7 +182,7 @@ def correctness(size: str) -> dict[str, Any]:
     prompts = [rng.integers(10, VOCABULARY, int(n)).tolist() for n in rng.integers(5, 400, 32)]
     lengths = rng.integers(20, 80, 32).tolist()
     asked = [Request(p, Sampling(n, temperature=0.0)) for p, n in zip(prompts, lengths, strict=True)]
-    found = HFEngine(model, words).generate(asked)
+    found = LocalEngine(model, words).generate(asked)
     reference = generate_batch(model, prompts, lengths)
     near_ties = differing = 0
     for ours_, theirs in zip(found, reference, strict=True):
@@ -195,7 +192,7 @@ def correctness(size: str) -> dict[str, Any]:
                 top = model(torch.tensor([[*ours_.prompt_ids, *ours_.ids[:at]]])).logits[0, -1].topk(2).values
             near_ties, differing = (near_ties + 1, differing) if float(top[0] - top[1]) < 1e-3 else (near_ties, differing + 1)
     error = 0.0
-    sampled = HFEngine(model, words).generate(
+    sampled = LocalEngine(model, words).generate(
         [Request(p, Sampling(n), (i,)) for i, (p, n) in enumerate(zip(prompts, lengths, strict=True))]
     )
     for one in sampled:
@@ -207,7 +204,7 @@ def correctness(size: str) -> dict[str, Any]:
 
 
 def timed(run: Callable[[], None], tokens: int, *, warm: bool = True, before: Callable[[], None] = lambda: None) -> dict[str, float]:
-    """Seconds of the best of two runs (of one, without `warm`, for those that take long)."""
+    """Seconds of the faster of two runs; of one run without `warm`, for slow contenders."""
     seconds = []
     for _ in range(2 if warm else 1):
         before()
@@ -218,7 +215,7 @@ def timed(run: Callable[[], None], tokens: int, *, warm: bool = True, before: Ca
 
 
 def best(run: Callable[[], Any], repeats: int = 7) -> float:
-    """The fastest of some repetitions, in seconds."""
+    """Seconds: the minimum of `repeats` runs after a warm-up run."""
     run()
     seconds = []
     for _ in range(repeats):
@@ -230,11 +227,11 @@ def best(run: Callable[[], Any], repeats: int = 7) -> float:
 
 def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, Any]:
     """Everything about one model."""
-    engine = {dtype: alone(ours, size, work, dtype) for dtype in ("float32", "bfloat16")}
-    peer = {dtype: alone(transformers_generate, size, work, dtype) for dtype in ("float32", "bfloat16")}
-    bare = {dtype: alone(floor, size, work, dtype) for dtype in ("float32", "bfloat16")}
-    native, right = alone(llama_cpp, size, work), alone(correctness, size)
-    fit, trl = alone(ours_training, model_of, size, training), alone(trl_training, model_of, size, training)
+    engine = {dtype: isolated(ours, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    peer = {dtype: isolated(transformers_generate, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    bare = {dtype: isolated(floor, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    native, right = isolated(llama_cpp, size, work), isolated(correctness, size)
+    fit, trl = isolated(sft_training, model_of, size, training), isolated(trl_training, model_of, tokenizer(), size, training)
     fastest = max(engine, key=lambda dtype: engine[dtype]["tokens_per_s"])
     mine, theirs = engine[fastest]["seconds"], min(one["seconds"] for one in peer.values())
     return {
@@ -257,18 +254,16 @@ def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--full", action="store_true", help="64 episodes of 8 turns, the 1m and the 4m model")
+    parser = cli.parser(__doc__, full="64 episodes of 8 turns, the 1m and the 4m model", smoke="2 episodes of 2 turns, the 100k model")
     parser.add_argument("--models", nargs="*", help="sizes to measure (default: 1m; with --full: 1m 4m)")
     options = parser.parse_args()
-    work = Workload(64, 8) if options.full else Workload(32, 3)
-    training = {"rows": 512, "length": 700} if options.full else {"rows": 96, "length": 400}
-    found = [measure(size, work, training) for size in options.models or (["1m", "4m"] if options.full else ["1m"])]
+    work = Workload(64, 8) if options.full else Workload(2, 2) if options.smoke else Workload(32, 3)
+    rows, length = (512, 700) if options.full else (24, 400) if options.smoke else (96, 400)
+    sizes = options.models or (["1m", "4m"] if options.full else ["100k"] if options.smoke else ["1m"])
+    found = [measure(size, work, {"rows": rows, "length": length}) for size in sizes]
     for one in found:
         show(one)
-    if options.json:
-        print(json.dumps(found[0] | {"threads": torch.get_num_threads(), "models": found}))
+    cli.finish(options, found[0] | {"threads": torch.get_num_threads(), "models": found})
 
 
 def show(one: dict[str, Any]) -> None:
@@ -278,8 +273,8 @@ def show(one: dict[str, Any]) -> None:
         for dtype, row in one[name].items():
             print(f"  {name:<10} {dtype:<9} {row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB")
     for name, row in (("llama.cpp", one["llama_cpp"]), ("train", one["training"]["ours"]), ("TRL", one["training"]["trl"])):
-        told = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
-        print(f"  {name:<20} {told}")
+        text = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
+        print(f"  {name:<20} {text}")
     keys = ("ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties", "max_logprob_error",
             "train_ratio_vs_trl")  # fmt: skip
     print("  " + "  ".join(f"{key}={one[key]:.3g}" if isinstance(one[key], float) else f"{key}={one[key]}" for key in keys))

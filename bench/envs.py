@@ -1,29 +1,26 @@
-"""The real environments: steps a second of the shop and of the household, and the household beside its stock engine.
+"""Steps per second of the shop and of the household, and the household beside its stock engine.
 
-    python bench/envs.py [--json] [--full] [--games FOLDER]
+    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER]
 
-Times are processor seconds of one process, so other work on the machine does not count. The shop is a generated catalogue in the
-original's schema with the original's search, in text mode, walked at random among what can be clicked, with searches for the words of
-instructions. The household walks at random among admissible commands; the stock engine then repeats the same commands in
-another process, and every text, list of commands, reward and end is compared. Games are generated ones of full size, or official ones
-(`--games`, or what $ALFWORLD_DATA names). Without the extra `alfworld` its figures are null, and "alfworld_missing" says why.
+Times are processor seconds of one process: other work on the machine does not count. The shop is a generated catalogue in the original's
+schema with the original's search, in text mode, with random clicks and searches for words of instructions. The household takes random
+admissible commands; the stock engine repeats them in another process, and every text, command list, reward and end is compared.
+Games are generated at full size, or official ones (`--games`, or $ALFWORLD_DATA). Without the extra `alfworld` its figures are null, and
+"alfworld_missing" names the reason.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _alone import alone
+from common import options as cli
+from common.isolation import isolated
 
 from dreamgym import plugins
 from dreamgym.envs.webshop import lifelike, store
@@ -37,22 +34,22 @@ FIELDS = (
 
 
 def shop(products: int, steps: int) -> dict[str, Any]:
-    """The shop with so many products: opening, walking, searching."""
+    """Opening, random steps and searches in a shop of `products` products."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         items, attributes = lifelike.write(folder, products, 0)
         store.build(items, attributes, folder / "built")
         start = time.process_time()
-        family = plugins.make("envs", "webshop", built=folder / "built", goals="synthetic", mode="text")
+        suite = plugins.make("envs", "webshop", built=folder / "built", goals="synthetic", mode="text")
         opened = time.process_time() - start
-        tasks, rng, env = family.tasks("train", 200), random.Random(0), family.env()
+        tasks, rng, env = suite.tasks("train", 200), random.Random(0), suite.env()
         words = [word for task in tasks for word in task.instruction.split()]
         walked, searches = _walk(env, tasks, words, steps, rng)
     return {"products": products, "open_seconds": opened, "steps_per_s": walked, "search_p95_ms": _p95(searches)}
 
 
 def _walk(env: Any, tasks: Sequence[Task], words: Sequence[str], steps: int, rng: random.Random) -> tuple[float, list[float]]:
-    """(steps a second, milliseconds of each search) of a random walk over what can be clicked; a tenth are searches where one can."""
+    """(steps per second, milliseconds of each search) of random clicks, and of searches wherever the page has a search bar."""
     searches: list[float] = []
     spent = 0.0
     raw, done = {}, True
@@ -79,7 +76,7 @@ def _p95(values: Sequence[float]) -> float:
 
 
 def household(folder: Path | None, count: int, steps: int, stock_steps: int) -> dict[str, Any]:
-    """The fast path on some games, with what it showed along a script of the first steps, for the stock engine to repeat."""
+    """The fast engine on `count` games, with its outputs along the first steps, which the stock engine repeats."""
     try:
         from dreamgym.envs.alfworld import engine
 
@@ -90,55 +87,55 @@ def household(folder: Path | None, count: int, steps: int, stock_steps: int) -> 
         loaded = time.process_time() - started
     except MissingExtra as error:
         raise ImportError(str(error)) from error
-    rng, scripts, shown, spent, taken, resets = random.Random(0), [], [], 0.0, 0, []
+    rng, scripts, outputs, spent, taken, resets = random.Random(0), [], [], 0.0, 0, []
     for turn in range(-(-steps // (50 * len(several))) * len(several)):
         game = several[turn % len(several)]
         start = time.process_time()
         episode = engine.fast().start(game)
         resets.append(time.process_time() - start)
-        moments, actions = [_seen(episode.moment)], []
+        moments, actions = [_output(episode.moment)], []
         for _ in range(50):
             actions.append(rng.choice(episode.moment.admissible))
             start = time.process_time()
             moment = episode.step(actions[-1])
             spent += time.process_time() - start
             taken += 1
-            moments.append(_seen(moment))
+            moments.append(_output(moment))
             if moment.won:
                 break
         if turn < len(several):
             scripts.append(actions[:stock_steps])
-            shown.append(moments[: stock_steps + 1])
+            outputs.append(moments[: stock_steps + 1])
     return {
-        "games": [(game.id, game.text) for game in several], "scripts": scripts, "shown": shown, "load_ms": 1e3 * loaded / len(several),
+        "games": [(game.id, game.text) for game in several], "scripts": scripts, "outputs": outputs, "load_ms": 1e3 * loaded / len(several),
         "reset_ms": 1e3 * max(resets[len(several) :] or resets), "steps_per_s": taken / spent,
     }  # fmt: skip
 
 
 def stock_household(games: Sequence[tuple[str, str]], scripts: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The stock engine along the same scripts."""
+    """The stock engine on the same commands."""
     from dreamgym.envs.alfworld import engine
     from dreamgym.envs.alfworld.games import parse
 
-    stock, shown, spent, resets = engine.StockEngine(), [], 0.0, []
+    stock, outputs, spent, resets = engine.StockEngine(), [], 0.0, []
     for (name, text), actions in zip(games, scripts, strict=True):
         game = parse(text, name, where="bench")
         stock.start(game)
         start = time.process_time()
         episode = stock.start(game)
         resets.append(time.process_time() - start)
-        moments = [_seen(episode.moment)]
+        moments = [_output(episode.moment)]
         for action in actions:
             start = time.process_time()
             moment = episode.step(action)
             spent += time.process_time() - start
-            moments.append(_seen(moment))
-        shown.append(moments)
-    return {"shown": shown, "steps_per_s": sum(map(len, scripts)) / spent, "reset_ms": 1e3 * sum(resets) / len(resets)}
+            moments.append(_output(moment))
+        outputs.append(moments)
+    return {"outputs": outputs, "steps_per_s": sum(map(len, scripts)) / spent, "reset_ms": 1e3 * sum(resets) / len(resets)}
 
 
 def _games(folder: Path | None, count: int) -> list[Any]:
-    """Games to play: official ones, spread over the split, or generated ones of full size."""
+    """Official games, spread over the split, or generated ones of full size."""
     from dreamgym.envs.alfworld import games, generator
 
     if folder is None:
@@ -147,47 +144,45 @@ def _games(folder: Path | None, count: int) -> list[Any]:
     return found[:: max(1, len(found) // count)][:count]
 
 
-def _seen(moment: Any) -> tuple[str, tuple[str, ...], bool]:
+def _output(moment: Any) -> tuple[str, tuple[str, ...], bool]:
     return moment.text, moment.admissible, moment.won
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--full", action="store_true", help="100,000 products too, and more and longer games")
+    parser = cli.parser(__doc__, full="100,000 products too, and more and longer games", smoke="800 products and 1 game, a few steps")
     named = os.environ.get("ALFWORLD_DATA")
     parser.add_argument("--games", type=Path, default=Path(named) if named else None, help="a folder of official games")
     options = parser.parse_args()
-    shops = [alone(shop, size, 20_000 if options.full else 4_000) for size in ((1_000, 100_000) if options.full else (1_000,))]
+    products, steps = ((1_000, 100_000), 20_000) if options.full else ((800,), 200) if options.smoke else ((1_000,), 4_000)
+    shops = [isolated(shop, size, steps) for size in products]
     found: dict[str, Any] = {
         "webshop_steps_per_s": shops[0]["steps_per_s"],
         "webshop_search_p95_ms": shops[-1]["search_p95_ms"],
         "webshop": shops,
         **dict.fromkeys(FIELDS),
     }
-    ours = alone(household, options.games, 12 if options.full else 3, 20_000 if options.full else 1_500, 50 if options.full else 12)
+    ours = isolated(household, options.games, *((12, 20_000, 50) if options.full else (1, 50, 3) if options.smoke else (3, 1_500, 12)))
     if "missing" in ours:
         found["alfworld_missing"] = ours["missing"]
     else:
-        stock = alone(stock_household, ours["games"], ours["scripts"])
+        stock = isolated(stock_household, ours["games"], ours["scripts"])
         found |= {
             "alfworld_steps_per_s": ours["steps_per_s"],
             "alfworld_ratio_vs_stock": ours["steps_per_s"] / stock["steps_per_s"],
-            "alfworld_identical": ours["shown"] == stock["shown"],
+            "alfworld_identical": ours["outputs"] == stock["outputs"],
             "alfworld_stock_steps_per_s": stock["steps_per_s"],
             "alfworld_load_ms": ours["load_ms"],
             "alfworld_reset_ms": ours["reset_ms"],
             "alfworld_stock_reset_ms": stock["reset_ms"],
             "alfworld_games": "official" if options.games else "generated",
-            "alfworld_compared": sum(len(moments) for moments in ours["shown"]),
+            "alfworld_compared": sum(len(moments) for moments in ours["outputs"]),
             "alfworld_peak_mb": {"fast": ours["peak_mb"], "stock": stock["peak_mb"]},
         }
     for one in shops:
         print("webshop  " + "  ".join(f"{key}={one[key]:,.4g}" for key in ("products", "open_seconds", "steps_per_s", "search_p95_ms")))
-    told = found.get("alfworld_missing") or "  ".join(f"{key.removeprefix('alfworld_')}={found[key]:,.4g}" for key in FIELDS)
-    print(f"alfworld  {told}")
-    if options.json:
-        print(json.dumps(found))
+    text = found.get("alfworld_missing") or "  ".join(f"{key.removeprefix('alfworld_')}={found[key]:,.4g}" for key in FIELDS)
+    print(f"alfworld  {text}")
+    cli.finish(options, found)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,34 @@
-"""The experience model against held-out reality: a model trained here, a memory of the same logs, and one row per ablation.
+"""One-step and paired-replay fidelity of an experience model on held-out episodes, with one row per ablation.
 
-    python bench/experience.py                       the corridor, a toy that its 100k model learns: about a minute
+    python bench/experience.py                       the corridor and a 100k model: about a minute
     python bench/experience.py --full --work DIR     the shop of the quickstart and its model, three seeds: hours; DIR resumes
-    ... --logs 2000 --only "without history"         short trainings, or some of the rows; the method is always there
+    ... --logs 2000 --only "without history"         short trainings, or some of the rows beside the method
 
-Teacher-forced figures (`held_out`, the ablations) are of every step of fresh episodes on held-out tasks, and of near misses. Paired
-replay (`with_guard`, `without_guard`) is of dreams of a policy that was trained with RL inside the model.
+One-step figures (`held_out`, the ablations) cover every step of fresh episodes on held-out tasks, and near misses. Paired replay
+(`with_guard`, `without_guard`) covers dreams of a policy that was trained with RL inside the model.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.config import build, dump
-from dreamgym.evals.success import Rate, difference, wilson
-from dreamgym.recipes import evaluation, fidelity, fitting, practice, quickstart
+from common import options as cli
+
+from dreamgym.config import build, dump, merge
+from dreamgym.recipes import fidelity
 from dreamgym.recipes.config import RunConfig
-from dreamgym.runlog import RunDir
+from dreamgym.recipes.phases.audit import audit
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.phases.rl import run_rl_phase
+from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.recipes.settings import budget_config
+from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import Rate, difference, wilson
 
 MEASURES = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid", "false_success", "false_failure", "invented_items")
 HIGHER_IS_BETTER = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid")
@@ -30,16 +36,24 @@ TOY: dict[str, Any] = {
     "env": {"name": "corridor", "options": {"length": 6, "keys": False}},
     "logs": {"trajectories": 100, "task_pairs": 0},
     "model": {"size": "100k", "vocab_size": 360},
-    "experience": {"max_answer_tokens": 96},
-    "experience_training": {"epochs": 10.0, "lr": 5e-3, "batch_tokens": 1024},
-    "warm": {"epochs": 10.0, "lr": 2e-3, "batch_tokens": 1024},
+    "experience": {"max_answer_tokens": 96, "training": {"epochs": 10.0, "lr": 5e-3, "batch_tokens": 1024}},
+    "warm_start": {"optimiser": "adamw", "epochs": 10.0, "lr": 2e-3, "batch_tokens": 1024},
     "dream": {"iterations": 4, "tasks_per_iter": 8, "group_size": 4, "train_tasks": 60, "probe_every": 0, "learner": {"lr": 1e-3}},
-    "eval": {"paired": 96},
+    "eval": {"paired_replays": 96},
+}
+SMOKE = {
+    "logs.trajectories": 20,
+    "experience.training.epochs": 2.0,
+    "experience.max_answer_tokens": 24,
+    "warm_start.epochs": 1.0,
+    "dream.iterations": 1,
+    "dream.group_size": 2,
+    "eval.paired_replays": 4,
 }
 
 
 def variants(config: RunConfig, *, full: bool) -> dict[str, RunConfig]:
-    """What is compared, by name: the method, and the method with one thing taken away or changed."""
+    """The compared configurations by name: the method, and the method with one part removed or changed."""
     half = config.logs.trajectories // 2
     sizes = (
         {f"transitions = {n}": {"transitions": n} for n in (2000, 5000, 10000, 20000)}
@@ -51,8 +65,8 @@ def variants(config: RunConfig, *, full: bool) -> dict[str, RunConfig]:
         "without reasoning": config.without("reasoning"),
         "without history": config.without("history"),
         "without retrieval": config.without("replay"),
-        "shuffled retrieval": config.without("shuffled"),
-        **({"without things": _changed(config, "experience", things=False)} if full else {}),  # the corridor lists nothing
+        "random retrieval": config.without("random_retrieval"),
+        **({"without things": _changed(config, "experience", compose=False)} if full else {}),  # the corridor lists nothing
         **{f"k = {k}": _changed(config, "experience", k=k) for k in ((2, 4) if full else (2,))},
         **{name: _changed(config, "logs", **change) for name, change in sizes.items()},
     }
@@ -63,21 +77,21 @@ def _changed(config: RunConfig, block: str, **changes: Any) -> RunConfig:
 
 
 def model_alone(config: RunConfig, path: Path, held_out: int) -> dict[str, Any]:
-    """Train one experience model and measure it on held-out episodes; what is finished in `path` is not done again."""
+    """Train one experience model and measure it on held-out episodes; phases finished in `path` are skipped."""
     with RunDir.open(path, dump(config)) as run:
-        parts = fitting.gather(run, config)
-        fitting.train_experience(run, parts)
+        context = prepare_logs(run, config)
+        train_experience(run, context)
         return fidelity.held_out(path, held_out) | {"training": run.data("experience"), "logs": run.data("logs")}
 
 
-def practised(config: RunConfig, path: Path) -> dict[str, Any]:
+def replay_dreams(config: RunConfig, path: Path) -> dict[str, Any]:
     """Train a policy inside the model of `path`, and replay its dreams in the real environment, with the guard and without."""
     with RunDir.open(path, dump(config)) as run:
-        parts = fitting.gather(run, config)
-        fitting.train_experience(run, parts)
-        fitting.warm_start(run, parts)
-        practice.practise(run, parts, "dream", start="warm", block=config.dream, world="dream")
-        evaluation.audit(run, replace(parts), "dream")
+        context = prepare_logs(run, config)
+        train_experience(run, context)
+        warm_start(run, context)
+        run_rl_phase(run, context, "dream", start="warm_start", block=config.dream, world="dream")
+        audit(run, replace(context), "dream")
         return fidelity.audited(run.data("audit"))
 
 
@@ -113,37 +127,36 @@ def pooled(rates: list[dict[str, Any]]) -> Rate:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--full", action="store_true", help="the quickstart's shop and model, three seeds, 500 terminals of each kind")
+    full = "the quickstart's shop and model, three seeds, 500 terminals of each kind"
+    parser = cli.parser(__doc__, full=full, smoke="the corridor, barely trained, and one ablation")
     parser.add_argument(
-        "--work", type=Path, help="where the models are kept, so that an interrupted run goes on (default: a temporary folder)"
+        "--work", type=Path, help="the folder of the runs, from which an interrupted call resumes (default: a temporary one)"
     )
     parser.add_argument("--held-out", type=int, help="held-out episodes (default: 60; with --full: 1600)")
     parser.add_argument("--seeds", type=int, help="seeds of every row (default: 1; with --full: 3)")
     parser.add_argument("--logs", type=int, help="logged episodes that every model is trained on (default: those of the configuration)")
     parser.add_argument("--only", nargs="+", default=(), metavar="ROW", help="some of the rows, by name (default: all)")
     options = parser.parse_args()
-    config = quickstart.budget_config("default") if options.full else build(RunConfig, TOY)
+    config = budget_config("default") if options.full else build(RunConfig, merge(TOY, SMOKE if options.smoke else {}))
     if options.logs:
         config = _changed(config, "logs", trajectories=options.logs)
     chosen = variants(config, full=options.full)
     if unknown := set(options.only) - set(chosen):
         parser.error(f"there is no row {', '.join(sorted(unknown))}: there are {', '.join(chosen)}")
+    only = options.only or (["without reasoning"] if options.smoke else list(chosen))
     with tempfile.TemporaryDirectory() as folder:
         found = measure(
-            {name: one for name, one in chosen.items() if not options.only or name in ("method", *options.only)},
+            {name: one for name, one in chosen.items() if name in ("method", *only)},
             options.work or Path(folder),
-            held_out=options.held_out or (1600 if options.full else 60),
+            held_out=options.held_out or (1600 if options.full else 8 if options.smoke else 60),
             seeds=options.seeds or (3 if options.full else 1),
         )
     show(found)
-    if options.json:
-        print(json.dumps(found))
+    cli.finish(options, found)
 
 
 def measure(rows_asked: dict[str, RunConfig], work: Path, *, held_out: int, seeds: int) -> dict[str, Any]:
-    """Everything, as plain values under the names that programs read."""
+    """All figures as plain values."""
     started, config = time.monotonic(), rows_asked["method"]
     found: dict[str, list[dict[str, Any]]] = {}
     for name, variant in rows_asked.items():
@@ -153,7 +166,7 @@ def measure(rows_asked: dict[str, RunConfig], work: Path, *, held_out: int, seed
             for seed in range(seeds)
         ]
     first = config.model_copy(update={"seed": 0, "seeds": (0,)})
-    paired = practised(first, work / "method" / "seed-0")
+    paired = replay_dreams(first, work / "method" / "seed-0")
     method = found["method"][0]
     return paired | {
         "held_out": method["held_out"],

@@ -1,30 +1,29 @@
-"""Generation and training on a GPU, for the shapes people use: tokens a second and model FLOP utilisation, beside transformers.
+"""Generation and training on a GPU: tokens per second and model FLOP utilisation, beside transformers.
 
-    python bench/gpu.py [--json] [--shapes 60m 3b 8b] [--device cuda]
+    python bench/gpu.py [--json] [--full | --smoke] [--shapes 60m 3b 8b] [--device cuda]
 
-Weights are random and in bfloat16: speed does not depend on what they are. Generation: 64 prompts of 512 tokens, 128 new tokens each,
-greedy, our engine and `transformers.generate` in the same run. Training: full weights, AdamW, eight rows of 1,024 tokens a step, beside
-the same step through transformers' own forward and loss; the 8B shape recomputes activations in both. FLOPs are counted as 2 (generation)
-or 6 (training) a parameter and token, plus attention's 4 (or 12) * layers * width * context; utilisation divides by the card's dense
-bfloat16 peak. A decoding pass is bound by memory: `pass_of_floor` is the time that its bytes (weights once, keys and values once) take at
-the card's bandwidth over the time it takes. Both are null for a card that is not in the table.
+Weights are random, in bfloat16. Generation: 64 prompts of 512 tokens, 128 new tokens each, greedy, beside `transformers.generate`.
+Training: full weights, AdamW, eight rows of 1,024 tokens per step, beside the same step through the forward and loss of transformers; the
+8B shape recomputes activations in both. FLOPs are 2 (generation) or 6 (training) per parameter and token, plus 4 (or 12) * layers * width
+* context for attention; utilisation divides by the card's dense bfloat16 peak. A decoding pass is bound by memory: `pass_of_floor` is the
+time that its bytes (weights once, keys and values once) take at the card's bandwidth, over the measured time. Both are null for a card
+that is not in the table. `--smoke` runs a tiny shape on the CPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from common import options as cli
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.llm.backbones import recompute
-from dreamgym.llm.hf import HFEngine
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Request, Sampling
@@ -60,11 +59,11 @@ def build(shape: str, device: str) -> Any:
 
 
 def generation(model: Any, device: str) -> dict[str, float]:
-    """Tokens sampled a second by the engine and by transformers.generate."""
+    """Tokens sampled per second by the engine and by transformers.generate."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(10, model.config.vocab_size, PROMPT).tolist() for _ in range(PROMPTS)]
-    engine = HFEngine(model, None, cache_bytes=40_000_000_000)
-    engine.decode = lambda ids: ""  # type: ignore[method-assign]  # no tokenizer: text is not what is measured
+    engine = LocalEngine(model, None, cache_bytes=40_000_000_000)
+    engine.decode = lambda ids: ""  # type: ignore[method-assign]  # no tokenizer: text is not measured
 
     def theirs() -> None:
         ids = torch.tensor(prompts, device=device)
@@ -78,13 +77,13 @@ def generation(model: Any, device: str) -> dict[str, float]:
     work = flops(model, PROMPTS * (PROMPT + NEW), (PROMPT + NEW) // 2, per=2)
     found = {"generate_tokens_per_s": tokens / mine, "ratio_vs_generate": peer / mine, "generate_flops_per_s": work / mine}
     found |= {"pass_ms": 1000 * (mine - first) / (NEW - 1), "prompts_tokens_per_s": PROMPTS * PROMPT / first}
-    slab = engine.slab
-    kept = 2 * slab.layers * slab.kv_heads * slab.head_dim * slab.dtype.itemsize * PROMPTS * (PROMPT + NEW / 2)
+    kv_cache = engine.kv_cache
+    kept = 2 * kv_cache.layers * kv_cache.kv_heads * kv_cache.head_dim * kv_cache.dtype.itemsize * PROMPTS * (PROMPT + NEW / 2)
     return found | {"pass_bytes": kept + sum(p.numel() * p.element_size() for p in model.parameters())}
 
 
 def training(model: Any, device: str) -> dict[str, float]:
-    """Tokens trained a second, forward, backward and AdamW on all weights: by the learner's forward, and by transformers'."""
+    """Tokens trained per second: forward, backward and AdamW on all weights: by the learner's forward, and by transformers'."""
     model.train()
     if model.config.hidden_size > 4000:
         recompute(model)
@@ -113,7 +112,7 @@ def flops(model: Any, tokens: int, context: int, *, per: int) -> float:
 
 
 def seconds(run: Callable[[], None], device: str, repeats: int = 3) -> float:
-    """The fastest of three runs after one to warm up."""
+    """The minimum of three runs after a warm-up run."""
     found = []
     for _ in range(repeats + 1):
         synchronise(device)
@@ -153,22 +152,22 @@ def measure(shape: str, device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--full", action="store_true", help="the same as the default: every shape")
-    parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=["60m", "3b", "8b"])
+    parser = cli.parser(__doc__, full="every shape: 60m, 3b and 8b", smoke="a tiny shape on the CPU, few and short rows")
+    parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), help="shapes to measure (default: 60m; with --full: 60m 3b 8b)")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
+    shapes = options.shapes or (["60m", "3b", "8b"] if options.full else ["60m"])
+    if options.smoke:
+        global PROMPTS, PROMPT, NEW, ROW, ROWS
+        PROMPTS, PROMPT, NEW, ROW, ROWS = 2, 16, 4, 32, 1
+        shapes, options.device = ["tiny"], "cpu"
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        print("No CUDA device here: nothing to measure. (--device cpu --shapes tiny tries the script itself.)")
-        if options.json:
-            print(json.dumps({"skipped": "no CUDA device", "shapes": []}))
-        return
-    found = [measure(shape, options.device) for shape in options.shapes]
+        print("No CUDA device: nothing to measure. --smoke tests the program on the CPU.")
+        return cli.finish(options, {"skipped": "no CUDA device", "shapes": []})
+    found = [measure(shape, options.device) for shape in shapes]
     for one in found:
         print("  ".join(f"{name} {value:,.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in one.items()))
-    if options.json:
-        print(json.dumps({"torch": torch.__version__, "shapes": found}))
+    cli.finish(options, {"torch": torch.__version__, "shapes": found})
 
 
 if __name__ == "__main__":

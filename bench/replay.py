@@ -1,6 +1,6 @@
 """The replay buffer beside NumPy, faiss and LanceDB: search, appends, opening, memory, and what its encoders find.
 
-    python bench/replay.py [--json] [--full] [--rows 10000 100000] [--experience runs/quickstart/checkpoints/experience]
+    python bench/replay.py [--json] [--full | --smoke] [--rows 10000 100000] [--experience runs/quickstart/checkpoints/experience]
 
 Rows are 384 float16 numbers around a few thousand directions, in trajectories of eight, a fifth of them real; queries are rows
 with noise. Times of searches are processor milliseconds of all threads (other work on the machine does not count), the best of a few. The
@@ -12,8 +12,6 @@ system.
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import sys
 import tempfile
@@ -25,18 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-from _alone import alone, cpu_ms
+from common import options as cli
+from common.isolation import cpu_ms, isolated
 
 from dreamgym import plugins
 from dreamgym.errors import MissingExtra
-from dreamgym.recipes import memories
-from dreamgym.recipes.parts import quiet
+from dreamgym.recipes import factory
+from dreamgym.recipes.context import silence_progress_bars
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.indexes import exact
 from dreamgym.replay.stores import Entry, sqlite
-from dreamgym.types import Observation, Source, Task, Trajectory, Transition, Turn, Verdict
+from dreamgym.types import Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 DIM, K, STEPS, BATCH = 384, 8, 8, 64
 ENVS: tuple[str, ...] = ("shop", "house", "web", "desk")
@@ -90,7 +87,7 @@ class Data:
         for first in range(start, stop, STEPS):
             last = min(first + STEPS, stop)
             source: Source = "dream" if self.dream[first] else "real"
-            turns = tuple(_turn(i, float(self.reward[i]), Verdict(True) if source == "dream" else None) for i in range(first, last))
+            turns = tuple(_turn(i, float(self.reward[i]), Verdict("passed") if source == "dream" else None) for i in range(first, last))
             task = Task(f"task-{first}", f"find the red mug number {first % 999} for less than 20 dollars", ENVS[self.env[first]])
             trajectory = Trajectory(f"trajectory-{self.trajectory[first]}", task, source, turns, True)
             found.append(Entry(trajectory, tuple(range(last - first)), self.vectors[first:last].astype(np.float16)))
@@ -106,7 +103,9 @@ def _turn(i: int, reward: float, verdict: Verdict | None) -> Turn:
     page = f"Results for red mug, page {i}\n" + "\n".join(f"[b{(i * 7 + j) % 5000:04}] mug, red, {(i + j) % 40}.50" for j in range(6))
     after = f"Item b{i % 5000:04}\nmug, red, {i % 40}.50\n[buy now] [back]"
     return Turn(
-        Transition(Observation(page), f"click[b{i % 5000:04}]", Observation(after), reward, False, "the item opens", verdict=verdict)
+        Transition(
+            Observation(page), f"click[b{i % 5000:04}]", Observation(after), reward, False, StepInfo("the item opens", verdict=verdict)
+        )
     )
 
 
@@ -190,7 +189,7 @@ def lance(data: Data, appends: int) -> dict[str, Any]:
             {
                 "trajectory": e.trajectory.id, "env": e.trajectory.task.env, "source": e.trajectory.source, "step": step,
                 "instruction": e.trajectory.task.instruction, "state": t.state.text, "action": t.action, "next_state": t.next_state.text,
-                "reward": t.reward, "reasoning": t.reasoning,
+                "reward": t.reward, "reasoning": t.info.reasoning,
             }
             for e in entries for step, t in enumerate(e.trajectory.transitions)
         ]  # fmt: skip
@@ -226,9 +225,9 @@ def batches(data: Data, appends: int) -> Iterator[list[Entry]]:
         yield data.entries(i * BATCH % len(data.vectors), i * BATCH % len(data.vectors) + BATCH)
 
 
-def rate(append: Callable[[list[Entry]], Any], parts: Iterator[list[Entry]]) -> float:
+def rate(append: Callable[[list[Entry]], Any], context: Iterator[list[Entry]]) -> float:
     """Rows a second, in the time that passes: an append waits for the disk. Making the batches is not counted."""
-    made = list(parts)
+    made = list(context)
     start = time.perf_counter()
     for entries in made:
         append(entries)
@@ -269,16 +268,16 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
-def quality(family: str, encoder: str, base: int, queries: int, experience: Path | None = None) -> dict[str, Any]:
+def quality(suite: str, encoder: str, base: int, queries: int, experience: Path | None = None) -> dict[str, Any]:
     """Share of the top 8 that have the query's page kind and action kind, on logged transitions of an environment."""
-    from dreamgym.logs.scripted import collect
+    from dreamgym.logs.demonstrations import collect
 
     try:
         hidden = {"checkpoint": str(experience)} if encoder == "hidden" else {}
-        made, phi = plugins.make("envs", family), memories.encoder({"name": encoder} | hidden)
+        made, phi = plugins.make("envs", suite), factory.encoder({"name": encoder} | hidden)
+        logs = collect(made, max(20, (base + queries) // 4), seed=0)
     except MissingExtra as error:
         return {"missing": str(error)}
-    logs = collect(made, max(20, (base + queries) // 4), seed=0)
     pairs = [(t.state.text, t.action) for one in logs for t in one.transitions]
     chosen = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))[: base + queries]]
     kinds = [kind(*pair) for pair in chosen]
@@ -306,12 +305,12 @@ def kind(state: str, action: str) -> tuple[str, str]:
 def measure(rows: int, appends: int) -> dict[str, Any]:
     """Everything about one size."""
     data = Data.make(rows)
-    mine, bare, plain, faiss_ = (alone(function, data) for function in (ours, floor, numpy_flat, faiss_flat))
-    log, peer = alone(appends_of_ours, data, appends), alone(lance, data, appends)
+    mine, bare, plain, faiss_ = (isolated(function, data) for function in (ours, floor, numpy_flat, faiss_flat))
+    log, peer = isolated(appends_of_ours, data, appends), isolated(lance, data, appends)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.sqlite"
-        size = alone(write_log, data, path)
-        opened = alone(open_log, path)
+        size = isolated(write_log, data, path)
+        opened = isolated(open_log, path)
 
     def ratio(other: dict[str, Any], case: str = "none/64") -> float | None:
         return other["cpu_ms"][case] / mine["cpu_ms"][case] if "cpu_ms" in other else None
@@ -338,40 +337,38 @@ def measure(rows: int, appends: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--full", action="store_true", help="10k, 100k and 1M rows, and encoders on 5,600 transitions")
+    full = "10k, 100k and 1M rows, and encoders on 5,600 transitions"
+    parser = cli.parser(__doc__, full=full, smoke="1,000 rows, and encoders on 60 transitions")
     parser.add_argument("--rows", nargs="*", type=int, help="sizes to measure (default: 100000)")
     parser.add_argument("--experience", type=Path, help="checkpoint of an experience model, whose hidden states are an encoder too")
     options = parser.parse_args()
-    quiet()
-    sizes = options.rows or ([100_000, 10_000, 1_000_000] if options.full else [100_000])
-    base, queries = (5600, 400) if options.full else (400, 100)
+    silence_progress_bars()
+    sizes = options.rows or ([100_000, 10_000, 1_000_000] if options.full else [1_000] if options.smoke else [100_000])
+    base, queries = (5600, 400) if options.full else (40, 20) if options.smoke else (400, 100)
     found = [measure(rows, min(200 if options.full else 50, rows // BATCH - 1)) for rows in sizes]
-    families = [name for name in ("webshop", "alfworld") if name in plugins.known("envs")]
+    suites = ("webshop", "alfworld")
     names = ("lexical", "minilm", *(["hidden"] if options.experience else []))
-    encoders = {f: {e: alone(quality, f, e, base, queries, options.experience) for e in names} for f in families}
+    encoders = {f: {e: isolated(quality, f, e, base, queries, options.experience) for e in names} for f in suites}
     for one in found:
         show(one)
-    for family, rows in encoders.items():
+    for suite, rows in encoders.items():
         for encoder, one in rows.items():
             print(
-                f"  {family}, {encoder}: "
+                f"  {suite}, {encoder}: "
                 + (
                     one.get("missing")
                     or f"{one['same_kind']:.3f} of the top 8 have the page kind and action kind (by chance {one['chance']:.3f})"
                 )
             )
-    if options.json:
-        print(json.dumps(found[0] | {"encoders": encoders, "sizes": found}))
+    cli.finish(options, found[0] | {"encoders": encoders, "sizes": found})
 
 
 def show(one: dict[str, Any]) -> None:
     """The table for a person."""
     print(f"{one['rows']:,} rows of {DIM}, top {K}; floor in {one['floor_dtype']}, {'two passes' if one['two_passes'] else 'one pass'}")
     for name, times in one["cpu_ms"].items():
-        told = times.get("missing") or "  ".join(f"{case} {ms:,.1f}" for case, ms in times.items())
-        print(f"  {name:<10} cpu-ms  {told}")
+        text = times.get("missing") or "  ".join(f"{case} {ms:,.1f}" for case, ms in times.items())
+        print(f"  {name:<10} cpu-ms  {text}")
     keys = ("recall_at_8", "ratio_vs_faiss_flat", "ratio_vs_numpy", "ratio_vs_floor", "ratio_vs_lancedb", "append_rows_per_s",
             "append_ratio_vs_lancedb", "open_seconds", "memory_ratio", "bytes_per_row")  # fmt: skip
     print("  " + "  ".join(f"{key}={one[key]:.4g}" if one[key] is not None else f"{key}=null" for key in keys))

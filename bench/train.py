@@ -1,53 +1,48 @@
-"""What an iteration of GRPO in the dream costs, part by part, beside TRL's GRPOTrainer over `transformers.generate`: same weights, one run.
+"""The cost of one GRPO iteration in the dream, by part, beside TRL's GRPOTrainer over `transformers.generate`: same weights, one run.
 
-    python bench/train.py [--json] [--full] [--cpu] [--recompute]
+    python bench/train.py [--json] [--full | --smoke] [--cpu] [--recompute]
 
-An iteration is a rollout of the policy in the dream (episodes in lockstep, a group of eight to a task), the update, and the buffer's
-growth. TRL's side plays the same episodes through the same agent, prompts, retrieval and guard, in its `rollout_func`; both its language
-models are `transformers.generate`, from the beginning of every prompt, in bfloat16. What is said comes from logged episodes of the shop
-(`_script`), so that both sides play the same ones, at real lengths, over models that were never trained.
-Rewards are drawn by lot, so that every group is mixed and both learners train on every row, in as many steps, in bfloat16. Ours takes its
-ratios against the sampler's log-probabilities as they came, as the quickstart does; `--recompute` passes all rows through the model first,
-as TRL does.
+An iteration is a rollout of the policy in the dream (episodes in lockstep, eight per task), the update, and the growth of the buffer.
+TRL plays the same episodes through the same agent, prompts, retrieval and guard in its `rollout_func`; both its language models are
+`transformers.generate` in bfloat16, without a cache between calls. The text is forced (`common/forced_text.py`): logged episodes of the
+shop, the same for both, at real lengths, over models that were never trained.
+Rewards are random, so that every group is mixed and both learners train on every row, in as many steps, in bfloat16. dreamgym's ratios
+use the sampler's log-probabilities, as the quickstart does; `--recompute` passes all rows through the model first, as TRL does.
 
-Every contender runs in a process of its own. Times are of the best of two iterations (of TRL's only one, at full size); `--cpu` counts
-processor seconds instead of the clock's, for a machine that is busy. Ratios above 1: ours is faster.
+Every contender runs in a process of its own. Times are those of the faster of two iterations (at full size, of TRL's only one). `--cpu`
+counts processor seconds, for a busy machine. Ratios above 1: dreamgym is faster.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from common import options as cli
+from common.forced_text import ForcedText
+from common.isolation import isolated
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _alone import alone
-from _script import Script
-
-from dreamgym.agent import Agent
+from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
-from dreamgym.experience.model import ExperienceModel
+from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
 from dreamgym.llm import tiny
-from dreamgym.llm.hf import HFEngine
-from dreamgym.logs.scripted import collect
+from dreamgym.logs.demonstrations import collect
 from dreamgym.plugins import make
-from dreamgym.recipes import memories
-from dreamgym.recipes import parts as build
+from dreamgym.policy.agent import Agent
+from dreamgym.policy.templates.markers import Markers
+from dreamgym.recipes import factory
 from dreamgym.recipes.config import RunConfig
 from dreamgym.rollout import group_by_task, rollout
-from dreamgym.train.batch import rows_of
-from dreamgym.train.learner import Learner, LearnerConfig
+from dreamgym.train.batch import sequences_of
+from dreamgym.train.learner import Learner
+from dreamgym.train.settings import LearnerConfig
 from dreamgym.types import Task, Trajectory
 
 GROUP = 8
@@ -60,7 +55,7 @@ PARTS = ("generation", "experience_model", "retrieval", "guard", "learner")
 
 @dataclass(frozen=True)
 class Size:
-    """How much is remembered before, and played in an iteration; and the clock that it is timed by."""
+    """The logged episodes of the buffer, the tasks of an iteration, and the clock."""
 
     logs: int
     tasks: int
@@ -71,11 +66,11 @@ class Size:
 
 @dataclass
 class Split:
-    """Seconds by part. What a part calls inside another part is counted as the inner one's."""
+    """Seconds by part. A part that runs inside another is counted as the inner one only."""
 
     clock: Clock
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _inner: list[float] = field(default_factory=list)  # of the calls under way, the seconds spent in parts inside them
+    _inner: list[float] = field(default_factory=list)  # of the open calls, the seconds spent in parts inside them
 
     def watch(self, owner: Any, method: str, part: str) -> None:
         """Time the calls of `owner.method`."""
@@ -96,18 +91,21 @@ class Split:
 
 
 class Setting:
-    """What both sides share: the shop, its logs, a tokenizer of their texts, and the episodes to play. Made anew in each process."""
+    """Shared by both sides: the shop, its logs, a tokenizer of their texts, and the episodes to play. Built in each process."""
 
     def __init__(self, size: Size) -> None:
         self.size, self.config = size, RunConfig()
-        self.family = build.make_family(self.config)
-        self.logs = collect(self.family, size.logs, seed=0)
-        self.tokenizer = build.learn_tokenizer(self.logs, self.family.domain, self.config.model.vocab_size)
-        self.words = build.vocabulary(self.tokenizer)
-        self.tasks = [task for task in self.family.tasks("dev", size.tasks, seed=build.DEV_SEED) for _ in range(GROUP)]
-        names = np.random.default_rng(0).choice(list(self.family.behaviours), len(self.tasks), p=list(self.family.behaviours.values()))
-        episodes = [self.family.behave(task, str(name), seed=i) for i, (task, name) in enumerate(zip(self.tasks, names, strict=True))]
-        self.script = Script(episodes, self.words, self.family.domain, self.config.experience.pieces, seed=SEED)
+        self.suite = factory.make_suite(self.config)
+        self.logs = collect(self.suite, size.logs, seed=0)
+        self.tokenizer = factory.learn_tokenizer(self.logs, self.suite.rules, self.config.model.vocab_size)
+        self.words = factory.vocabulary(self.tokenizer)
+        self.tasks = [task for task in self.suite.tasks("dev", size.tasks, seed=factory.TASK_SEED) for _ in range(GROUP)]
+        names = np.random.default_rng(0).choice(
+            list(self.suite.scripted_policies), len(self.tasks), p=list(self.suite.scripted_policies.values())
+        )
+        episodes = [self.suite.demonstrate(task, str(name), seed=i) for i, (task, name) in enumerate(zip(self.tasks, names, strict=True))]
+        self.experience = FinetunedConfig(**self.config.experience.settings)
+        self.forced = ForcedText(episodes, self.words, self.suite.rules, self.experience.prompt_parts, seed=SEED)
 
     def model(self, seed: int) -> Any:
         """A fresh model; the policy is 0, the experience model 1."""
@@ -115,15 +113,15 @@ class Setting:
 
 
 class Player:
-    """One side's agent and dream, over the language models it is given."""
+    """The agent and the dream of one side, over its language models."""
 
     def __init__(self, setting: Setting, policy: Any, dreamer: Any) -> None:
-        self.setting, self.split, domain = setting, Split(setting.size.clock), setting.family.domain
-        self.agent = Agent(policy, setting.words, domain)
-        self.replay = memories.open_replay(None, setting.logs)
-        guard = Guard(domain, setting.config.guard)
-        model = ExperienceModel(dreamer, setting.words, self.replay, guard, setting.config.experience)
-        self.dream = DreamBatch(model, domain, horizon=setting.family.max_steps)
+        self.setting, self.split, rules = setting, Split(setting.size.clock), setting.suite.rules
+        self.agent = Agent(policy, Markers(setting.words), rules)
+        self.replay = factory.open_replay(None, setting.logs)
+        guard = Guard(rules, setting.config.guard)
+        model = FinetunedExperienceModel(dreamer, setting.words, self.replay, guard, setting.experience)
+        self.dream = DreamBatch(model, rules, horizon=setting.suite.max_steps)
         self.split.watch(policy, "generate", "generation")
         self.split.watch(dreamer, "generate", "experience_model")
         for method in ("search", "add"):
@@ -132,14 +130,14 @@ class Player:
             self.split.watch(guard, method, "guard")
 
     def play(self, tasks: Sequence[Task]) -> list[Trajectory]:
-        """One rollout, the same every time but for what the buffer has come to hold; rewards by lot."""
-        found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.family.max_steps)
+        """One rollout with random rewards. Only the buffer's content differs from call to call."""
+        found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.suite.max_steps)
         self.replay.add(found)
-        return [_drawn(episode, i) for i, episode in enumerate(found)]
+        return [_with_random_reward(episode, i) for i, episode in enumerate(found)]
 
 
-def _drawn(episode: Trajectory, i: int) -> Trajectory:
-    """The episode with a reward by lot at its end: a group always holds both kinds, and one that the guard masked counts too."""
+def _with_random_reward(episode: Trajectory, i: int) -> Trajectory:
+    """The episode with a random final reward: a group always holds both values, and a masked episode counts too."""
     reward = float(i % GROUP == 0 or (i % GROUP > 1 and np.random.default_rng(i).random() < 0.5))
     last = episode.turns[-1]
     turns = (*episode.turns[:-1], replace(last, transition=replace(last.transition, reward=reward)))
@@ -147,11 +145,11 @@ def _drawn(episode: Trajectory, i: int) -> Trajectory:
 
 
 def ours(size: Size) -> dict[str, Any]:
-    """Iterations as `loop.train` makes them, without a curriculum."""
+    """Iterations of `loop.train` without a curriculum."""
     setting = Setting(size)
-    setting.script.force()
+    setting.forced.force()
     model = setting.model(0)
-    player = Player(setting, *(HFEngine(one, setting.tokenizer, dtype="auto") for one in (model, setting.model(1))))
+    player = Player(setting, *(LocalEngine(one, setting.tokenizer, dtype="auto") for one in (model, setting.model(1))))
     learner = Learner(model, make("train.algos", "grpo"), LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1, old=size.old))
     player.split.watch(learner, "update", "learner")
     measured = []
@@ -165,8 +163,8 @@ def ours(size: Size) -> dict[str, Any]:
 
 
 def trl(size: Size, iterations: int) -> dict[str, Any]:
-    """TRL's trainer. Both models generate in bfloat16; the policy's copy is made anew for every rollout."""
-    from _generate import GenerateLLM
+    """TRL's trainer. Both models generate in bfloat16; the policy's copy is refreshed before every rollout."""
+    from common.generate_llm import GenerateLLM
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -174,13 +172,13 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
     setting = Setting(size)
     tasks = {task.instruction: task for task in setting.tasks}
     model, copy = setting.model(0), setting.model(0).bfloat16()
-    player = Player(setting, *(GenerateLLM(one, setting.tokenizer, setting.script) for one in (copy, setting.model(1).bfloat16())))
+    player = Player(setting, *(GenerateLLM(one, setting.tokenizer, setting.forced) for one in (copy, setting.model(1).bfloat16())))
     measured: list[dict[str, Any]] = []
     start = learning = 0.0
     played: list[Trajectory] = []
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        """Prompts come as often as they are to be answered, in order; a whole conversation is one row."""
+        """A prompt is repeated once for each of its answers, in order; a whole conversation is one row."""
         nonlocal start, learning
         player.split.seconds.clear()
         start = size.clock()
@@ -188,7 +186,7 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
         played[:] = player.play([tasks[prompt] for prompt in prompts])
         out: dict[str, list[Any]] = {key: [] for key in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")}
         for i, episode in enumerate(played):
-            (row,) = rows_of(episode, i)
+            (row,) = sequences_of(episode, i)
             begin = row.mask.index(1.0)
             out["prompt_ids"].append(row.ids[:begin])
             out["completion_ids"].append(row.ids[begin:])
@@ -221,28 +219,28 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
 
 
 def _measured(seconds: float, split: Split, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    said = [turn.completion for episode in episodes for turn in episode.turns if turn.completion]
+    completions = [turn.completion for episode in episodes for turn in episode.turns if turn.completion]
     by_part = {part: split.seconds[part] for part in PARTS}
     return {
         "seconds": seconds,
         "split": by_part | {"other": seconds - sum(by_part.values())},
         "episodes": len(episodes),
-        "turns": len(said),
-        "policy_tokens": sum(len(one.ids) for one in said),
-        "row_tokens": sum(len(row.ids) for i, episode in enumerate(episodes) for row in rows_of(episode, i)),
+        "turns": len(completions),
+        "policy_tokens": sum(len(one.ids) for one in completions),
+        "row_tokens": sum(len(row.ids) for i, episode in enumerate(episodes) for row in sequences_of(episode, i)),
     }
 
 
 def compared(mine: dict[str, Any], theirs: dict[str, Any], size: Size) -> dict[str, Any]:
-    """The ratios, and what they were computed from."""
-    there = "seconds" in theirs
-    if there and any(mine[key] != theirs[key] for key in ("episodes", "turns", "policy_tokens", "row_tokens")):
+    """The ratios and the measurements behind them."""
+    measured = "seconds" in theirs
+    if measured and any(mine[key] != theirs[key] for key in ("episodes", "turns", "policy_tokens", "row_tokens")):
         raise SystemExit(f"The two sides played different episodes: {mine} and {theirs}.")
     return {
         "seconds_per_iteration": mine["seconds"],
         "split": mine["split"],
-        "ratio_vs_trl_grpo": theirs["seconds"] / mine["seconds"] if there else None,
-        "learner_ratio_vs_trl_grpo": theirs["split"]["learner"] / mine["split"]["learner"] if there else None,
+        "ratio_vs_trl_grpo": theirs["seconds"] / mine["seconds"] if measured else None,
+        "learner_ratio_vs_trl_grpo": theirs["split"]["learner"] / mine["split"]["learner"] if measured else None,
         "model": size.model,
         "old_logprobs": size.old,
         "tasks": size.tasks,
@@ -253,20 +251,18 @@ def compared(mine: dict[str, Any], theirs: dict[str, Any], size: Size) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--full", action="store_true", help="the quickstart's iteration: 32 tasks of 8 rollouts, a memory of 5,000 logs")
+    full = "the quickstart's iteration: 32 tasks of 8 rollouts, a buffer of 5,000 logs"
+    parser = cli.parser(__doc__, full=full, smoke="1 task, a buffer of 40 logs, the 100k model")
     parser.add_argument("--cpu", action="store_true", help="processor seconds of all threads instead of the clock's")
-    parser.add_argument("--recompute", action="store_true", help="compute the behaviour policy's log-probabilities anew, as TRL does")
+    parser.add_argument("--recompute", action="store_true", help="recompute the behaviour policy's log-probabilities, as TRL does")
     options = parser.parse_args()
     clock = time.process_time if options.cpu else time.perf_counter
-    size = Size(logs=5000, tasks=32, clock=clock) if options.full else Size(logs=500, tasks=4, clock=clock)
-    size = replace(size, old="learner" if options.recompute else "sampler")
-    found = compared(alone(ours, size), alone(trl, size, 1 if options.full else 2), size)
+    logs, tasks, model = (5000, 32, "1m") if options.full else (40, 1, "100k") if options.smoke else (500, 4, "1m")
+    size = Size(logs, tasks, clock, model, "learner" if options.recompute else "sampler")
+    found = compared(isolated(ours, size), isolated(trl, size, 1 if options.full else 2), size)
     found |= {"threads": torch.get_num_threads(), "clock": "processor" if options.cpu else "wall"}
     show(found)
-    if options.json:
-        print(json.dumps(found))
+    cli.finish(options, found)
 
 
 def show(found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Supervised training on packed rows, ours beside TRL's SFTTrainer: same model, same rows, same tokens per optimiser step, bfloat16."""
+"""Supervised training on packed rows, beside TRL's SFTTrainer: same model, same rows, same tokens per optimiser step, bfloat16."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WARM_STEPS = 2  # not timed
 
 
 def rows_of(training: dict[str, int], vocabulary: int = 2048) -> list[list[int]]:
-    """Rows of uneven lengths around `training["length"]`; every token but the first of a row bears a loss."""
+    """Rows of uneven lengths around `training["length"]`; every token but the first of a row has a loss."""
     rng = np.random.default_rng(5)
     lengths = rng.integers(training["length"] // 2, training["length"] * 3 // 2, training["rows"])
     return [rng.integers(10, vocabulary, int(n)).tolist() for n in lengths]
 
 
-class _Clock:
-    """Loss-bearing tokens per second of the steps after the first few."""
+class _StepTimes:
+    """Loss tokens per second of the steps after the warm-up."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
@@ -35,28 +35,28 @@ class _Clock:
         return {"seconds": seconds, "tokens_per_s": share * sum(len(row) - 1 for row in rows) / seconds, "steps": len(self.marks)}
 
 
-def ours_training(model_of: Callable[[str], Any], size: str, training: dict[str, int]) -> dict[str, float]:
+def sft_training(model_of: Callable[[str], Any], size: str, training: dict[str, int]) -> dict[str, float]:
     """`dreamgym.train.sft`: rows alike in length share a step, and no padding is computed."""
     from dreamgym.train import sft
+    from dreamgym.train.settings import SFTConfig
 
-    rows, clock = rows_of(training), _Clock()
-    config = sft.SFTConfig(epochs=1.0, lr=1e-3, batch_tokens=STEP_TOKENS)
-    sft.train(model_of(size), rows, [[1.0] * len(row) for row in rows], config, on_step=lambda *_: clock.tick())
-    return clock.result(rows)
+    rows, times = rows_of(training), _StepTimes()
+    config = SFTConfig(epochs=1.0, lr=1e-3, batch_tokens=STEP_TOKENS)
+    sft.train(model_of(size), rows, [[1.0] * len(row) for row in rows], config, on_step=lambda *_: times.tick())
+    return times.result(rows)
 
 
-def trl_training(model_of: Callable[[str], Any], size: str, training: dict[str, int]) -> dict[str, float]:
-    """TRL with packing; rows are cut at the context's end and laid end to end ("wrapped"), its only packing without flash attention."""
+def trl_training(model_of: Callable[[str], Any], tokenizer: Any, size: str, training: dict[str, int]) -> dict[str, float]:
+    """TRL with packing "wrapped" (concatenated rows cut at the context length), its only packing without flash attention."""
     from datasets import Dataset
-    from engine import tokenizer
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    rows, clock = rows_of(training), _Clock()
+    rows, times = rows_of(training), _StepTimes()
 
     class Ticks(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            clock.tick()
+            times.tick()
 
     context = 1024
     with tempfile.TemporaryDirectory() as folder:
@@ -66,5 +66,5 @@ def trl_training(model_of: Callable[[str], Any], size: str, training: dict[str, 
             save_strategy="no", logging_strategy="no", gradient_checkpointing=False, disable_tqdm=True, dataloader_num_workers=0,
         )  # fmt: skip
         data = Dataset.from_dict({"input_ids": rows})
-        SFTTrainer(model_of(size), args=settings, train_dataset=data, processing_class=tokenizer(), callbacks=[Ticks()]).train()
-    return clock.result(rows)
+        SFTTrainer(model_of(size), args=settings, train_dataset=data, processing_class=tokenizer, callbacks=[Ticks()]).train()
+    return times.result(rows)

@@ -1,4 +1,4 @@
-"""Running one contender of a benchmark in a process of its own."""
+"""One contender of a benchmark in a process of its own, and processor time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Its result, with its peak memory in MB; {"missing": why} when a package is not installed.
+def isolated(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """The function's result with its peak memory in MB; {"missing": reason} where a package is not installed.
 
-    The process is forked, so that data made before is shared; make it with NumPy alone, because threads of torch and of BLAS do not
-    survive a fork.
+    The process is forked and shares data made before. Make that data with NumPy alone: threads of torch and BLAS do not survive a fork.
     """
     context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
 
     def work() -> None:
         try:
@@ -24,21 +23,21 @@ def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str,
             found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         except ImportError as error:
             found = {"missing": str(error)}
-        there.send(found)
+        sender.send(found)
 
     process = context.Process(target=work)
     process.start()
-    there.close()
+    sender.close()
     try:
-        found = here.recv()
+        found = receiver.recv()
     except EOFError:
-        raise SystemExit(f"{function.__name__} died; its message is above.") from None
+        raise SystemExit(f"The process of {function.__name__} ended without a result; its message is above.") from None
     process.join()
     return found
 
 
 def cpu_ms(run: Callable[[], Any], *, repeats: int = 5) -> float:
-    """Processor milliseconds of all threads, the best of some repetitions after one that warms up."""
+    """Processor milliseconds of all threads: the minimum of `repeats` runs after a warm-up run."""
     run()
     times = []
     for _ in range(repeats):

@@ -1,4 +1,4 @@
-"""llama.cpp through its Python binding's C interface: the same weights as a GGUF file, caches kept, sequences decoded together."""
+"""llama.cpp through the C interface of llama-cpp-python: the same weights as a GGUF file, KV caches kept, batched decoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH = 2048  # tokens in one call
 
 
 class LlamaCpp:
-    """Greedy decoding of many sequences in one context. Raises ImportError when llama-cpp-python or gguf is not installed."""
+    """Greedy decoding of many sequences in one context. ImportError where llama-cpp-python or gguf is not installed."""
 
     def __init__(self, model: Any, *, sequences: int, context: int = 1280) -> None:
         import llama_cpp
@@ -25,50 +25,50 @@ class LlamaCpp:
             settings = llama_cpp.llama_model_default_params()
             settings.use_mmap = False
             self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), settings)
-        wanted = llama_cpp.llama_context_default_params()
-        wanted.n_ctx, wanted.n_batch, wanted.n_ubatch = 2 * sequences * context, BATCH, 512
-        wanted.n_seq_max = 2 * sequences
-        wanted.n_threads = wanted.n_threads_batch = 2
-        self.context = llama_cpp.llama_init_from_model(self.model, wanted)
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx, options.n_batch, options.n_ubatch = 2 * sequences * context, BATCH, 512
+        options.n_seq_max = 2 * sequences
+        options.n_threads = options.n_threads_batch = 2
+        self.context = llama_cpp.llama_init_from_model(self.model, options)
         self.batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
-        self.held: dict[int, list[int]] = {}
+        self.cached: dict[int, list[int]] = {}
 
     def clear(self) -> None:
         """Forget every sequence."""
         self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
-        self.held = {}
+        self.cached = {}
 
     def answer(self, side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
-        """Extend each sequence's cache by what is new in its prompt, then decode all together, each as far as its length."""
+        """Extend the cache of each sequence by the new part of its prompt, then decode all as one batch, each to its length."""
         names = [2 * i + (side == "model") for i in range(len(prompts))]
         feed, last = [], {}
         for name, prompt in zip(names, prompts, strict=True):
-            past = len(self.held.get(name, []))
+            past = len(self.cached.get(name, []))
             feed += [(token, past + k, name, past + k == len(prompt) - 1) for k, token in enumerate(prompt[past:])]
         for start in range(0, len(feed), BATCH):
             last |= self._decode(feed[start : start + BATCH])
-        said: dict[int, list[int]] = {name: [last[name]] for name in names}
-        wanted = dict(zip(names, lengths, strict=True))
+        sampled: dict[int, list[int]] = {name: [last[name]] for name in names}
+        needed = dict(zip(names, lengths, strict=True))
         ends = {name: len(prompt) for name, prompt in zip(names, prompts, strict=True)}
-        while running := [name for name in names if len(said[name]) < wanted[name]]:
-            found = self._decode([(said[name][-1], ends[name] + len(said[name]) - 1, name, True) for name in running])
+        while running := [name for name in names if len(sampled[name]) < needed[name]]:
+            found = self._decode([(sampled[name][-1], ends[name] + len(sampled[name]) - 1, name, True) for name in running])
             for name in running:
-                said[name].append(found[name])
+                sampled[name].append(found[name])
         for name, prompt in zip(names, prompts, strict=True):
-            self.held[name] = [*prompt, *said[name][:-1]]
-        return [said[name] for name in names]
+            self.cached[name] = [*prompt, *sampled[name][:-1]]
+        return [sampled[name] for name in names]
 
     def _decode(self, feed: list[tuple[int, int, int, bool]]) -> dict[int, int]:
-        """Feed (token, position, sequence, wants logits); the likeliest next token of each sequence that wants it."""
+        """Feed (token, position, sequence, whether logits are needed); the most likely next token of the sequences that need it."""
         batch = self.batch
         batch.n_tokens = len(feed)
-        for k, (token, position, name, wants) in enumerate(feed):
-            batch.token[k], batch.pos[k], batch.n_seq_id[k], batch.seq_id[k][0], batch.logits[k] = token, position, 1, name, wants
+        for k, (token, position, name, logits) in enumerate(feed):
+            batch.token[k], batch.pos[k], batch.n_seq_id[k], batch.seq_id[k][0], batch.logits[k] = token, position, 1, name, logits
         if self.lib.llama_decode(self.context, batch) != 0:
             raise RuntimeError("llama_decode failed: the context is too small for the workload")
         found = {}
-        for k, (_, _, name, wants) in enumerate(feed):
-            if wants:
+        for k, (_, _, name, logits) in enumerate(feed):
+            if logits:
                 row = self.lib.llama_get_logits_ith(self.context, k)
                 found[name] = int(np.ctypeslib.as_array(row, shape=(self.vocabulary,)).argmax())
         return found
@@ -97,13 +97,13 @@ def write_gguf(model: Any, path: Path) -> None:
     out.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"])
     out.add_tensor("output_norm.weight", weights["model.norm.weight"])
     for i in range(config.num_hidden_layers):
-        theirs = f"model.layers.{i}"
+        layer = f"model.layers.{i}"
         for name, ours in (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"), ("self_attn.v_proj", "attn_v"),
                            ("self_attn.o_proj", "attn_output"), ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"),
                            ("mlp.down_proj", "ffn_down")):  # fmt: skip
-            out.add_tensor(f"blk.{i}.{ours}.weight", weights[f"{theirs}.{name}.weight"])
+            out.add_tensor(f"blk.{i}.{ours}.weight", weights[f"{layer}.{name}.weight"])
         for name, ours, n in (("self_attn.q_proj", "attn_q", heads), ("self_attn.k_proj", "attn_k", kv_heads)):
-            out.add_tensor(f"blk.{i}.{ours}.weight", _interleaved(weights[f"{theirs}.{name}.weight"], n))
+            out.add_tensor(f"blk.{i}.{ours}.weight", _interleaved(weights[f"{layer}.{name}.weight"], n))
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()

@@ -1,0 +1,1 @@
+"""What programs of bench/ share: their options, isolated processes, forced text, and peers."""
