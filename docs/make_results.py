@@ -1,0 +1,156 @@
+"""Writes docs/results.md and docs/results.svg from docs/results/*.json; `make results` runs it.
+
+A JSON file is one table. Its keys: name, order, section, title, text, command, commit, date, machine, seeds, hours (null: not recorded),
+columns (key to heading), rows (key to cell), claims ({what, asked, got, interval, met}) and notes. A cell is a number, a text, null, or
+{"by_seed": [...]}: one number a seed, which is printed with the mean and, from three seeds on, with the 95 % t interval over seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dreamgym.statistics import seed_mean
+
+HERE = Path(__file__).parent
+KEYS = (
+    "name",
+    "order",
+    "section",
+    "title",
+    "text",
+    "command",
+    "commit",
+    "date",
+    "machine",
+    "seeds",
+    "hours",
+    "columns",
+    "rows",
+    "claims",
+    "notes",
+)
+CLAIM_KEYS = ("what", "asked", "got", "interval", "met")
+
+INTRODUCTION = """# Results
+
+The present results, one table a file of `docs/results/*.json`; `make results` writes this page from them. Older tables, ablations and
+comparisons of algorithms are on [a page of the lab](lab/older_results.md), and no claim rests on them.
+
+**Rows.** `warm_start`: the experience model's weights, fitted briefly to the successful logged episodes. `sft`: the same fit, continued.
+`dream`: RL inside the experience model, from the warm start, without a real training step. `s2r` (sim-to-real): the dream's policy,
+trained further in the real environment. `real_only`: the warm start, trained in the real environment alone.
+
+**Columns.** Greedy and sampled success: share of held-out tasks that end with reward 1 in the real environment, at temperature 0 and 1.
+Real steps are environment steps in the logs, in training, and in probes during training. [Metrics](metrics.md) explains every other rate.
+
+**Numbers.** "93.9 (94.3, 93.5)" is the mean over seeds and the value of each seed. From three seeds on the 95 % t interval over seeds
+is given in brackets. An interval over two seeds is nearly meaningless (its half width is 12.7 times the distance of the values from their
+mean), so tables of two seeds have none and carry no claim. A bound below 0 or above 100 % says the same of three. One training run is an
+example, not an estimate.
+
+**Claims.** A claim over seeds needs at least five of them. "Not decided" means that fewer were run, or that the interval holds the
+figure asked for. "Not met" means that no seed reached it.
+"""
+
+
+def load(folder: Path = HERE / "results") -> list[dict[str, Any]]:
+    """The tables, in the order of the page."""
+    return sorted((json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")), key=lambda table: table["order"])
+
+
+def number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def seed_interval(values: list[float]) -> list[float] | None:
+    """95 % t interval of the mean over seeds; None below three seeds and where all are equal."""
+    return seed_mean(values).interval if len(values) >= 3 and len(set(values)) > 1 else None
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        values = value["by_seed"]
+        bounds = seed_interval(values)
+        text = f"{sum(values) / len(values):.1f}" + (f" [{bounds[0]:.1f}, {bounds[1]:.1f}]" if bounds else "")
+        return text + f" ({', '.join(f'{one:.1f}' for one in values)})"
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
+def markdown(headings: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def claims(table: dict[str, Any]) -> list[str]:
+    words = {True: "met", False: "not met", None: "not decided"}
+    rows = []
+    for claim in table["claims"]:
+        got = claim["got"]
+        if "by_seed" in claim:
+            got = f"{cell(got)} ({', '.join(f'{one:g}' for one in claim['by_seed'])})"
+        bounds = claim["interval"]
+        interval = f"[{', '.join(f'{one:g}' for one in bounds)}]" if isinstance(bounds, list) else bounds or ""
+        rows.append([claim["what"], cell(claim["asked"]), cell(got), interval, words[claim["met"]]])
+    return markdown(["claim", "asked", "got", "95 % interval over seeds", ""], rows)
+
+
+def page(tables: list[dict[str, Any]]) -> str:
+    lines = [INTRODUCTION]
+    section = ""
+    for table in tables:
+        if table["section"] != section:
+            section = table["section"]
+            lines += [f"## {section}", ""]
+        hours = "not recorded" if table["hours"] is None else f"{table['hours']:g}"
+        seeds = ", ".join(map(str, table["seeds"]))
+        lines += [f"### {table['title']}", "", table["text"], ""]
+        command = "none reproduces this table" if table["command"] == "none" else f"`{table['command']}`"
+        lines += [f"Command: {command}. Commit: {table['commit']}. Date: {table['date']}.", ""]
+        lines[-2] += f" Machine: {table['machine']}. Seeds: {seeds}. Hours: {hours}."
+        lines += [*markdown(list(table["columns"].values()), [[cell(row[key]) for key in table["columns"]] for row in table["rows"]]), ""]
+        lines += [*(f"- {note}" for note in table["notes"]), *([""] if table["notes"] else [])]
+        lines += [*claims(table), ""] if table["claims"] else []
+    return "\n".join(lines)
+
+
+def chart(table: dict[str, Any]) -> str:
+    """Greedy and sampled success of every policy, a dot a seed and a bar at the mean, as an SVG for light and dark pages."""
+    left, top, width, step = 110, 34, 470, 34
+    height = top + step * len(table["rows"]) + 34
+    size = f'viewBox="0 0 {left + width + 30} {height}" width="{left + width + 30}" height="{height}"'
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, Helvetica, Arial, sans-serif" font-size="13">',
+        "<title>Success on held-out tasks in the real shop, by policy</title>",
+        "<style>text { fill: #7d8590; } .grid { stroke: #7d8590; stroke-opacity: .25; } .bar { fill-opacity: .35; }",
+        ".greedy { fill: #3d8f62; } .sampled { fill: #6470c4; }</style>",
+        f'<text x="{left + width}" y="20" text-anchor="end">success on held-out tasks, a dot a seed</text>',
+    ]
+    for x, kind in ((left, "greedy"), (left + 90, "sampled")):
+        out.append(f'<circle class="{kind}" cx="{x + 6}" cy="16" r="5"/><text x="{x + 17}" y="20">{kind}</text>')
+    for share in range(0, 101, 20):
+        x = left + share * width / 100
+        out.append(f'<line class="grid" x1="{x:g}" y1="{top}" x2="{x:g}" y2="{height - 28}"/>')
+        out.append(f'<text x="{x:g}" y="{height - 10}" text-anchor="middle">{share} %</text>')
+    for place, row in enumerate(table["rows"]):
+        y = top + step * place + 4
+        out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{row["policy"]}</text>')
+        for offset, kind in ((1, "greedy"), (15, "sampled")):
+            values = row[kind]["by_seed"]
+            out.append(
+                f'<rect class="{kind} bar" x="{left}" y="{y + offset}" width="{sum(values) / len(values) * width / 100:.1f}" height="11"/>'
+            )
+            out += [f'<circle class="{kind}" cx="{left + value * width / 100:.1f}" cy="{y + offset + 5.5}" r="4"/>' for value in values]
+    return "\n".join([*out, "</svg>", ""])
+
+
+def write() -> None:
+    tables = load()
+    (HERE / "results.md").write_text(page(tables), "utf-8")
+    (HERE / "results.svg").write_text(chart(next(table for table in tables if table["name"] == "shop-policies")), "utf-8")
+
+
+if __name__ == "__main__":
+    write()
