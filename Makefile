@@ -4,15 +4,19 @@ PYTHON ?= python3
 BUDGET ?= default
 EXTRAS ?=
 PROFILE ?= explore
+PEERS ?= trl verl
+WORKERS ?= logical
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv quickstart test test-all check format bench
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.PHONY: help .venv quickstart test test-all test-peers check format bench results docs
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default, full or gpu)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default, large or gpu)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -31,25 +35,33 @@ quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small for 
 	$(BIN)/dreamgym quickstart --budget $(BUDGET)
 
 test: $(INSTALLED)  ## the fast tests: no network, no GPU
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
-# One by one, so that an extra that does not install here costs its own tests only. `dev` is there; `bench` is for `make bench`; verl pins an
-# older transformers and wants an environment of its own.
+# One by one: an extra that does not install here costs its own tests only. `dev` is installed; `bench` belongs to `make bench`.
 test-all: $(INSTALLED)  ## install every extra that installs here and run all tests, the slow ones too (compiles for minutes)
 	@for tool in g++ make cmake; do \
 		command -v $$tool >/dev/null || echo "test-all: no $$tool here, and the extra 'alfworld' compiles with it. On Debian or Ubuntu: sudo apt install $$tool" >&2; \
 	done
-	@extras="$(EXTRAS)"; test -n "$$extras" || extras=$$($(BIN)/python -c "import tomllib; print(*sorted(set(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']) - {'dev', 'bench', 'verl'}))"); \
+	@extras="$(EXTRAS)"; test -n "$$extras" || extras=$$($(BIN)/python -c "import tomllib; print(*sorted(set(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']) - {'dev', 'bench', *'$(PEERS)'.split()}))"); \
 	for extra in $$extras; do \
 		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
 	done
-	$(BIN)/python -m pytest -m "" -rs --hypothesis-profile=$(PROFILE)
+	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE)
+
+# The pins of peers contradict ours and each other's, so constraints.txt does not apply.
+test-peers: $(INSTALLED)  ## the tests that compare with other packages, each package in an environment of its own; not part of CI
+	@for peer in $(PEERS); do \
+		echo "== $$peer"; \
+		test -x .venv-$$peer/bin/python || $(BIN)/python -m venv .venv-$$peer; \
+		.venv-$$peer/bin/python -m pip install --quiet -e ".[dev,$$peer]" || { echo "test-peers: $$peer does not install here (see above)" >&2; continue; }; \
+		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py || exit 1; \
+	done
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 format: $(INSTALLED)  ## lay out the code and fix what can be fixed
 	$(BIN)/ruff format .
@@ -62,6 +74,13 @@ bench: $(INSTALLED)  ## install peers where they resolve and run every program u
 		$(BIN)/python -m pip install --quiet -c constraints.txt "$$peer" || echo "bench: no $$peer here; its comparisons are left out" >&2; \
 	done
 	@set -e; for program in bench/*.py; do \
-		case $$program in */_*|*/'*'.py) continue;; esac; \
 		echo "== $$program"; $(BIN)/python $$program --json; \
 	done
+
+results: $(INSTALLED)  ## write docs/results.md and docs/results.svg from docs/results/*.json
+	$(BIN)/python docs/make_results.py
+
+docs: $(INSTALLED)  ## build the documentation site in build/site; a broken link or page is an error
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "open build/site/index.html"

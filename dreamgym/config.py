@@ -1,19 +1,22 @@
 """Configuration: frozen pydantic models that refuse unknown keys, read from short TOML files.
 
 Each component keeps its own `Config` subclass beside itself; only `recipes` sees several at once. `read` reports an unknown key
-with the nearest known one, because an option that is silently ignored costs somebody a week.
+with the nearest known one, because an option that is silently ignored costs somebody a week. Presets are files of this package.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dreamgym.errors import ConfigError, nearest
 
@@ -21,50 +24,97 @@ from dreamgym.errors import ConfigError, nearest
 class Config(BaseModel):
     """Base of every configuration block."""
 
-    # "constants": inf in a free table stays inf when dumped, as it does in a typed field, instead of becoming null
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _writable(cls, values: Any) -> Any:
+        """Numbers are finite and fit in 64 bits, and texts can be encoded, in free tables too: everything goes into the run directory."""
+        for name, value in _leaves("", values):
+            if (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and not math.isfinite(value)):
+                raise ConfigError(f"'{name}' is {str(value)[:30]}. Expected a finite number of at most 64 bits.")
+            if isinstance(value, str) and ("\0" in value or value != value.encode("utf-8", "replace").decode()):
+                raise ConfigError(f"'{name}' is {value[:60]!r}, which holds half a character or a null character. Correct it.")
+        return values
 
 
 C = TypeVar("C", bound=Config)
+RENAMED = {
+    "warm": "warm_start",
+    "policy.warm_start": "warm_start.epochs = 0",
+    "experience_training": "experience.training",
+    "segments": "experience.segment_weights",
+    "dreamer": "experience, with name = 'prompted'",
+    "experience.llm": "experience.engine",
+    "experience.things": "experience.compose",
+    "experience.changes": "experience.state_delta",
+    "experience.named": "experience.name_env",
+    "curriculum.revisit": "curriculum.replay_fraction",
+    "curriculum.fade": "curriculum.decay",
+    "curriculum.band": "curriculum.success_band",
+    "curriculum.alike": "curriculum.max_similarity",
+    "eval.paired": "eval.paired_replays",
+}
+"""Former keys, the ends of dotted names, and what they are called now. An old key is refused; the error names the new one."""
+PRESETS = Path(str(resources.files("dreamgym"))) / "presets"
 
 
-def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
-    """Validate `values` as `kind`; ConfigError names the key, what was expected, and the nearest known key."""
+def presets() -> list[str]:
+    """Names of the shipped configurations."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def find(name: Path) -> Path:
+    """The file of `--config NAME`: NAME where it is a file, else the preset of that name. ConfigError offers the nearest preset."""
+    if str(name) in presets() and not os.path.isfile(name):
+        return PRESETS / f"{name}.toml"
+    if os.path.exists(name):
+        return name
+    raise ConfigError(
+        f"No configuration file or preset '{name}'.{nearest(name.stem, presets())} Give the path of a TOML file, or a preset: "
+        f"{', '.join(presets())}."
+    )
+
+
+def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration", prefix: str = "") -> C:
+    """Validate `values` as `kind`; ConfigError names the key, what was expected, and the nearest known key. `prefix` is the dotted name of
+    the block, such as "experience."."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(kind, item, where) for item in error.errors())) from error
+        raise ConfigError("\n".join(_explain(kind, item, where, prefix) for item in error.errors())) from error
 
 
 def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> C:
-    """Read a TOML file as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it.
+    """Read a TOML file or a preset as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it.
 
     A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens. A block that
     names another plug-in than the default (`name = "ppo"`) is its own: the settings of the default plug-in are not laid under it.
     """
-    return resolve(kind, merge(parse(path), overrides or {}), where=str(path))
+    return resolve(kind, merge(parse(find(path)), overrides or {}), where=str(path))
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """What a TOML file says. ConfigError where it cannot be read."""
+    """The values of a TOML file. ConfigError where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"No configuration file '{path}'. Give the path of a TOML file, for example configs/quickstart.toml.") from error
+        return parse_text(path.read_text(encoding="utf-8"), f"'{path}'")
     except OSError as error:
         raise ConfigError(f"Cannot read '{path}': {error.strerror}. Give the path of a TOML file that you may read.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"'{path}' is not valid TOML: {error}") from error
+
+
+def parse_text(text: str, where: str) -> dict[str, Any]:
+    """The values of a text in TOML. ConfigError where it is none, or nested too deeply."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is not valid TOML: {error}. Correct it, or restore the file.") from error
 
 
 def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
     """`values` laid over the defaults of `kind`, as `read` does it."""
     return build(kind, _laid_over(kind(), values), where=where)
-
-
-def filled(kind: type[C], toml: str, *, where: str = "configuration") -> C:
-    """A configuration that was stored as text, with the value in today's `kind()` for every key that it does not have."""
-    return resolve(kind, tomllib.loads(toml), where=where)
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
@@ -76,7 +126,7 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"'{pair}' sets nothing. Write KEY=VALUE, such as rl.iterations=20.")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             value = text
         found[key.strip()] = value
     return found
@@ -145,8 +195,6 @@ def _key(name: str) -> str:
 
 def _text(value: str) -> str:
     """A TOML basic string: JSON's escapes are among its own, but for DEL."""
-    if value != value.encode("utf-8", "replace").decode():
-        raise ConfigError(f"{value!r} holds half a character, which no file can. Correct it.")
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -168,6 +216,19 @@ def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from _flat(f"{prefix}{key}.", value) if isinstance(value, dict) and value else [(f"{prefix}{key}", value)]
 
 
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and every value that is no table or list, with the dotted name of where it is."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{name}.{key}" if name else str(key), key
+            yield from _leaves(f"{name}.{key}" if name else str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _leaves(name, inner)
+    else:
+        yield name, value
+
+
 def _keys(kind: Any, path: tuple[Any, ...]) -> list[str]:
     """The keys of the block at a path; none where the path leads through a list or a free table."""
     for part in path:
@@ -179,9 +240,11 @@ def _keys(kind: Any, path: tuple[Any, ...]) -> list[str]:
     return list(getattr(kind, "model_fields", {}))
 
 
-def _explain(kind: type[Config], item: Any, where: str) -> str:
-    location = ".".join(str(part) for part in item["loc"])
+def _explain(kind: type[Config], item: Any, where: str, prefix: str) -> str:
+    location = prefix + ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
+        if new := next((new for old, new in RENAMED.items() if f".{location}".endswith(f".{old}")), None):
+            return f"Unknown key '{location}' in {where}. It is called '{new}' now."
         known = _keys(kind, item["loc"][:-1])
         said = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
         return f"Unknown key '{location}' in {where}.{said}"

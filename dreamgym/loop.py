@@ -1,7 +1,7 @@
 """The method on one page (DreamGym, arXiv:2511.03773, section 4.3).
 
-`train` receives its collaborators and names no concrete class. Where experience comes from is `collect`'s affair: a dream, the
-real environment, or many machines. Sim-to-real is this function called a second time with another `collect` and no invented tasks.
+`train` receives its collaborators and names no concrete class. `collect` decides where experience comes from: a dream, the real
+environment, or many machines. Sim-to-real is this function called a second time with another `collect` and no synthetic tasks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dreamgym.rollout import group_by_task
 from dreamgym.types import Task, Trajectory
 
 Collect = Callable[[Sequence[Task], int], list[Trajectory]]
-"""(tasks, iteration) -> one trajectory per task, by the current policy; whole groups of further tasks may follow."""
+"""(tasks, iteration) -> one trajectory per task, by the current policy; it may append whole groups of further tasks."""
 
 OnIteration = Callable[[int, list[Trajectory], dict[str, float]], bool]
-"""(iteration, trajectories, metrics) -> whether to stop. Logs, evaluates, probes the real environment, checkpoints."""
+"""(iteration, trajectories, metrics) -> whether to stop. It logs, evaluates, probes the real environment and saves checkpoints."""
 
 
 def train(
@@ -37,8 +37,8 @@ def train(
         trajectories = collect(tasks, i)
         groups = group_by_task(trajectories, group_size)
         metrics = learner.update(groups)  # the gradient step
-        metrics["remembered"] = float(remember(trajectories))  # the buffer grows with the policy, past the guard
+        metrics["remembered"] = float(remember(trajectories))  # only transitions that the guard accepted enter the buffer
         metrics |= curriculum.observe(groups)  # reward variance per task, Eq. 7
-        metrics |= {f"tasks_{name}": float(n) for name, n in curriculum.expand().items()}  # new variations of valuable tasks, Eq. 6
+        metrics |= {f"tasks_{name}": float(n) for name, n in curriculum.expand().items()}  # variations of tasks of high value, Eq. 6
         if on_iteration(i, trajectories, metrics):
             return

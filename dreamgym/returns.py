@@ -35,19 +35,14 @@ class GroupStatistics:
 
 
 def statistics(group: Sequence[Trajectory]) -> GroupStatistics:
-    """Of the rollouts that did not fail technically: a failed rollout is no zero."""
+    """Over the rollouts without an error: a failed rollout does not count as return 0."""
     return GroupStatistics(tuple(t.total_reward for t in group if t.error is None))
 
 
 def idle(transition: Transition) -> bool:
     """Whether the action was answered by a rule, or changed nothing and earned nothing."""
     unchanged = transition.next_state == transition.state and not transition.terminated and transition.reward == 0
-    return bool(transition.info.get("by_rule")) or unchanged
-
-
-def unprecedented(transition: Transition) -> bool:
-    """Whether the step was dreamed, and no real memory tells of the action (`experience.precedents`)."""
-    return bool(transition.info.get("unprecedented"))
+    return transition.info.decided_by == "rule" or unchanged
 
 
 def rewards(trajectory: Trajectory, penalty: Callable[[Transition], float]) -> list[float]:

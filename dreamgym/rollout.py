@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dreamgym.protocols import BatchEnv, Policy
-from dreamgym.types import Completion, Observation, StepResult, Task, Trajectory, Transition, Turn
+from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task, Trajectory, Transition, Turn
 
 TOO_LONG = "the conversation no longer fits into the policy's context"
 
@@ -22,7 +22,7 @@ def rollout(
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
-    Finished episodes leave the batch. A step whose `info` holds an "error" ends its episode as a failed rollout: kept, never trained on.
+    Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a conversation that no longer fits into the policy's context.
     """
     conversations = agent.begin(tasks, name=name)
@@ -39,7 +39,7 @@ def rollout(
         )
         for i, completion in zip(active, completions, strict=True):
             if completion.finish == "overflow":
-                last[i] = StepResult(observations[i], 0.0, False, False, {"error": TOO_LONG})
+                last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
         going = [i for i, completion in zip(active, completions, strict=True) if completion.finish != "overflow"]
         completions = [completion for completion in completions if completion.finish != "overflow"]
         results = env.step(going, [completion.text for completion in completions])
@@ -62,27 +62,16 @@ def group_by_task(trajectories: Sequence[Trajectory], size: int) -> list[list[Tr
 
 
 def _over(result: StepResult | None) -> bool:
-    return result is not None and (result.terminated or result.truncated or "error" in result.info)
+    return result is not None and (result.terminated or result.truncated or result.info.error is not None)
 
 
 def _turn(state: Observation, completion: Completion, result: StepResult) -> Turn:
-    info = result.info
-    transition = Transition(
-        state=state,
-        action=info.get("action", completion.text),
-        next_state=result.observation,
-        reward=result.reward,
-        terminated=result.terminated,
-        reasoning=info.get("reasoning", ""),
-        neighbours=info.get("neighbours", ()),
-        verdict=info.get("verdict"),
-        info={key: info[key] for key in ("raw_reward", "by_rule", "unprecedented", "error") if key in info},
-    )
-    return Turn(transition, completion)
+    action = completion.text if result.action is None else result.action
+    return Turn(Transition(state, action, result.observation, result.reward, result.terminated, result.info), completion)
 
 
 def _trajectory(task: Task, turns: tuple[Turn, ...], last: StepResult | None, *, source: str, name: str, model_version: int) -> Trajectory:
-    error = last.info.get("error") if last else "no step was taken"
+    error = last.info.error if last else "no step was taken"
     ended = last is not None and last.terminated
     return Trajectory(
         id=name,

@@ -1,4 +1,4 @@
-"""The records that every storey shares. Frozen, plain, and free of torch, so that importing them costs nothing.
+"""The records that every layer shares. Frozen, plain, and free of torch, so that importing them costs nothing.
 
 Words follow the DreamGym paper (arXiv:2511.03773): a *dream* is synthetic, *real* is the environment, an `Observation` is the
 paper's abstract state s_t.
@@ -7,8 +7,8 @@ paper's abstract state s_t.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from dreamgym.errors import UsageError
 
@@ -34,7 +34,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The abstract state s_t: clean text that lists the actionable elements, as `Domain.abstract` made it."""
+    """The abstract state s_t: clean text that lists the actionable elements, as `TextRules.abstract` made it."""
 
     text: str
 
@@ -130,6 +130,51 @@ class Completion:
     version: int = 0
 
 
+VerdictKind = Literal["passed", "refused", "undecided", "masked", "unreadable"]
+"""`refused`: the reward is taken away. `undecided`: the texts show neither a success nor a failure. `masked`: the whole episode is left out
+of training and memory. `unreadable`: the experience model's answer could not be parsed, which ends the episode as a failed rollout."""
+
+DecidedBy = Literal["rule", "recalled", "generated"]
+"""What determined a dreamed step: a rule of the environment's `TextRules`, an exact precedent in real memory, or the experience model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of the guard, a rule or a verifier on one prediction. Programs read `kind`, people read `reasons`."""
+
+    kind: VerdictKind
+    reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(VerdictKind):
+            raise UsageError(f"A verdict is one of {', '.join(get_args(VerdictKind))}, not {self.kind!r:.100}.")
+
+    @property
+    def passed(self) -> bool:
+        return self.kind == "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """How a step came about. The defaults are those of a step of the real environment."""
+
+    reasoning: str = ""  # the explanation of the outcome: by the experience model, a scripted policy or a teacher
+    neighbours: tuple[int, ...] = ()  # ids of the replay rows in the experience model's prompt
+    verdict: Verdict | None = None
+    raw_reward: float | None = None  # the experience model's reward, before the guard
+    raw_terminated: bool | None = None
+    decided_by: DecidedBy | None = None  # None: the environment
+    out_of_support: bool = False  # no real transition in the replay buffer has this action
+    error: str | None = None  # why the episode ends here as a failed rollout
+
+    def judged(self, kind: VerdictKind) -> bool:
+        """Whether there is a verdict, and it is of this kind."""
+        return self.verdict is not None and self.verdict.kind == kind
+
+
+REAL_STEP = StepInfo()
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """An environment's answer. `terminated`: the task ended. `truncated`: we stopped it. They are two facts."""
@@ -138,30 +183,24 @@ class StepResult:
     reward: float
     terminated: bool
     truncated: bool = False
-    info: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The guard's opinion of one prediction, with its reasons."""
-
-    passed: bool
-    reasons: tuple[str, ...] = ()
+    info: StepInfo = REAL_STEP
+    action: Action | None = None  # in the environment's one spelling; None: as it was given
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """(s_t, a_t) -> (s_{t+1}, r_{t+1}), with the reasoning that explains it and what it was grounded in."""
+    """(s_t, a_t) -> (s_{t+1}, r_{t+1}), and how it came about."""
 
     state: Observation
     action: Action
     next_state: Observation
     reward: float
     terminated: bool
-    reasoning: str = ""
-    neighbours: tuple[int, ...] = ()  # replay row ids that were shown to the experience model
-    verdict: Verdict | None = None  # None for real transitions
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: StepInfo = REAL_STEP
+
+    def with_reasoning(self, reasoning: str) -> Transition:
+        """The same transition with another explanation."""
+        return replace(self, info=replace(self.info, reasoning=reasoning))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +234,11 @@ class Trajectory:
     def transitions(self) -> tuple[Transition, ...]:
         return tuple(turn.transition for turn in self.turns)
 
+    @property
+    def masked(self) -> bool:
+        """Whether the guard left the episode out."""
+        return bool(self.turns) and self.turns[-1].transition.info.judged("masked")
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -204,23 +248,21 @@ class Query:
     history: tuple[Transition, ...]
     state: Observation
     action: Action
-    key: tuple[int, ...] = ()  # (task, rollout, step) numbers that seed the sampling
+    key: tuple[int, ...] = ()  # (rollout, episode, step) numbers that seed the sampling
+
+    def transition(self, prediction: Prediction) -> Transition:
+        """The transition that the prediction makes of this query."""
+        return Transition(self.state, self.action, prediction.next_state, prediction.reward, prediction.terminated, prediction.info)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The experience model's answer after the guard has looked at it."""
+    """The answer to a query, with the guard's verdict in its `info`."""
 
-    reasoning: str
     next_state: Observation
     reward: float
     terminated: bool
-    verdict: Verdict
-    neighbours: tuple[int, ...] = ()
-    raw_reward: float = 0.0  # before the guard
-    raw_terminated: bool = False  # the same of the end
-    by_rule: bool = False  # answered by a rule, without the model
-    raw: str = ""
+    info: StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,16 +284,7 @@ class Memory:
     reasoning: str = ""
     policy_version: int = 0
     model_version: int = 0
-    verdict: str = ""  # "" for real rows, "passed" or the reasons for dreams
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a step told of one thing that the world holds: in a list, or on a page of its own."""
-
-    name: str
-    text: str  # what it can be found by; of a thing in a list, as much of that as the list tells
-    line: str = ""  # how the list names it; "" on a page of its own
+    verdict: str = ""  # the kind of the guard's verdict on a dream; "" for real rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The real environment: a text shop with a generated catalogue, as a page and as an abstract state.
 
-You learn what a family holds (tasks, environments, scripted behaviours, a domain), how a raw page becomes the abstract state s_t that
+You learn what a suite holds (tasks, environments, scripted policies, a domain), how a raw page becomes the abstract state s_t that
 agents and experience model read, and what an action that the page does not offer does: nothing, in the shop as in a dream.
 
     python examples/01_the_shop.py
@@ -9,7 +9,7 @@ agents and experience model read, and what an action that the page does not offe
 from __future__ import annotations
 
 from dreamgym import plugins
-from dreamgym.protocols import Family
+from dreamgym.envs.base import EnvSuite
 from dreamgym.types import Task
 
 
@@ -18,21 +18,21 @@ def show(title: str, text: str) -> None:
     print("\n".join(f"  | {line}" for line in text.strip().split("\n")))
 
 
-def play(family: Family, task: Task, behaviour: str, *, seed: int, raw_pages: bool) -> None:
+def play(suite: EnvSuite, task: Task, behaviour: str, *, seed: int, raw_pages: bool) -> None:
     """One logged episode of a scripted shopper, repeated action for action in a fresh shop."""
-    episode = family.behave(task, behaviour, seed=seed)
-    shop = family.env()
+    episode = suite.demonstrate(task, behaviour, seed=seed)
+    shop = suite.env()
     print(f"\n== {behaviour}: {task.instruction}")
     page = shop.reset(task)
     for step, logged in enumerate(episode.transitions, start=1):
-        state = family.domain.abstract(page)
-        offered = family.domain.admissible(state, episode.transitions[: step - 1], logged.action)
+        state = suite.rules.abstract(page)
+        offered = suite.rules.admissible(state, episode.transitions[: step - 1], logged.action)
         page, reward, terminated = shop.step(logged.action)
-        after = family.domain.abstract(page)
+        after = suite.rules.abstract(page)
         assert after == logged.next_state, "the same actions give the same pages"
         changed = "" if offered else "   <- not on the page" + (", and nothing changes" if after == state else "")
         print(f"\n{step}. {logged.action}{changed}")
-        print(f"  reasoning of the scripted teacher: {logged.reasoning}")
+        print(f"  reasoning of the scripted teacher: {logged.info.reasoning}")
         if raw_pages:
             show("raw page", page["text"])
         if after != state:
@@ -44,12 +44,15 @@ def play(family: Family, task: Task, behaviour: str, *, seed: int, raw_pages: bo
 
 
 def main() -> None:
-    family = plugins.make("envs", "webshop")
-    tasks = family.tasks("train", 20, seed=0)
-    print(f"{family.name}: {len(family.products)} products, at most {family.max_steps} steps, behaviours {', '.join(family.behaviours)}")
+    suite = plugins.make("envs", "webshop")
+    tasks = suite.tasks("train", 20, seed=0)
+    print(
+        f"{suite.name}: {len(suite.products)} products, at most {suite.max_steps} steps, "
+        f"scripted policies {', '.join(suite.scripted_policies)}"
+    )
     task = next(task for task in tasks if task.difficulty == 3)
-    play(family, task, "expert", seed=0, raw_pages=True)
-    play(family, task, "invalid", seed=7, raw_pages=False)
+    play(suite, task, "expert", seed=0, raw_pages=True)
+    play(suite, task, "invalid", seed=7, raw_pages=False)
 
 
 if __name__ == "__main__":

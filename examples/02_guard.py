@@ -8,10 +8,11 @@ grants every wish. The language model is scripted: it answers every action with 
 
 from __future__ import annotations
 
-from dreamgym import layout, plugins
+from dreamgym import plugins
+from dreamgym.engines.scripted import END_ID, ScriptedLLM
 from dreamgym.experience.guard import Guard, GuardConfig
-from dreamgym.experience.model import ExperienceConfig, ExperienceModel
-from dreamgym.llm.scripted import END_ID, ScriptedLLM
+from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
+from dreamgym.llm import vocabulary
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Observation, Query, Task
 
@@ -27,26 +28,27 @@ CASES = (
 )
 
 # The scripted model's alphabet is bytes, so control characters, which no page holds, play the markers of the layout.
-MARKS = {marker: number for number, marker in enumerate(layout.MARKERS, start=1)} | {layout.END: END_ID}
+MARKS = {marker: number for number, marker in enumerate(vocabulary.MARKERS, start=1)} | {vocabulary.END: END_ID}
 
 
 def optimist(prompt: str) -> str:
     """Reasoning, next state and outcome, whatever was asked."""
-    return f"that is what was wanted, success.{chr(MARKS[layout.NEXT])}purchase done{chr(MARKS[layout.REWARD])}1 stop"
+    return f"that is what was wanted, success.{chr(MARKS[vocabulary.NEXT])}purchase done{chr(MARKS[vocabulary.REWARD])}1 stop"
 
 
 def main() -> None:
-    domain = plugins.make("envs", "webshop").domain
+    rules = plugins.make("envs", "webshop").rules
     replay = ReplayBuffer.open(None, plugins.make("replay.encoders", "lexical"))
     for title, config in (("without the guard", GuardConfig(admissibility=False, grounding=False)), ("with the guard", GuardConfig())):
         llm = ScriptedLLM(optimist)
-        guard = Guard(domain, config)
-        dream = ExperienceModel(llm, layout.Vocabulary(llm.encode, llm.decode, MARKS), replay, guard, ExperienceConfig(k=0))
+        guard = Guard(rules, config)
+        dream = FinetunedExperienceModel(llm, vocabulary.Vocabulary(llm.encode, llm.decode, MARKS), replay, guard, FinetunedConfig(k=0))
         print(f"\n== {title}")
         for what, state, action in CASES:
             [answer] = dream.predict([Query(TASK, (), Observation(state), action)])
-            how = "by rule, the model was not asked" if answer.by_rule else f"the model claims {answer.raw_reward:g}"
-            reasons = f": {'; '.join(answer.verdict.reasons)}" if answer.verdict.reasons and not answer.by_rule else ""
+            info = answer.info
+            how = "by rule, the model was not asked" if info.decided_by == "rule" else f"the model claims {info.raw_reward:g}"
+            reasons = f": {'; '.join(info.verdict.reasons)}" if info.verdict.reasons and info.decided_by != "rule" else ""
             print(f"  the agent {what:<34} reward {answer.reward:g}, {'over' if answer.terminated else 'goes on'} ({how}{reasons})")
         print(f"  questions to the model: {len(llm.prompts)}; the guard counted {dict(guard.counts)}")
 

@@ -15,39 +15,42 @@ import copy
 import torch
 
 from dreamgym import plugins
-from dreamgym.agent import Agent, demonstrations
-from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
-from dreamgym.envs._pool import EnvPool
-from dreamgym.evals.success import Rate, evaluate, success
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights, shown_memories, task_pairs
+from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.engines.local.engine import LocalEngine
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.evals.success import evaluate, success
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, task_pairs
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
-from dreamgym.experience.model import ExperienceConfig, ExperienceModel
-from dreamgym.experience.recall import Recall
-from dreamgym.layout import END, MARKERS, Vocabulary
+from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
+from dreamgym.experience.retriever import Retriever
 from dreamgym.llm import tiny
-from dreamgym.llm.hf import HFEngine
-from dreamgym.logs.scripted import collect
+from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
+from dreamgym.logs.demonstrations import collect
 from dreamgym.loop import train
+from dreamgym.policy.agent import Agent, demonstrations
+from dreamgym.policy.templates.markers import Markers
 from dreamgym.protocols import BatchEnv
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import rollout
+from dreamgym.statistics import Rate
 from dreamgym.train import sft
-from dreamgym.train.learner import Learner, LearnerConfig
+from dreamgym.train.learner import Learner
+from dreamgym.train.settings import LearnerConfig, SFTConfig
 from dreamgym.types import Trajectory
 
 
 def main() -> None:
     torch.set_num_threads(1)  # models this small are no faster with more, and one gives the same run everywhere
-    family = plugins.make("envs", "corridor", length=6, keys=False)
-    domain, horizon = family.domain, family.max_steps
-    tasks = family.tasks("train", 200, seed=0)
-    real = EnvPool(family.env, domain)
+    suite = plugins.make("envs", "corridor", length=6, keys=False)
+    rules, horizon = suite.rules, suite.max_steps
+    tasks = suite.tasks("train", 200, seed=0)
+    real = EnvPool(suite.env, rules)
 
     # Logs of mixed skill, and a tokenizer that keeps the domain's own words whole.
-    logs = collect(family, 300, seed=0)
-    texts = [text for log in logs for t in log.transitions for text in (log.task.instruction, t.state.text, t.action, t.reasoning)]
-    tokenizer = tiny.train_tokenizer(texts, vocab_size=400, special=MARKERS, atoms=domain.atoms)
+    logs = collect(suite, 300, seed=0)
+    texts = [text for log in logs for t in log.transitions for text in (log.task.instruction, t.state.text, t.action, t.info.reasoning)]
+    tokenizer = tiny.train_tokenizer(texts, vocab_size=400, special=MARKERS, token_patterns=rules.token_patterns)
     ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
     words = Vocabulary(lambda text: tiny.encode(tokenizer, text), tokenizer.decode, ids)
     wins, steps = [log for log in logs if log.success], sum(len(log.turns) for log in logs)
@@ -58,23 +61,21 @@ def main() -> None:
     replay.add(logs)
 
     # Eq. 5: whole logged episodes, with the memories that each step would retrieve, teach reasoning, next state, reward and end.
-    settings = ExperienceConfig(k=1)
-    builder = RowBuilder(words, settings.pieces, SegmentWeights(), domain)
-    shown = shown_memories(logs, Recall(replay, domain, k=settings.k))
-    rows = [row for log, memories in zip(logs, shown, strict=True) for row in builder.episode(log, memories)]
-    rows += [builder.task([seed.instruction], new.instruction) for seed, new in task_pairs(tasks, 200, seed=0)]
+    settings = FinetunedConfig(k=1)
+    builder = RowBuilder(words, settings.prompt_parts, SegmentWeights(), rules, Retriever(replay, rules, settings))
+    rows = builder.episodes(logs) + builder.tasks(task_pairs(tasks, 200, seed=0))
     dreamer = tiny.build(tokenizer, "100k", seed=0)
-    sft.train(dreamer, [row.ids for row in rows], [row.weights for row in rows], sft.SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024))
+    sft.train(dreamer, [row.ids for row in rows], [row.weights for row in rows], SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024))
 
     # The policy begins as the experience model, which knows the world, and imitates what succeeded for a moment.
     policy = copy.deepcopy(dreamer)
-    shots = [row for log in wins for row in demonstrations(log, words, domain)]
-    sft.train(policy, [row for row, _ in shots], [weights for _, weights in shots], sft.SFTConfig(epochs=4.0, lr=2e-3, batch_tokens=512))
-    agent = Agent(HFEngine(policy, tokenizer), words, domain)
+    shots = [row for log in wins for row in demonstrations(log, Markers(words), rules)]
+    sft.train(policy, [row for row, _ in shots], [weights for _, weights in shots], SFTConfig(epochs=4.0, lr=2e-3, batch_tokens=512))
+    agent = Agent(LocalEngine(policy, tokenizer), Markers(words), rules)
 
     # The dream: an environment like the real one, which costs no real step.
-    model = ExperienceModel(HFEngine(dreamer, tokenizer), words, replay, Guard(domain), settings)
-    dream = DreamBatch(model, domain, horizon=horizon)
+    model = FinetunedExperienceModel(LocalEngine(dreamer, tokenizer), words, replay, Guard(rules), settings)
+    dream = DreamBatch(model, rules, horizon=horizon)
 
     def judged(env: BatchEnv) -> Rate:
         return success(evaluate(agent, env, tasks * 20, max_steps=horizon, temperature=1.0, seed=1))
@@ -87,7 +88,7 @@ def main() -> None:
     curriculum = TaskCurriculum(
         tasks,
         CurriculumConfig(),
-        domain=domain,
+        rules=rules,
         vary=lambda seeds, i: model.vary(seeds, seed=i),
         memories=replay.memories,
     )

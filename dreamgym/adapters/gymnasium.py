@@ -1,4 +1,4 @@
-"""Any environment family as a Gymnasium environment of texts.
+"""Any environment suite as a Gymnasium environment of texts.
 
     env = TextEnv(plugins.make("envs", "webshop"), split="train")
     observation, info = env.reset(seed=3, options={"task": "…"})
@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import gymnasium
 
+from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import UsageError, nearest
-from dreamgym.protocols import Env, Family
+from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, Task
 
 LONGEST = 1 << 16
@@ -35,7 +36,7 @@ class Words(gymnasium.spaces.Text):
 class TextEnv(gymnasium.Env[str, str]):
     """One episode at a time. `reset` draws a task of the split by its seed, or takes the one whose id is `options["task"]`.
 
-    `tasks` is how many tasks of the split there are to draw from. `truncated` is the family's horizon. An action
+    `tasks` is how many tasks of the split there are to draw from. `truncated` is the suite's horizon. An action
     that the environment does not know changes nothing, as everywhere here.
     """
 
@@ -43,7 +44,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def __init__(
         self,
-        family: Family,
+        suite: EnvSuite,
         *,
         split: str = "train",
         tasks: int = 200,
@@ -51,7 +52,7 @@ class TextEnv(gymnasium.Env[str, str]):
         render_mode: Literal["ansi"] | None = None,
     ) -> None:
         self.tasks = tasks
-        self.family, self.split, self.max_steps, self.render_mode = family, split, max_steps or family.max_steps, render_mode
+        self.suite, self.split, self.max_steps, self.render_mode = suite, split, max_steps or suite.max_steps, render_mode
         self.observation_space, self.action_space = Words(), Words(256)
         self.task: Task | None = None
         self._tasks: dict[str, Task] = {}
@@ -63,8 +64,8 @@ class TextEnv(gymnasium.Env[str, str]):
         """The first state of an episode, and its `task` id and `instruction`. UsageError for an unknown task or option."""
         super().reset(seed=seed)
         self.task = self._chosen(options or {})
-        self._env = self._env or self.family.env()
-        self._state = self.family.domain.abstract(self._env.reset(self.task))
+        self._env = self._env or self.suite.require_env()
+        self._state = self.suite.rules.abstract(self._env.reset(self.task))
         self._steps, self._over = 0, False
         return self._text(), self._info()
 
@@ -72,8 +73,8 @@ class TextEnv(gymnasium.Env[str, str]):
         """The next state, its reward, whether the task ended, whether the horizon was reached, and what `reset` told."""
         if self._over or self._env is None:
             raise UsageError("The episode has not begun or is over. Call reset() before step(action).")
-        raw, reward, terminated = self._env.step(self.family.domain.canonical(action))
-        self._state = self.family.domain.abstract(raw)
+        raw, reward, terminated = self._env.step(self.suite.rules.canonical(action))
+        self._state = self.suite.rules.abstract(raw)
         self._steps += 1
         truncated = not terminated and self._steps >= self.max_steps
         self._over = terminated or truncated
@@ -88,7 +89,7 @@ class TextEnv(gymnasium.Env[str, str]):
         if unknown is not None:
             raise UsageError(f"No option '{unknown}' of reset.{nearest(unknown, ['task'])} Known: task.")
         if not self._tasks:
-            self._tasks = {task.id: task for task in self.family.tasks(self.split, self.tasks, seed=0)}
+            self._tasks = {task.id: task for task in self.suite.tasks(self.split, self.tasks, seed=0)}
         if "task" in options:
             wanted = options["task"]
             if wanted not in self._tasks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,10 @@ import typer
 
 from dreamgym.cli import envs, hosts, measures, replay, training
 from dreamgym.cli._show import Json, Run, show, table
-from dreamgym.errors import DreamGymError
+from dreamgym.errors import explain
+from dreamgym.runs.threads import limit_spinning
 
-INTERRUPTED = 130  # what typer makes of Ctrl-C
+INTERRUPTED = 130  # typer's exit code for Ctrl-C
 TERMINATED = 143  # the shell's code for a process that SIGTERM ended
 app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
 
@@ -23,18 +25,20 @@ app = typer.Typer(help="Train LLM agents inside a reasoning experience model (Dr
 def quickstart(
     budget: Annotated[
         str,
-        typer.Option(help="small (minutes), default (20 to 40 minutes), full (three seeds and baselines; hours) or gpu (a larger model)."),
+        typer.Option(help="small (minutes), default (20 to 40 minutes), large (three seeds and baselines; hours) or gpu (a larger model)."),
     ] = "default",
     env: Annotated[str, typer.Option(help="webshop, or alfworld (its extra installed; small and default).")] = "webshop",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the whole loop in the shop or in houses: logs, experience model, warm start, dream, sim-to-real, evaluation, report."""
+    """Run the whole method: logs, experience model, warm start, RL in the dream, sim-to-real, evaluation, report."""
+    from dreamgym.recipes.settings import budget_config, run_name
+
+    config = budget_config(budget, env)
+    path = run or Path("runs") / run_name(budget, env)
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe
 
-    config = recipe.budget_config(budget, env)
-    path = run or Path("runs") / recipe.run_name(budget, env)
     summary = recipe.run_seeds(config, path, budget=budget, say=lambda text: print(text, file=sys.stderr, flush=True))
     written = [report.write(one) for one in _runs_in(path)]
     show(summary, as_json)
@@ -45,7 +49,7 @@ def quickstart(
 
 @app.command(name="report")
 def report_command(run: Run) -> None:
-    """Write report.html of a run, finished or not, and print where it is."""
+    """Write report.html of a run, finished or not, and print its path."""
     from dreamgym import report
 
     for one in _runs_in(run):
@@ -56,21 +60,23 @@ def report_command(run: Run) -> None:
 def summary(run: Run, as_json: Json = False) -> None:
     """Print the results table of a finished run."""
     from dreamgym.errors import RunDirError
-    from dreamgym.runlog import RunDir
+    from dreamgym.runs.files import reading
+    from dreamgym.runs.rundir import SUMMARY, RunDir
 
     folder = run / "all" if (run / "all").is_dir() else run
     found = RunDir.view(folder).summary()
     if found is None:
         raise RunDirError(f"'{run}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
-    show(found, as_json)
+    with reading(folder / SUMMARY):
+        show(found, as_json)
 
 
 @app.command()
 def play(
     run: Run,
-    instruction: Annotated[str | None, typer.Option(help="What to ask for; without it, a training task.")] = None,
+    instruction: Annotated[str | None, typer.Option(help="The instruction of the task; by default, that of a training task.")] = None,
 ) -> None:
-    """Step through a dream by hand: type actions, read what the experience model reasons and shows."""
+    """Act in a dream by hand: type actions, read the reasoning and the states of the experience model."""
     from dreamgym.recipes.play import play_dream
 
     play_dream(run, instruction)
@@ -78,7 +84,7 @@ def play(
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine offers: versions, cores, bfloat16, GPU, optional packages."""
+    """Print versions, cores, bfloat16 support, GPU and optional packages of this machine."""
     from dreamgym.recipes.doctor import examine
 
     found = examine()
@@ -100,25 +106,31 @@ app.add_typer(envs.app, name="env")
 
 
 def main() -> None:
-    """Entry point: errors made on purpose are one message and exit code 2; Ctrl-C and SIGTERM say how to go on."""
+    """Entry point. An error that a user can cause is one message and exit code 2. A bug is a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # half characters of file names and logs are printed as escapes
+            stream.reconfigure(errors="backslashreplace")
+    limit_spinning()
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
-    except DreamGymError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        if (found := explain(error)) is None:
+            raise
+        print(f"error: {found}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:
         code = stop.code if isinstance(stop, SystemExit) else INTERRUPTED
         if code not in (INTERRUPTED, TERMINATED):
             raise
-        print("interrupted: nothing that was written is lost; the same command goes on from here.", file=sys.stderr)
+        print("interrupted: nothing that was written is lost; the same command resumes.", file=sys.stderr)
         sys.exit(code)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _terminated(*_: object) -> None:
-    """SIGTERM unwinds like Ctrl-C, so that files under way are put in order."""
+    """SIGTERM unwinds like Ctrl-C, so that open files are completed or removed."""
     raise SystemExit(TERMINATED)
 
 

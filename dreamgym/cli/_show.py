@@ -1,4 +1,4 @@
-"""What commands share: options that many have, and tables for people."""
+"""Options and tables that several commands share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from dreamgym.recipes.rows import ROWS
+from dreamgym.recipes.summary import intervals, percent
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
@@ -22,31 +25,33 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(summary))
         return
     rows = []
-    entries = {name: summary.get(name) for name in ("warm_start", "sft", "dream", "s2r", "real_only", "mixed")}
+    entries = {name: summary.get(name) for name in ROWS}
     entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
     for name, entry in entries.items():
         if entry:
-            sampled = entry["sampled"]
             rows.append([
                 name,
-                f"{100 * entry['real_success']:.1f} [{100 * entry['ci95'][0]:.1f}, {100 * entry['ci95'][1]:.1f}]",
-                f"{100 * sampled['value']:.1f} [{100 * sampled['low']:.1f}, {100 * sampled['high']:.1f}]",
+                percent(entry, "greedy"),
+                percent(entry, "sampled"),
                 *(f"{entry[key]:,.0f}" for key in COSTS),
             ])  # fmt: skip
     table(
-        f"Success in the real environment on held-out tasks, % [95 % interval]; seeds {summary['seeds']}, commit {summary['commit']}",
+        f"Success in the real environment on held-out tasks, % [{intervals(summary['seeds'])}]; "
+        f"seeds {summary['seeds']}, commit {summary['commit']}",
         ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds"],
         rows,
     )
+    for phase, reason in (summary.get("skipped") or {}).items():
+        print(f"skipped: {phase}, because {reason}")
     if isinstance(audit := summary.get("audit"), dict):
-        print("Dreams of the trained policy, replayed in the real environment (with guard | without):")
+        print("Paired replay of the trained policy's dreams (with guard | without):")
         for name in AUDIT:
             print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<32}{rate(audit['without_guard'].get(name))}")
         if guarded := audit["with_guard"].get("revisits"):
-            print(f"  {'faithful revisits':<24}{rate(guarded['faithful'])}")
-            print(f"  {'settled steps exact':<24}{rate(audit['with_guard']['settled']['exact'])}")
+            print(f"  {'consistent revisits':<24}{rate(guarded['faithful'])}")
+            print(f"  {'determined steps exact':<24}{rate(audit['with_guard']['settled']['exact'])}")
         if invented := audit.get("invented"):
-            print("Tasks that the curriculum invented (proposals that were new, accepted ones that the expert solves in reality):")
+            print("Synthetic tasks (share of new proposals, share of accepted ones that the expert solves in the real environment):")
             print(f"  {rate(invented['new'])}, {rate(invented['solved'])}; real training tasks: {rate(invented['real_solved'])}")
 
 
@@ -68,7 +73,7 @@ def rate(value: Any) -> str:
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], *, width: int = 120) -> None:
-    """Print a table at least `width` characters wide."""
+    """Print a table at least `width` characters wide. Texts are printed literally: square brackets in the name of a run are no markup."""
     from rich.console import Console
     from rich.table import Table
 
@@ -77,4 +82,4 @@ def table(title: str, columns: list[str], rows: list[list[str]], *, width: int =
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=max(width, Console().width)).print(table)
+    Console(width=max(width, Console().width), markup=False, emoji=False, highlight=False).print(table)

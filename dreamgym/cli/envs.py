@@ -114,11 +114,4 @@ def _webshop(env: str, **chosen: str) -> None:
 
 def _lines(path: Path | None) -> AbstractContextManager[Iterable[str]]:
     """The lines of a file, or of standard input."""
-    from dreamgym.errors import UsageError
-
-    if path is None:
-        return nullcontext(sys.stdin)
-    try:
-        return path.open(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"Cannot read '{path}': {error.strerror}. Give a file of JSON lines.") from error
+    return nullcontext(sys.stdin) if path is None else path.open(encoding="utf-8")

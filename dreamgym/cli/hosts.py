@@ -1,4 +1,4 @@
-"""Commands that ask an instruct model at a host: `annotate` and `judge`."""
+"""Commands that use an instruct model on a server: `annotate` and `judge`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from dreamgym.cli._show import Json, Run, score, table, values
 
 BaseUrl = Annotated[str, typer.Option("--base-url", help="The host's OpenAI-compatible address, such as http://localhost:8000/v1.")]
 Model = Annotated[str, typer.Option(help="The model's name at that host.")]
-KeyEnv = Annotated[str, typer.Option(help="The environment variable that holds the key; it may be unset for hosts that want none.")]
+KeyEnv = Annotated[str, typer.Option(help="The environment variable with the key; it may be unset for hosts without keys.")]
 PriceIn = Annotated[float, typer.Option(min=0, help="Dollars per million tokens of prompt.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Dollars per million tokens of reply.")]
-MaxDollars = Annotated[float | None, typer.Option(min=0, help="Send no request that could take the cost above this; needs prices.")]
-MaxTokens = Annotated[int, typer.Option(min=16, help="Of one reply, thinking included.")]
-Form = Annotated[str, typer.Option("--format", help="What the host can be held to: json_schema, json_object or none.")]
-Temperature = Annotated[float, typer.Option(min=0, help="Some hosted models take 1 only.")]
-Seeds = Annotated[bool, typer.Option("--seeds/--no-seeds", help="Whether requests carry a seed; some hosts refuse the field.")]
+MaxDollars = Annotated[float | None, typer.Option(min=0, help="Send no request that could raise the cost above this; requires prices.")]
+MaxTokens = Annotated[int, typer.Option(min=16, help="Limit of one reply, reasoning tokens included.")]
+Form = Annotated[str, typer.Option("--format", help="Structured output that the host supports: json_schema, json_object or none.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature; some hosted models accept only 1.")]
+Seeds = Annotated[bool, typer.Option("--seeds/--no-seeds", help="Whether requests carry a seed; some hosts reject the field.")]
 Host = Annotated[
     list[str] | None,
     typer.Option(help="NAME=VALUE: any further option of the engine, such as timeout_s=60 or max_tokens_key=max_completion_tokens."),
 ]
-Concurrency = Annotated[int, typer.Option(min=1, help="Requests under way at once.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent requests.")]
 PerMinute = Annotated[int | None, typer.Option(help="The host's limit of requests per minute.")]
 TokensPerMinute = Annotated[int | None, typer.Option(help="The host's limit of tokens per minute.")]
 
 
 def annotate(
-    logs: Annotated[Path, typer.Argument(help="Episodes as a run writes them, such as runs/quickstart/episodes/logs.jsonl.")],
-    out: Annotated[Path, typer.Option(help="Where the annotated episodes go. The replies are kept beside it; the same command goes on.")],
+    logs: Annotated[Path, typer.Argument(help="A file of episodes, such as runs/quickstart/episodes/logs.jsonl.")],
+    out: Annotated[Path, typer.Option(help="The file of annotated episodes. Replies are kept beside it; the same command resumes.")],
     base_url: BaseUrl,
     model: Model,
     api_key_env: KeyEnv = "OPENAI_API_KEY",
@@ -49,15 +49,15 @@ def annotate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate of tokens and dollars, and send nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Let an instruct model explain logged episodes: a tutorial, and a reasoning trace for every step."""
-    from dreamgym.recipes import chat_host
+    """Annotate logged episodes with an instruct model: a tutorial, and a reasoning trace for every step."""
+    from dreamgym.recipes import chat_server
     from dreamgym.recipes.annotate import annotate as run
 
     address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
-    with chat_host.opened(host or (), **address, **limits, **prices) as chat:
+    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
+    with chat_server.opened(host or (), **address, **limits, **prices) as chat:
         found = run(chat, logs, out, how, dry_run=dry_run)
     if as_json:
         print(json.dumps(found))
@@ -74,8 +74,10 @@ def judge(
     base_url: BaseUrl,
     model: Model,
     n: Annotated[int, typer.Option("--n", min=1, help="Dreamed transitions to judge.")] = 100,
-    controls: Annotated[int, typer.Option(min=0, help="Real transitions, and as many corrupted ones, that are mixed in.")] = 30,
-    dreams: Annotated[str | None, typer.Option(help="Which of the run's episodes, such as dream-0050; by default the audit's.")] = None,
+    controls: Annotated[int, typer.Option(min=0, help="Real transitions, and as many corrupted ones, as controls.")] = 30,
+    dreams: Annotated[
+        str | None, typer.Option(help="Name of the run's episodes, such as dream-0050; by default those of the audit.")
+    ] = None,
     api_key_env: KeyEnv = "OPENAI_API_KEY",
     price_input: PriceIn = 0.0,
     price_output: PriceOut = 0.0,
@@ -88,19 +90,19 @@ def judge(
     requests_per_minute: PerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
     host: Host = None,
-    seed: Annotated[int, typer.Option(help="Draws the transitions and the order of the questions.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn transitions and of the order of questions.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Let an instruct model score dreamed transitions, beside real and corrupted ones that say whether to believe it."""
+    """Score dreamed transitions with an instruct model; real and corrupted transitions are the controls."""
     from dreamgym.evals.judge import KINDS, QUESTIONS, JudgeConfig
-    from dreamgym.recipes import chat_host
+    from dreamgym.recipes import chat_server
     from dreamgym.recipes.judge import judge_run
 
     address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_host.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
-    with chat_host.opened(host or (), **address, **limits, **prices) as chat:
+    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
+    with chat_server.opened(host or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=dreams)
     if as_json:
         print(json.dumps(found))

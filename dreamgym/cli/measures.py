@@ -19,53 +19,56 @@ KINDS = ("with_guard", "without_guard")
 def fidelity(
     run: Run,
     held_out: Annotated[
-        int | None, typer.Option(min=2, help="Also predict every step of so many fresh real episodes on held-out tasks; kept in the run.")
+        int | None,
+        typer.Option(min=2, max=1_000_000, help="Also predict every step of this many fresh real episodes on held-out tasks."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """How far the run's dreams may be trusted: paired replay under the trained policy, and real transitions it has never seen."""
+    """Measure the experience model of a run: paired replay under the trained policy, and held-out real transitions."""
     from dreamgym.errors import RunDirError
-    from dreamgym.runlog import RunDir
+    from dreamgym.runs.files import reading
+    from dreamgym.runs.rundir import PHASES, RunDir
 
     folder = RunDir.view(run)
     if not folder.done("audit") and folder.summary():
-        raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired is 0. Give a run that practised in a dream.")
+        raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream.")
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
-    audit = folder.data("audit")
-    if "bound" not in audit["with_guard"]:
-        raise RunDirError(f"The audit of '{run}' was made by an older version, without bounds. Make the run anew in another directory.")
-    bound = audit["with_guard"]["bound"]
-    forced = _held_out(run, held_out)
-    if as_json:
-        from dreamgym.recipes.fidelity import audited
+    audit, forced = folder.data("audit"), _held_out(run, held_out)
+    with reading(folder.path / PHASES):
+        if as_json:
+            from dreamgym.recipes.fidelity import audited
 
-        print(json.dumps(audited(audit) | forced))
-        return
+            print(json.dumps(audited(audit) | forced))
+        else:
+            _print(audit, forced)
+
+
+def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
+    bound = audit["with_guard"]["bound"]
     table(
         "Dreams replayed in the real environment",
         ["", "with guard", "without guard"],
         [[name.replace("_", " "), *(rate(audit[kind].get(name)) for kind in KINDS)] for name in AUDIT],
     )
-    if "precedented" in audit["with_guard"]:  # older audits lack it
-        show_grounds(audit["with_guard"])
+    show_support(audit["with_guard"])
     print(
-        f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper end of the share of episodes that part).\n"
+        f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper bound of the diverged share).\n"
         f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
         + (", which says nothing about success in [0, 1]." if "theorem" in bound["vacuous"] else ".")
     )
     if forced["held_out"] is None:
-        print("Predictions of held-out real transitions: not measured yet; --held-out 400 does it, in minutes.")
+        print("Predictions of held-out real transitions: not measured yet. `--held-out 400` measures them in minutes.")
     else:
         show_held_out(forced)
 
 
-def show_grounds(guarded: dict[str, Any]) -> None:
-    """The table of dreams by what they rest on."""
-    sides = [guarded["precedented"], guarded["guessing"]]
+def show_support(guarded: dict[str, Any]) -> None:
+    """The table of dreams by whether the replay buffer supports all of their actions."""
+    sides = [guarded["in_support"], guarded["out_of_support"]]
     table(
-        "The same with guard, by what the dreams rest on: a real memory of every action, or a guess somewhere",
-        ["", "precedented", "guessing"],
+        "The same with guard: dreams in support have a real precedent of every action",
+        ["", "in support", "out of support"],
         [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in ("share", *AUDIT)],
     )
 
@@ -75,7 +78,7 @@ def show_held_out(found: dict[str, Any]) -> None:
     title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes, {near_misses:,} near misses"
     columns = ["", "with guard", "without guard", "lookup, with guard", "lookup, without guard"]
     sides = [found[name][kind] for name in ("held_out", "lookup_baseline") for kind in KINDS]
-    rows = [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in HELD_OUT]  # older files lack some
+    rows = [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in HELD_OUT]
     for group in ("by_action", "by_miss"):
         rows += [[f"  {kind}", *(rate(side[group][kind]) for side in sides)] for kind in sides[0][group]]
     table(title.format(**found["held_out"]), columns, rows)

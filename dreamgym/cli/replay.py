@@ -1,4 +1,4 @@
-"""`dreamgym replay`: look into replay logs, and move them in and out."""
+"""`dreamgym replay`: statistics, export and import of replay logs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import typer
 from dreamgym.cli._show import Json, table
 from dreamgym.errors import DreamGymError
 
-app = typer.Typer(help="Look into replay logs, and move them in and out.", no_args_is_help=True)
+app = typer.Typer(help="Statistics, export and import of replay logs.", no_args_is_help=True)
 Log = Annotated[Path, typer.Argument(help="A replay log, such as runs/quickstart/replay/dream.sqlite.")]
 
 
 @app.command(name="stats")
 def replay_stats(log: Log, as_json: Json = False) -> None:
-    """What is in a replay log: rows by environment and source, rewards, verdicts, size."""
+    """Print the contents of a replay log: rows by environment and source, rewards, verdicts, size."""
     from dreamgym.replay.statistics import statistics
 
     found = statistics(log)
@@ -36,23 +36,23 @@ def replay_stats(log: Log, as_json: Json = False) -> None:
 @app.command(name="export")
 def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to write: .jsonl or .parquet.")]) -> None:
     """Write the rows of a replay log to a file that `datasets` and pandas read."""
-    from dreamgym.replay import interchange
+    from dreamgym.replay import export
     from dreamgym.replay.stores import open_to_read
 
     with closing(open_to_read(log)) as store:
-        print(f"{interchange.export(store, to):,} rows: {to}")
+        print(f"{export.export(store, to):,} rows: {to}")
 
 
 @app.command(name="import")
 def replay_import(
     log: Log, file: Annotated[Path, typer.Argument(help="A file that `replay export` wrote, or one with its columns.")]
 ) -> None:
-    """Add the rows of a file to a replay log over the lexical encoder, which is made if it is not there. All are added, or none."""
-    from dreamgym.replay import interchange
+    """Add the rows of a file to a replay log with the lexical encoder; a missing log is created. All rows are added, or none."""
+    from dreamgym.replay import export
     from dreamgym.replay.buffer import ReplayBuffer
     from dreamgym.replay.encoders import lexical
 
-    trajectories = list(interchange.read(file))
+    trajectories = list(export.read(file))
     with ReplayBuffer.open(log, lexical.make()) as buffer:
         print(f"{buffer.add(trajectories):,} rows added, {buffer.refused:,} refused: {log}")
 
@@ -61,7 +61,7 @@ def replay_import(
 def replay_reencode(
     log: Log, encoder: Annotated[str, typer.Option(help="An encoder of dreamgym/replay/encoders, or a dotted module name.")] = "lexical"
 ) -> None:
-    """Encode every row of a replay log anew, with the encoder's default settings, so that a buffer over that encoder can open it."""
+    """Encode all rows of a replay log again with another encoder at its default settings."""
     from dreamgym import plugins
     from dreamgym.replay.stores import sqlite
 

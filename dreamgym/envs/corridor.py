@@ -22,9 +22,9 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
+from dreamgym.envs.base import EnvSuite, TextRules, check_split
 from dreamgym.errors import UsageError
-from dreamgym.playing import play
-from dreamgym.types import Action, Memory, Observation, Task, Trajectory, Transition, Verdict, View
+from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict
 
 ACTIONS: tuple[Action, ...] = ("left", "right", "take", "open")
 SHARES: Mapping[str, tuple[float, float]] = {"train": (0.0, 0.6), "dev": (0.6, 0.8), "test": (0.8, 1.0)}
@@ -164,13 +164,13 @@ class Corridor:
         return _raw(self.goal, self.situation, self.config.length)
 
 
-class CorridorDomain:
-    """The `Domain` of corridors: it reads instructions and states, and knows no task's goal record."""
+class CorridorRules(TextRules):
+    """The `TextRules` of corridors: it reads instructions and states, and knows no task's goal record."""
 
     name = "corridor"
-    atoms = (r"\[[^\[\]\n]+\]",)
+    token_patterns = (r"\[[^\[\]\n]+\]",)
     about = "This is a row of rooms with doors. Walk to the room that the task names, with the key if it asks for one, and open its door."
-    manual = "End your reply with one line that holds one action of those in square brackets, such as Action: right."
+    action_format = "End your reply with one line that holds one action of those in square brackets, such as Action: right."
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: where we are, what we carry, what can be done."""
@@ -184,10 +184,6 @@ class CorridorDomain:
     def canonical(self, action: Action) -> Action:
         """One spelling for actions the corridor cannot tell apart."""
         return canonical(action)
-
-    def view(self, observation: Observation) -> View:
-        """The state itself: rooms have no names to hide."""
-        return View(observation.text)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """Whether the state offers the action; None when the text is no state of a corridor."""
@@ -208,22 +204,22 @@ class CorridorDomain:
             return f"go {action}, but slip, so nothing changes."
         return f"go {action}, so room {after[1] if after else 'unknown'}."
 
-    def check(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
+    def check_success(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict:
         """Whether the claimed end and reward follow from the text: an end needs an open door, a success the right one and its key."""
         goal, place = read_goal(instruction), ROOM.match(claim.state.text)
         opens = canonical(claim.action) == "open" and "open" in elements(claim.state.text)
         wrong_end = "an end without an open door" if claim.terminated else "an open door without an end"
         reasons = [] if claim.terminated == opens else [wrong_end]
         if goal is None or place is None:
-            return Verdict(False, (*reasons, "the instruction or the state cannot be read"))
+            return Verdict("refused", (*reasons, "the instruction or the state cannot be read"))
         missing = _missing(goal, claim.state.text, history) if opens else ["no door was opened"]
         if claim.reward > 0:
             reasons += missing
         elif not missing:
             reasons.append("a success without its reward")
-        return Verdict(not reasons, tuple(reasons))
+        return Verdict("refused" if reasons else "passed", tuple(reasons))
 
-    def brief(self, memory: Memory) -> str:
+    def memory_text(self, memory: Memory) -> str:
         """A memory in two lines: what was done where, and what came of it."""
         here, there = (", ".join(text.split("\n")[:-1]) for text in (memory.state, memory.next_state))
         return f"{here}: {memory.action}\n" + (f"reward {memory.reward:g}" if memory.terminated else there)
@@ -241,21 +237,20 @@ class CorridorDomain:
         return max(goal.start, goal.target, goal.key) <= max(lengths) if lengths else None
 
 
-class CorridorFamily:
-    """Everything a run needs of the corridor (the `Family` protocol), and its exact dynamics."""
+class CorridorSuite(EnvSuite):
+    """The environment suite of the corridor, with its exact dynamics."""
 
     name = "corridor"
-    behaviours = MIX
+    scripted_policies = MIX
 
     def __init__(self, config: CorridorConfig) -> None:
         self.config = config
-        self.domain = CorridorDomain()
+        self.rules = CorridorRules()
         self.max_steps = config.max_steps or 3 * config.length
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """`n` distinct tasks of a split in an order that `seed` names; fewer when the split does not hold so many."""
-        if split not in SHARES:
-            raise UsageError(f"No split '{split}'. Known: {', '.join(SHARES)}.")
+        check_split(split)
         goals = self._goals()
         random.Random(f"split/{self.config.seed}").shuffle(goals)
         low, high = (round(share * len(goals)) for share in SHARES[split])
@@ -267,20 +262,12 @@ class CorridorFamily:
         """A fresh corridor."""
         return Corridor(self.config)
 
-    def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
-        """One logged episode by a scripted walker: expert, noisy, random or invalid."""
-        if behaviour not in MIX:
-            raise UsageError(f"No behaviour '{behaviour}'. Known: {', '.join(MIX)}.")
+    def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
+        """What a scripted walker does next: expert, noisy, random or invalid."""
         goal = read_goal(task.instruction)
         if goal is None:
             raise UsageError(f"Task '{task.id}' is not worded as a corridor task: '{task.instruction}'.")
-        name = f"{behaviour}/{task.id}/{seed}"
-        rng = random.Random(f"behave/{name}")
-
-        def act(state: Observation) -> Action:
-            return _walk(behaviour, goal, state.text, rng)
-
-        return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=name)
+        return _walk(policy, goal, state.text, rng)
 
     def transition_table(self, tasks: Sequence[Task] | None = None) -> dict[tuple[str, str, Action], tuple[Outcome, ...]]:
         """The exact dynamics: (instruction, state, action) -> what may follow; of all tasks, or of the given ones.
@@ -304,7 +291,7 @@ class CorridorFamily:
         return (replace(moved, probability=1 - self.config.slip), Outcome(self.config.slip, self._text(goal, situation), 0.0, False))
 
     def _text(self, goal: Goal, situation: Situation) -> str:
-        return self.domain.abstract(_raw(goal, situation, self.config.length)).text
+        return self.rules.abstract(_raw(goal, situation, self.config.length)).text
 
     def _goals(self) -> list[Goal]:
         rooms = range(1, self.config.length + 1)
@@ -321,9 +308,9 @@ class CorridorFamily:
         )
 
 
-def make(**config: Any) -> CorridorFamily:
+def make(**config: Any) -> CorridorSuite:
     """The corridor family, by configuration (see CorridorConfig)."""
-    return CorridorFamily(build(CorridorConfig, config, where="env corridor"))
+    return CorridorSuite(build(CorridorConfig, config, where="env corridor"))
 
 
 def _raw(goal: Goal, situation: Situation, length: int) -> dict[str, Any]:
@@ -336,12 +323,12 @@ def _raw(goal: Goal, situation: Situation, length: int) -> dict[str, Any]:
     }
 
 
-def _walk(behaviour: str, goal: Goal, state: str, rng: random.Random) -> Action:
+def _walk(policy: str, goal: Goal, state: str, rng: random.Random) -> Action:
     """What a scripted walker does next. It reads the instruction's goal and the state's text, as an agent would."""
-    if behaviour == "invalid" and rng.random() < 0.5:
+    if policy == "invalid" and rng.random() < 0.5:
         offered = elements(state)
         return rng.choice([action for action in (*ACTIONS, *GARBAGE) if action not in offered])
-    if behaviour == "random" or (behaviour != "expert" and rng.random() < 0.25):
+    if policy == "random" or (policy != "expert" and rng.random() < 0.25):
         return rng.choice(elements(state))
     needs_key = bool(goal.key) and KEY_HELD not in state
     place = ROOM.match(state)

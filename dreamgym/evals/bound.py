@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dreamgym.errors import UsageError
-from dreamgym.evals.replayed import Replay
-from dreamgym.evals.success import Rate, wilson
+from dreamgym.evals.paired_replay import Replay
+from dreamgym.statistics import Rate, wilson
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamgym.evals.replayed import Fidelity, compare, summarise, twins
-from dreamgym.evals.success import Rate, success
-from dreamgym.protocols import Family, Policy, RealEnv
+from dreamgym.envs.base import EnvSuite
+from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
+from dreamgym.evals.success import success
+from dreamgym.protocols import Policy, RealEnv
 from dreamgym.rollout import rollout
+from dreamgym.statistics import Rate
 from dreamgym.types import Trajectory
 
 
@@ -49,8 +51,8 @@ class Gap:
 class GapMeter:
     """Probes with real steps and keeps count of them in `real_steps`."""
 
-    def __init__(self, family: Family, real: RealEnv) -> None:
-        self.family, self.real = family, real
+    def __init__(self, suite: EnvSuite, real: RealEnv) -> None:
+        self.suite, self.real = suite, real
         self.real_steps = 0
 
     def measure(self, policy: Policy, dreamed: Sequence[Trajectory], *, n: int, seed: int) -> Gap:
@@ -58,8 +60,8 @@ class GapMeter:
         known = [t for t in dreamed if t.task.source == "real" and t.error is None]
         count = min(n, len(known))
         chosen = [known[i * len(known) // count] for i in range(count)]
-        fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.family.max_steps, name=f"probe/{seed}")
-        pairs = twins(chosen, self.real)
+        fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.suite.max_steps, name=f"probe/{seed}")
+        pairs = paired_episodes(chosen, self.real)
         episodes = (*fresh, *(real for _, real in pairs))
         steps = sum(len(t.turns) for t in episodes)
         self.real_steps += steps

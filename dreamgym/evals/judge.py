@@ -26,11 +26,11 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
-from dreamgym.evals._agreement import Interval, bootstrap, kappa, spearman
-from dreamgym.experience.asking import AskConfig, Ledger, Reply, ask
 from dreamgym.experience.chat_prompts import claim as shown_claim
-from dreamgym.experience.json_chat import BadReply, Message, messages, number_in, read_object, text_in
+from dreamgym.experience.chat_requests import AskConfig, Reply, ReplyLog, ask
+from dreamgym.experience.json_replies import BadReply, Message, messages, number_in, read_object, text_in
 from dreamgym.protocols import Chat, RealEnv
+from dreamgym.statistics import Interval, bootstrap, kappa, spearman
 from dreamgym.types import Trajectory, Transition
 
 Kind = Literal["dream", "real", "corrupted"]
@@ -203,7 +203,7 @@ def _spread(episodes: Sequence[Trajectory], n: int, rng: random.Random) -> list[
     """`n` random steps of as many episodes as there are, since steps of one episode are alike; fewer when there are fewer."""
     rows = []
     for episode in episodes:
-        own = [i for i, transition in enumerate(episode.transitions) if not transition.info.get("by_rule")]
+        own = [i for i, transition in enumerate(episode.transitions) if transition.info.decided_by in (None, "generated")]
         rng.shuffle(own)
         rows += [(turn, rng.random(), episode, i) for turn, i in enumerate(own)]
     return [(episode, i) for _, _, episode, i in sorted(rows, key=lambda row: row[:2])[:n]]
@@ -231,7 +231,7 @@ def _scores(
     watch: Callable[[int, str], None],
 ) -> list[tuple[dict[str, int] | None, str]]:
     """(scores, problem) of every chat; of equal ones, and of those in the file, what is known already."""
-    ledger = Ledger(path)
+    ledger = ReplyLog(path)
     keys = [hashlib.sha256(json.dumps([chat.model, talk]).encode()).hexdigest()[:32] for talk in talks]
     with ledger.owned():
         missing = {key: i for i, key in reversed(list(enumerate(keys))) if key not in ledger.accepted}

@@ -1,8 +1,8 @@
 """Actions that almost exist, labelled by the real environment: what a curious policy tries, and logs seldom hold.
 
 Three ways to miss: a name of the page with one letter or digit changed, an action that another page offers, and a right name in the wrong
-grammar. The scripted behaviours that make logs miss in other ways (`envs/webshop/behaviours.invalid`), and so does the augmentation of
-the training rows (`experience.dataset.with_invalid_actions`).
+grammar. The scripted policies that make logs miss in other ways (`envs/webshop/scripted_policies.invalid`), and so does the augmentation of
+the training rows (`experience.dataset.insert_invalid_actions`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dreamgym.protocols import Domain, RealEnv
+from dreamgym.envs.base import TextRules
+from dreamgym.protocols import RealEnv
 from dreamgym.types import Action, Observation, Trajectory, Transition
 
 Way = Literal["letter", "elsewhere", "grammar"]
@@ -42,7 +43,7 @@ class Drawn:
     lost: int  # the episode could not be repeated up to that step
 
 
-def draw(episodes: Sequence[Trajectory], real: RealEnv, domain: Domain, *, share: float, seed: int) -> Drawn:
+def draw(episodes: Sequence[Trajectory], real: RealEnv, rules: TextRules, *, share: float, seed: int) -> Drawn:
     """One near miss at about `share` of the steps of real episodes, each tried in the real environment after the steps before it."""
     rng = random.Random(f"near-misses/{seed}")
     spell = spelling(episodes)
@@ -54,7 +55,7 @@ def draw(episodes: Sequence[Trajectory], real: RealEnv, domain: Domain, *, share
                 continue
             state = episode.transitions[step].state
             way = WAYS[rng.randrange(len(WAYS))]
-            action = domain.canonical(miss(state, episode.transitions[step].action, way, spell, offered, rng))
+            action = rules.canonical(miss(state, episode.transitions[step].action, way, spell, offered, rng))
             tries.append(NearMiss(i, step, way, action))
     walks = real.repeat([(episodes[one.episode].task, _up_to(one, episodes[one.episode])) for one in tries])
     verdicts = [_verdict(one, episodes[one.episode], walk) for one, walk in zip(tries, walks, strict=True)]

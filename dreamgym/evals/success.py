@@ -1,47 +1,13 @@
-"""Success on tasks, with Wilson intervals."""
+"""Success of a policy on tasks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
 
 from dreamgym.protocols import BatchEnv, Policy
 from dreamgym.rollout import rollout
+from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Task, Trajectory
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share of `n` with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]" if self.n else "-"
-
-
-def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Rate:
-    """Wilson's score interval of a proportion (Wilson 1927); (0, 0, 1) for no trials."""
-    if n == 0:
-        return Rate(0.0, 0.0, 1.0, 0)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Rate(p, max(0.0, centre - half), min(1.0, centre + half), n)
-
-
-def difference(one: Rate, other: Rate) -> tuple[float, float, float]:
-    """one - other, with its 95 % interval (Newcombe 1998, method 10: from the two Wilson intervals)."""
-    value = one.value - other.value
-    low = value - math.hypot(one.value - one.low, other.high - other.value)
-    high = value + math.hypot(one.high - one.value, other.value - other.low)
-    return value, low, high
 
 
 def success(trajectories: Sequence[Trajectory]) -> Rate:

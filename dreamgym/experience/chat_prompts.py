@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dreamgym.experience.json_chat import flag_in, number_in, read_object, text_in
+from dreamgym.experience.json_replies import flag_in, number_in, read_object, text_in
 from dreamgym.experience.parse import Answer
 from dreamgym.types import Memory, Transition
 
@@ -101,7 +101,7 @@ def read_answer(reply: str, *, reasoning: bool) -> Answer:
 
 def past_step(transition: Transition, *, reasoning: bool) -> dict[str, Any]:
     """A step of the history. Its next state is the state of the step after it."""
-    thought = {"reasoning": transition.reasoning} if reasoning and transition.reasoning else {}
+    thought = {"reasoning": transition.info.reasoning} if reasoning and transition.info.reasoning else {}
     told = {"state": transition.state.text, "action": transition.action} | thought
     return told | {"reward": transition.reward, "done": transition.terminated}
 

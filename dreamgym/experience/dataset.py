@@ -11,14 +11,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from dreamgym.config import Config
-from dreamgym.errors import UsageError
-from dreamgym.experience.coverage import RELABELLED
-from dreamgym.experience.dreaming import told
-from dreamgym.experience.prompts import Pieces, Step, answer, opening, question, variation
-from dreamgym.experience.recall import Recall
-from dreamgym.layout import END, Vocabulary
-from dreamgym.protocols import Domain
+from dreamgym.envs.base import TextRules
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.experience.augmentation import RELABELLED
+from dreamgym.experience.guard import noop_rule
+from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening, question, variation
+from dreamgym.experience.retriever import Retriever
+from dreamgym.llm.vocabulary import END, Vocabulary
 from dreamgym.types import Query, Task, Trajectory
 
 
@@ -26,11 +28,11 @@ class SegmentWeights(Config):
     """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; here the short segments
     that decide (what is yes and what is no in a purchase, and the outcome) weigh more."""
 
-    start: float = 0.2
-    reasoning: float = 1.5
-    state: float = 1.0
-    reward: float = 2.0
-    task: float = 1.0
+    start: float = Field(default=0.2, ge=0)
+    reasoning: float = Field(default=1.5, ge=0)
+    state: float = Field(default=1.0, ge=0)
+    reward: float = Field(default=2.0, ge=0)
+    task: float = Field(default=1.0, ge=0)
 
 
 @dataclass(frozen=True)
@@ -43,36 +45,49 @@ class ExperienceRow:
 
 
 class RowBuilder:
-    """Builds rows with one vocabulary, one set of pieces and one weighting, as the experience model of `domain` reads and writes."""
+    """Builds rows as the experience model of `rules` reads and writes them. It reads the replay buffer once and then follows it."""
 
-    def __init__(self, words: Vocabulary, pieces: Pieces, weights: SegmentWeights, domain: Domain) -> None:
-        self.words, self.pieces, self.weights, self.domain = words, pieces, weights, domain
+    def __init__(
+        self, words: Vocabulary, prompt_parts: PromptParts, weights: SegmentWeights, rules: TextRules, retriever: Retriever | None = None
+    ) -> None:
+        self.words, self.prompt_parts, self.weights, self.rules, self.retriever = words, prompt_parts, weights, rules, retriever
+
+    def episodes(self, trajectories: Sequence[Trajectory]) -> list[ExperienceRow]:
+        """Whole trajectories with the memories that are retrieved for each step."""
+        if self.retriever is None:
+            raise InvariantError("Rows of episodes need a retriever. Give RowBuilder one, with k = 0 for rows without memories.")
+        shown = memory_texts(trajectories, self.retriever)
+        return [row for trajectory, texts in zip(trajectories, shown, strict=True) for row in self.episode(trajectory, texts)]
+
+    def tasks(self, pairs: Sequence[tuple[Task, Task]]) -> list[ExperienceRow]:
+        """Task variations: from the first task of each pair to the second."""
+        return [self.task([self.prompt_parts.about(seed)], new.instruction) for seed, new in pairs]
 
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
-        """A whole trajectory; `memories[t]` are the briefs shown with step t. A step past the window is a row of its own, as asked."""
+        """A whole trajectory; `memories[t]` are the texts of the memories of step t. A step beyond the window is a row of its own."""
         given = zip(trajectory.transitions, memories, strict=True)
-        steps = [Step(transition, shown, told(self.domain, transition)) for transition, shown in given]
-        instruction, size = self.pieces.about(trajectory.task), self.pieces.history + 1
+        steps = [Step(transition, shown, encode_delta(self.rules, transition)) for transition, shown in given]
+        instruction, size = self.prompt_parts.about(trajectory.task), self.prompt_parts.history + 1
         slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
         return [self._window(instruction, steps[:size]), *slid]
 
     def _window(self, instruction: str, steps: Sequence[Step], *, past: int | None = None) -> ExperienceRow:
-        """One row. With `past`, the opening and the first `past` steps are given: they were learnt in the rows before."""
+        """One row. With `past`, the opening and the first `past` steps have no loss: earlier rows have trained them."""
         row = ExperienceRow([], [], [])
         state = steps[0].transition.state.text
         first = opening(self.words, instruction, state)
         said = len(self.words.encode(state)) + 1
         self._add(row, first[:-said], "")
         self._add(row, first[-said:], "start" if past is None else "")
-        seen = tuple(step.transition.state.text for step in steps)
+        visible = tuple(step.transition.state.text for step in steps)
         for i, step in enumerate(steps):
-            self._add(row, question(self.words, step.transition.action, step.memories, self.pieces), "")
-            for name, ids in answer(self.words, step, seen[: i + 1], self.pieces).items():
+            self._add(row, question(self.words, step.transition.action, step.memories, self.prompt_parts), "")
+            for name, ids in answer(self.words, step, visible[: i + 1], self.prompt_parts).items():
                 self._add(row, ids, "" if past and i < past else name)
         return row
 
     def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:
-        """A task variation: from seed tasks, as `Pieces.about` has them, to another instruction like them (Eq. 6)."""
+        """A task variation: from seed tasks, as `PromptParts.about` has them, to another instruction like them (Eq. 6)."""
         row = ExperienceRow([], [], [])
         self._add(row, variation(self.words, seeds), "")
         self._add(row, [*self.words.encode(new), self.words[END]], "task")
@@ -85,19 +100,26 @@ class RowBuilder:
         row.segments.extend([segment] * len(ids))
 
 
-def shown_memories(trajectories: Sequence[Trajectory], recall: Recall) -> list[list[tuple[str, ...]]]:
-    """For each step of each trajectory, the briefs of its memories, none of which is its own trajectory's."""
-    queries, owners = [], []
+def memory_texts(trajectories: Sequence[Trajectory], retriever: Retriever) -> list[list[tuple[str, ...]]]:
+    """For each step of each trajectory, the texts of its memories, none from its own trajectory. A step that a rule answers has none."""
+    queries, owners, places = [], [], []
+    found: list[list[tuple[str, ...]]] = []
     for trajectory in trajectories:
-        for t, transition in enumerate(trajectory.transitions):
-            queries.append(Query(trajectory.task, trajectory.transitions[:t], transition.state, transition.action))
-            owners.append(trajectory.id.partition(RELABELLED)[0])
-    briefs = iter([tuple(recall.domain.brief(one.memory) for one in found) for found in recall.find(queries, owners)])
-    return [[next(briefs) for _ in trajectory.turns] for trajectory in trajectories]
+        steps = trajectory.transitions
+        found.append([()] * len(steps))
+        for t, step in enumerate(steps):
+            query = Query(trajectory.task, steps[:t], step.state, step.action)
+            if not noop_rule(retriever.rules, query):
+                queries.append(query)
+                owners.append(trajectory.id.partition(RELABELLED)[0])
+                places.append((len(found) - 1, t))
+    for (i, t), neighbours in zip(places, retriever.retrieve(queries, owners), strict=True):
+        found[i][t] = tuple(retriever.rules.memory_text(neighbour.memory) for neighbour in neighbours)
+    return found
 
 
 def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajectory]:
-    """The first whole trajectories that hold at least so many transitions: the sizes of the paper's Figure 5, each within the next.
+    """The first whole trajectories with at least this many transitions: the sizes of the paper's Figure 5, each a prefix of the next.
 
     UsageError when all of them together hold fewer.
     """
@@ -107,13 +129,12 @@ def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajecto
         if total >= transitions:
             return list(trajectories[: i + 1])
     raise UsageError(
-        f"The logs hold {total} transitions, and logs.transitions = {transitions} of them are wanted. "
-        "Raise logs.trajectories, or give more files."
+        f"The logs hold {total} transitions, and logs.transitions = {transitions}. Raise logs.trajectories, or give more files."
     )
 
 
 def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[Task, Task]]:
-    """Pairs of tasks with alike but different instructions, for M_task: the second shares most of the first's words."""
+    """Pairs of tasks with similar but different instructions, for M_task: the second shares most of the first's words."""
     rng = random.Random(f"task-pairs/{seed}")
     words = [frozenset(task.instruction.split()) for task in tasks]
     pairs = []

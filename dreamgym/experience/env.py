@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from dreamgym.envs.base import TextRules
 from dreamgym.errors import UsageError
-from dreamgym.experience.dreaming import UNREADABLE
-from dreamgym.experience.guard import masked
-from dreamgym.experience.precedents import Precedents
-from dreamgym.protocols import Domain, ExperienceModel
+from dreamgym.experience.action_support import ActionSupport
+from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.types import Action, Observation, Prediction, Query, StepResult, Task, Transition
 
 
 class DreamBatch:
     """Many dreamed episodes side by side (the `BatchEnv` protocol). `steps` counts dreamed transitions.
 
-    With `precedents`, a step that the model was asked about and of which no real memory tells is marked as `unprecedented`.
+    With `support`, a step that the model was asked about and of which no real memory tells is marked as `out_of_support`.
     """
 
     source = "dream"
 
-    def __init__(self, model: ExperienceModel, domain: Domain, *, horizon: int, precedents: Precedents | None = None) -> None:
-        self.model, self.domain, self.horizon, self.precedents = model, domain, horizon, precedents
+    def __init__(self, model: ExperienceModel, rules: TextRules, *, horizon: int, support: ActionSupport | None = None) -> None:
+        self.model, self.rules, self.horizon, self.support = model, rules, horizon, support
         self.steps = 0
         self.rollout = 0
         self.tasks: list[Task] = []
@@ -47,7 +47,7 @@ class DreamBatch:
                 task=self.tasks[slot],
                 history=tuple(self.histories[slot]),
                 state=self.states[slot],
-                action=self.domain.canonical(action),
+                action=self.rules.canonical(action),
                 key=(self.rollout, slot, len(self.histories[slot])),
             )
             for slot, action in zip(slots, actions, strict=True)
@@ -56,28 +56,20 @@ class DreamBatch:
         results = []
         for slot, query, prediction in zip(slots, queries, self.model.predict(queries), strict=True):
             self.states[slot] = prediction.next_state
-            self.histories[slot].append(_transition(query, prediction))
+            self.histories[slot].append(query.transition(prediction))
             results.append(self._result(query, prediction, len(self.histories[slot]) >= self.horizon))
         return results
 
     def _result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
-        info = {
-            "action": query.action,
-            "reasoning": prediction.reasoning,
-            "neighbours": prediction.neighbours,
-            "verdict": prediction.verdict,
-            "raw_reward": prediction.raw_reward,
-            "by_rule": prediction.by_rule,
-        }
-        if self.precedents is not None:
-            info["unprecedented"] = not prediction.by_rule and (query.task.env, query.action) not in self.precedents
-        if prediction.verdict.reasons == UNREADABLE:
-            info["error"] = f"the experience model's answer could not be read: {prediction.raw[:200]!r}"
-        if reason := masked(prediction.verdict):
-            info["error"] = f"masked by the guard: {reason}"
+        info = prediction.info
+        if self.support is not None and info.decided_by == "generated":
+            info = replace(info, out_of_support=(query.task.env, query.action) not in self.support)
+        if info.verdict and info.judged("masked"):
+            info = replace(info, error=f"masked by the guard: {info.verdict.reasons[0]}")
         if not query.state.text:
-            info["error"] = "the experience model's first state could not be read"
-        return StepResult(prediction.next_state, prediction.reward, prediction.terminated, at_horizon and not prediction.terminated, info)
+            info = replace(info, error="the experience model's first state could not be read")
+        truncated = at_horizon and not prediction.terminated
+        return StepResult(prediction.next_state, prediction.reward, prediction.terminated, truncated, info, query.action)
 
 
 class DreamEnv:
@@ -94,16 +86,3 @@ class DreamEnv:
         if not self.batch.tasks:
             raise UsageError("step() before reset(): give the dream a task first.")
         return self.batch.step([0], [action])[0]
-
-
-def _transition(query: Query, prediction: Prediction) -> Transition:
-    return Transition(
-        state=query.state,
-        action=query.action,
-        next_state=prediction.next_state,
-        reward=prediction.reward,
-        terminated=prediction.terminated,
-        reasoning=prediction.reasoning,
-        neighbours=prediction.neighbours,
-        verdict=prediction.verdict,
-    )

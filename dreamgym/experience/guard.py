@@ -1,6 +1,6 @@
 """The guard: what may be believed of a dream.
 
-Two rules stand between the experience model and the policy, both the Domain's, neither of which knows the answer:
+Two rules stand between the experience model and the policy, both the TextRules', neither of which knows the answer:
 
 * **admissibility** (before): an action that names nothing in the state is answered by the failure-state rule of the paper's
   section 4.1, nothing happens and the reward is zero, and never by imagination; so is one that is known to change nothing;
@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from dreamgym.config import Config
-from dreamgym.protocols import Domain, Doubts, Idles, Verifier
-from dreamgym.types import Prediction, Query, Transition, Verdict
+from dreamgym.envs.base import TextRules
+from dreamgym.protocols import Verifier
+from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
 RULES = {"inadmissible": "failure state by rule", "idle": "nothing changes by rule"}
@@ -40,7 +41,7 @@ class GuardConfig(Config):
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
     mask_doubtful: bool = True
-    """Leave out an episode whose success is grounded on pages that no real environment could have shown (`protocols.Doubts`)."""
+    """Leave out an episode whose success is grounded on pages that no real environment could have shown (`TextRules.contradictions`)."""
     only_success_ends: bool = False
     """For worlds that end when the task is done and never before: a success ends them, an end without one is no end, and an episode that
     goes on although the state shows every requirement met is left out, as a disputed end is. Goes with `grounding`."""
@@ -58,19 +59,19 @@ class SecondOpinion:
 
 
 class Guard:
-    """Applies the rules of a Domain, asks for a second opinion where there is one, and counts what it did."""
+    """Applies the rules of a TextRules, asks for a second opinion where there is one, and counts what it did."""
 
-    def __init__(self, domain: Domain, config: GuardConfig | None = None, second: SecondOpinion | None = None) -> None:
-        self.domain, self.config, self.second = domain, config or GuardConfig(), second
+    def __init__(self, rules: TextRules, config: GuardConfig | None = None, second: SecondOpinion | None = None) -> None:
+        self.rules, self.config, self.second = rules, config or GuardConfig(), second
         self.counts: Counter[str] = Counter()
 
     def before(self, query: Query) -> Prediction | None:
         """The answer to an action that can do nothing: the same state again. None when the model should be asked."""
-        rule = stands_still(self.domain, query) if self.config.admissibility else None
+        rule = noop_rule(self.rules, query) if self.config.admissibility else None
         if rule is None:
             return None
         self.counts[rule.name] += 1
-        return Prediction(rule.why, query.state, 0.0, False, Verdict(True, (RULES[rule.name],)), by_rule=True)
+        return Prediction(query.state, 0.0, False, StepInfo(rule.why, verdict=Verdict("passed", (RULES[rule.name],)), decided_by="rule"))
 
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""
@@ -79,26 +80,30 @@ class Guard:
             return prediction
         if self.config.only_success_ends:
             prediction = replace(prediction, terminated=prediction.reward > 0)
-        claim = _claim(query, prediction)
+        claim = query.transition(prediction)
         if prediction.reward <= 0:
             doubtful = (prediction.terminated and self.config.mask_disputed) or self.config.only_success_ends
             return self._dispute(query, claim, prediction) if doubtful else prediction
-        verdict = self.domain.check(query.task.instruction, query.history, claim)
+        verdict = self.rules.check_success(query.task.instruction, query.history, claim)
+        if verdict is None:
+            return prediction
         doubts = self._doubts(query, claim) if verdict.passed else []
         self.counts["success_doubted" if doubts else "success_granted" if verdict.passed else "success_refused"] += 1
+        if verdict.passed and not doubts:
+            return _judged(prediction, verdict)
         if doubts:
-            return replace(prediction, reward=0.0, verdict=Verdict(False, (IMPOSSIBLE, *doubts)))
-        if verdict.passed:
-            return replace(prediction, verdict=verdict)
-        return replace(prediction, reward=0.0, terminated=prediction.terminated and not self.config.only_success_ends, verdict=verdict)
+            return replace(_judged(prediction, Verdict("masked", (IMPOSSIBLE, *doubts))), reward=0.0)
+        ended = prediction.terminated and not self.config.only_success_ends
+        return replace(_judged(prediction, verdict), reward=0.0, terminated=ended)
 
     def review(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> list[Prediction]:
         """`after` for each, in order, and then the second opinion on what the rules let pass, asked for all of them at once."""
         judged = [self.after(query, prediction) for query, prediction in zip(queries, predictions, strict=True)]
         if self.second is None:
             return judged
-        chosen = [i for i, p in enumerate(judged) if p.verdict.passed and (self.second.of == "all" or p.terminated or p.reward > 0)]
-        cases = [(queries[i].task.instruction, queries[i].history, _claim(queries[i], judged[i])) for i in chosen]
+        pay = [p.terminated or p.reward > 0 or self.second.of == "all" for p in judged]
+        chosen = [i for i, p in enumerate(judged) if pay[i] and p.info.judged("passed")]
+        cases = [(queries[i].task.instruction, queries[i].history, queries[i].transition(judged[i])) for i in chosen]
         for i, opinion in zip(chosen, self.second.verifier.verify(cases) if cases else [], strict=True):
             self.counts["no_opinion" if opinion is None else "agreed" if opinion.passed else "disagreed"] += 1
             if opinion is not None and not opinion.passed:
@@ -108,24 +113,24 @@ class Guard:
     def _doubted(self, prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:
         """A prediction that a second opinion does not believe, with both sides' reasons."""
         if how == "keep":
-            return replace(prediction, verdict=Verdict(True, (*prediction.verdict.reasons, NOTED, *opinion.reasons)))
-        verdict = Verdict(False, (DISAGREED if how == "mask" else REFUSED, *opinion.reasons))
+            reasons = prediction.info.verdict.reasons if prediction.info.verdict else ()
+            return _judged(prediction, Verdict("passed", (*reasons, NOTED, *opinion.reasons)))
+        verdict = Verdict("masked", (DISAGREED, *opinion.reasons)) if how == "mask" else Verdict("refused", (REFUSED, *opinion.reasons))
         ended = prediction.terminated and not self.config.only_success_ends
-        return replace(prediction, reward=min(prediction.reward, 0.0), terminated=ended, verdict=verdict)
+        return replace(_judged(prediction, verdict), reward=min(prediction.reward, 0.0), terminated=ended)
 
     def _doubts(self, query: Query, claim: Transition) -> list[str]:
-        """Why a success cannot have come about as the dream shows it, as far as the Domain has rules for that."""
-        if not self.config.mask_doubtful or not isinstance(self.domain, Doubts):
-            return []
-        return self.domain.doubts(query.history, claim)
+        """Why a success cannot have come about as the dream shows it, as far as the TextRules has rules for that."""
+        return self.rules.contradictions(query.history, claim) if self.config.mask_doubtful else []
 
     def _dispute(self, query: Query, claim: Transition, prediction: Prediction) -> Prediction:
         """A step whose state shows a success that the model does not see is disputed: no reward, and a verdict that keeps its episode out
         of training and memory."""
-        if not self.domain.check(query.task.instruction, query.history, replace(claim, reward=1.0, terminated=True)).passed:
+        verdict = self.rules.check_success(query.task.instruction, query.history, replace(claim, reward=1.0, terminated=True))
+        if verdict is None or not verdict.passed:
             return prediction
         self.counts["failure_disputed"] += 1
-        return replace(prediction, verdict=Verdict(False, (DISPUTED,)))
+        return _judged(prediction, Verdict("masked", (DISPUTED,)))
 
 
 class Rule(NamedTuple):
@@ -135,19 +140,13 @@ class Rule(NamedTuple):
     why: str
 
 
-def stands_still(domain: Domain, query: Query) -> Rule | None:
+def noop_rule(rules: TextRules, query: Query) -> Rule | None:
     """The rule by which an action can do nothing; None where it may do something."""
-    if domain.admissible(query.state, query.history, query.action) is False:
+    if rules.admissible(query.state, query.history, query.action) is False:
         return Rule("inadmissible", FAILURE_STATE)
-    why = domain.idle(query.state, query.history, query.action) if isinstance(domain, Idles) else ""
+    why = rules.noop_reason(query.state, query.history, query.action)
     return Rule("idle", why) if why else None
 
 
-def masked(verdict: Verdict) -> str:
-    """Why the guard leaves the whole episode out; "" when it does not."""
-    return verdict.reasons[0] if verdict.reasons and verdict.reasons[0] in (DISPUTED, DISAGREED, IMPOSSIBLE) else ""
-
-
-def _claim(query: Query, prediction: Prediction) -> Transition:
-    """What the prediction says happened."""
-    return Transition(query.state, query.action, prediction.next_state, prediction.reward, prediction.terminated, prediction.reasoning)
+def _judged(prediction: Prediction, verdict: Verdict) -> Prediction:
+    return replace(prediction, info=replace(prediction.info, verdict=verdict))

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamgym.experience.prompts import GO, STOP, Pieces
-from dreamgym.layout import END, NEXT, REWARD, SAME, Vocabulary
+from dreamgym.experience.prompts import GO, STOP, PromptParts
+from dreamgym.llm.vocabulary import END, NEXT, REWARD, SAME, Vocabulary
 
 OUTCOME = re.compile(rf"(?P<reward>-?(?:0|[1-9]\d?)(?:\.\d+)?) (?P<flag>{GO}|{STOP})")
 """A reward as trainings write it, below 100, and whether the episode ends."""
@@ -22,31 +22,33 @@ class Answer:
     reward: float
     terminated: bool
     repaired: bool = False
-    same: bool = False  # the state is told by what changed (`changes.hear`)
+    is_delta: bool = False  # the state is a delta (`state_delta.decode`)
 
 
-def parse(words: Vocabulary, ids: Sequence[int], pieces: Pieces) -> Answer | None:
+def parse(words: Vocabulary, ids: Sequence[int], prompt_parts: PromptParts) -> Answer | None:
     """The answer in sampled `ids`, or None when no state or no outcome can be read from them.
 
     Each marker has one place. An answer with another one in the middle of a text is none: without it the text would read on as if clean.
     """
     body = list(ids[:-1]) if ids and ids[-1] == words[END] else list(ids)
-    marks = ([NEXT] if pieces.reasoning else []) + [REWARD]
+    marks = ([NEXT] if prompt_parts.reasoning else []) + [REWARD]
     parts = _split(body, [words[mark] for mark in marks])
     if parts is None:
         return None
-    same = pieces.changes and parts[-2][:1] == [words[SAME]]
-    parts[-2] = parts[-2][same:]
+    is_delta = prompt_parts.state_delta and parts[-2][:1] == [words[SAME]]
+    parts[-2] = parts[-2][is_delta:]
     if any(words.marks & set(part) for part in parts):
         return None
     texts = [words.decode(part) for part in parts]
-    reasoning, state, ending = texts if pieces.reasoning else ["", *texts]
+    reasoning, state, ending = texts if prompt_parts.reasoning else ["", *texts]
     strict = OUTCOME.fullmatch(ending)
     found = strict or OUTCOME.search(ending)
-    if not found or not (same or state.strip()) or re.search(r"[\d.-]", ending[: found.start()]):  # a second number: which one was meant?
+    if (
+        not found or not (is_delta or state.strip()) or re.search(r"[\d.-]", ending[: found.start()])
+    ):  # a second number: which one was meant?
         return None
     clean = strict is not None and len(body) < len(ids)
-    return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean, same=same)
+    return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean, is_delta=is_delta)
 
 
 def _split(ids: list[int], marks: list[int]) -> list[list[int]] | None:

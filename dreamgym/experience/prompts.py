@@ -4,7 +4,7 @@
     <|act|> a0 <|memory|> d1 <|memory|> d2 <|think|> reasoning <|next|> s1 <|reward|> 0 go <|end|>
     <|act|> a1 ...
 
-A next state that is much like one in view is written as what changed, behind `<|same|>` (`changes`).
+A next state that resembles a visible one is written as its difference, behind `<|same|>` (`state_delta`).
 
 Retrieved memories stand inside the step they belong to and stay there, so that the prefix, and its cache, remain valid. When the
 window slides, `<|state|>` opens with the first kept step's state: a new prefix, the same layout.
@@ -16,34 +16,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamgym.experience.changes import Written, tell
-from dreamgym.layout import ACT, END, MEMORY, NEXT, REWARD, SAME, STATE, TASK, THINK, VARY, Vocabulary
-from dreamgym.types import Task, Transition
+from dreamgym.envs.base import TextRules
+from dreamgym.experience.state_delta import EncodedState, decode, encode
+from dreamgym.llm.vocabulary import ACT, END, MEMORY, NEXT, REWARD, SAME, STATE, TASK, THINK, VARY, Vocabulary
+from dreamgym.types import Query, Task, Transition
 
 GO, STOP = "go", "stop"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A transition and the memories that were shown with it, already in brief."""
+    """A transition and the texts of its memories."""
 
     transition: Transition
     memories: tuple[str, ...] = ()
-    told: str = ""  # what is written in place of the next state, where that follows from it (`protocols.Narrated`)
+    delta: str = ""  # what is written in place of the next state, where the rules encode deltas
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PromptParts:
     """Which parts the experience model sees and writes: the switches of the paper's ablations."""
 
     reasoning: bool = True
     history: int = 16  # steps of history that stay in context; 0 is the ablation without history
-    named: bool = False  # the environment's name before the instruction, for a model of several environments
-    changes: bool = True  # a next state that is much like one in view is written as what changed
+    name_env: bool = False  # the environment's name before the instruction, for a model of several environments
+    state_delta: bool = True  # a next state that resembles a visible one is written as its difference
 
     def about(self, task: Task) -> str:
-        """What stands behind `<|task|>`."""
-        return f"{task.env}: {task.instruction}" if self.named else task.instruction
+        """The text behind `<|task|>`."""
+        return f"{task.env}: {task.instruction}" if self.name_env else task.instruction
 
 
 def opening(words: Vocabulary, instruction: str, state: str) -> list[int]:
@@ -51,45 +52,58 @@ def opening(words: Vocabulary, instruction: str, state: str) -> list[int]:
     return [words[TASK], *words.encode(instruction), words[STATE], *words.encode(state), words[END]]
 
 
-def question(words: Vocabulary, action: str, memories: Sequence[str], pieces: Pieces) -> list[int]:
+def question(words: Vocabulary, action: str, memories: Sequence[str], prompt_parts: PromptParts) -> list[int]:
     """The given part of a step: the action and the retrieved memories, up to where the model takes over."""
     ids = [words[ACT], *words.encode(action)]
     for memory in memories:
         ids += [words[MEMORY], *words.encode(memory)]
-    return [*ids, words[THINK if pieces.reasoning else NEXT]]
+    return [*ids, words[THINK if prompt_parts.reasoning else NEXT]]
 
 
-def in_view(history: Sequence[Transition], state: str, pieces: Pieces) -> tuple[str, ...]:
-    """The states that the model sees when it answers: those of its window of history, and the present one."""
-    return (*(transition.state.text for transition in history[max(0, len(history) - pieces.history) :]), state)
+def visible_states(history: Sequence[Transition], state: str, prompt_parts: PromptParts) -> tuple[str, ...]:
+    """The states in the prompt: those of the window of history, and the present one."""
+    return (*(transition.state.text for transition in history[max(0, len(history) - prompt_parts.history) :]), state)
 
 
-def written(step: Step, seen: tuple[str, ...], pieces: Pieces) -> Written:
-    """What stands for the next state: what the step told, or the state, or what changed since one of those in view."""
+def encode_delta(rules: TextRules, transition: Transition) -> str:
+    """The delta by the rules; "" where they encode none."""
+    return rules.encode_delta(transition) if rules.encodes_deltas else ""
+
+
+def encode_state(step: Step, visible: tuple[str, ...], prompt_parts: PromptParts) -> EncodedState:
+    """The next state as the model writes it: a delta by the rules, a delta from a visible state, or the state in full."""
     after = step.transition.next_state.text
-    return Written(step.told) if step.told else tell(seen, after) if pieces.changes else Written(after)
+    return EncodedState(step.delta) if step.delta else encode(visible, after) if prompt_parts.state_delta else EncodedState(after)
 
 
-def answer(words: Vocabulary, step: Step, seen: tuple[str, ...], pieces: Pieces) -> dict[str, list[int]]:
-    """The written part of a step by segment, `seen` being `in_view`; concatenated in this order it follows `question`."""
+def decode_state(rules: TextRules, query: Query, encoded: EncodedState, prompt_parts: PromptParts) -> str | None:
+    """The next state that the model wrote; None when it cannot be decoded."""
+    if not rules.encodes_deltas:
+        return decode(visible_states(query.history, query.state.text, prompt_parts), encoded)
+    state = None if encoded.is_delta else rules.apply_delta(query.state, encoded.text)
+    return None if state is None else state.text
+
+
+def answer(words: Vocabulary, step: Step, visible: tuple[str, ...], prompt_parts: PromptParts) -> dict[str, list[int]]:
+    """The written part of a step by segment; `visible` are the `visible_states`. Concatenated in this order it follows `question`."""
     segments, transition = {}, step.transition
-    if pieces.reasoning:
-        segments["reasoning"] = [*words.encode(transition.reasoning), words[NEXT]]
-    text, same = written(step, seen, pieces)
-    segments["state"] = [*([words[SAME]] if same else []), *words.encode(text), words[REWARD]]
+    if prompt_parts.reasoning:
+        segments["reasoning"] = [*words.encode(transition.info.reasoning), words[NEXT]]
+    text, is_delta = encode_state(step, visible, prompt_parts)
+    segments["state"] = [*([words[SAME]] if is_delta else []), *words.encode(text), words[REWARD]]
     segments["reward"] = [*words.encode(outcome(transition.reward, transition.terminated)), words[END]]
     return segments
 
 
-def grammar(pieces: Pieces) -> str:
-    """What an answer may look like, for engines that decode by a grammar (llguidance's Lark dialect)."""
-    reasoning = f"TEXT {NEXT} " if pieces.reasoning else ""
-    state = f"({SAME} TEXT? | TEXT)" if pieces.changes else "TEXT"
+def grammar(prompt_parts: PromptParts) -> str:
+    """The grammar of an answer, for engines that constrain decoding (llguidance's Lark dialect)."""
+    reasoning = f"TEXT {NEXT} " if prompt_parts.reasoning else ""
+    state = f"({SAME} TEXT? | TEXT)" if prompt_parts.state_delta else "TEXT"
     return f"start: {reasoning}{state} {REWARD} OUTCOME\nTEXT: /(.|\\n)+/\nOUTCOME: /-?[0-9]+(\\.[0-9]+)? ({GO}|{STOP})/\n"
 
 
 def outcome(reward: float, terminated: bool) -> str:
-    """`0 go`, `1 stop`, `0.5 go`: the reward and whether the episode goes on."""
+    """Reward and end: `0 go`, `1 stop`, `0.5 go`."""
     return f"{reward:g} {STOP if terminated else GO}"
 
 
@@ -101,13 +115,13 @@ def variation(words: Vocabulary, seeds: Sequence[str]) -> list[int]:
     return [*ids, words[TASK]]
 
 
-def prompt(words: Vocabulary, instruction: str, steps: Sequence[Step], state: str, asked: Step, pieces: Pieces) -> list[int]:
+def prompt(words: Vocabulary, instruction: str, steps: Sequence[Step], state: str, asked: Step, prompt_parts: PromptParts) -> list[int]:
     """Everything the model reads before it answers `asked`: task, the window of history, the action and its memories."""
-    window = steps[max(0, len(steps) - pieces.history) :]
-    seen = (*(step.transition.state.text for step in window), state)
-    ids = opening(words, instruction, seen[0])
+    window = steps[max(0, len(steps) - prompt_parts.history) :]
+    visible = (*(step.transition.state.text for step in window), state)
+    ids = opening(words, instruction, visible[0])
     for i, step in enumerate(window, start=1):
-        ids += question(words, step.transition.action, step.memories, pieces)
-        for segment in answer(words, step, seen[:i], pieces).values():
+        ids += question(words, step.transition.action, step.memories, prompt_parts)
+        for segment in answer(words, step, visible[:i], prompt_parts).values():
             ids += segment
-    return ids + question(words, asked.transition.action, asked.memories, pieces)
+    return ids + question(words, asked.transition.action, asked.memories, prompt_parts)

@@ -1,68 +1,150 @@
-"""What is remembered of the step that is asked about (d_1 to d_k of Eq. 4), in training as at inference.
+"""Exact recall: where real memory holds a query's situation and all its precedents agree, the precedent is the answer.
 
-The top-k rows of the replay buffer by phi(s, a); and first of them, where an action shows a list, that list: the real page if anybody
-has asked for it, or else the page that remembered things fill (`replay.things`). A list is not like the lists that resemble it: what
-three searches in nearly the same words showed says less of the fourth than the things do.
+What counts as the same situation is estimated from the real rows themselves. The candidates:
+
+    state      (state, action)
+    previous   (previous state, previous action, state, action)
+    task       (instruction, state, action)
+
+For every candidate and class of outcome (steps that go on without a reward; steps that pay or end), each real row is predicted from the
+rows of other trajectories with the same key. A candidate is used for a class where the lower confidence bound of being right reaches
+`MIN_AGREEMENT`, and never for an action whose own rows are significantly below it: going back leads elsewhere by another way. A finer key
+without rows of its own to judge by is as reliable as `state`. Dreamed rows are no precedents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, get_args
 
-from dreamgym.experience.guard import stands_still
-from dreamgym.protocols import Domain, Lists, ReplayBuffer
-from dreamgym.replay.things import NOBODY, Things
-from dreamgym.types import Memory, Neighbour, Query
+from dreamgym.protocols import ReplayBuffer
+from dreamgym.statistics import wilson
+from dreamgym.types import Memory, Query
 
-
-class Recall:
-    """Finds the memories of queries in a replay buffer, which it follows."""
-
-    def __init__(self, replay: ReplayBuffer, domain: Domain, *, k: int, things: bool = True) -> None:
-        self.replay, self.domain, self.k = replay, domain, k
-        self._listing = domain if things and k and isinstance(domain, Lists) else None
-        self._things: dict[str, Things] = {}  # by environment
-
-    def find(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
-        """At most k memories per query, the most telling first; `hidden[i]` is a trajectory that query i may not see.
-
-        Where a rule answers, there is nothing to be told: none.
-        """
-        found: list[list[Neighbour]] = [[] for _ in queries]
-        wanted = [i for i, query in enumerate(queries) if self.k and not stands_still(self.domain, query)]
-        if not wanted:
-            return found
-        states, actions = [queries[i].state.text for i in wanted], [queries[i].action for i in wanted]
-        own = [hidden[i] for i in wanted] if hidden else None
-        similar = self.replay.search(states, actions, k=self.k, env=queries[0].task.env, exclude=own)
-        for place, (i, row) in enumerate(zip(wanted, similar, strict=True)):
-            listed = self._list(queries[i], own[place] if own else NOBODY)
-            found[i] = row if listed is None else [listed, *(one for one in row if not _same(one, listed))][: self.k]
-        return found
-
-    def _list(self, query: Query, hidden: str) -> Neighbour | None:
-        """The list that an action shows, remembered or composed, as what the action led to; None where it shows none, or no list was
-        ever seen."""
-        domain, env = self._listing, query.task.env
-        asked = domain.asked(query.state, query.history, query.action) if domain else None
-        if asked is None or domain is None:
-            return None
-        if env not in self._things:
-            self._things[env] = Things(self.replay, domain, env)
-        if memory := self._things[env].listed(*asked, hidden=hidden):
-            return Neighbour(replace(memory, state=query.state.text, action=query.action, reasoning=""), 1.0)
-        page = self._things[env].composed(*asked, hidden=hidden)
-        if page is None:
-            return None
-        made = Memory(
-            row=0, trajectory="", step=0, env=env, instruction="", source="demo", state=query.state.text, action=query.action,
-            next_state=page, reward=0.0, terminated=False, success=False,
-        )  # fmt: skip
-        return Neighbour(made, 1.0)
+Situation = Literal["state", "previous", "task"]
+OutcomeClass = Literal["continues", "pays_or_ends"]
+MIN_AGREEMENT = 0.98
+"""The share of real rows that other trajectories' precedents must predict exactly, for a key to be used."""
+ENOUGH = 20
+"""Predicted rows by which one action is judged on its own."""
+Key = tuple[str, ...]
+Outcome = tuple[str, float, bool]
+"""(next state, reward, whether the episode ended)"""
 
 
-def _same(one: Neighbour, other: Neighbour) -> bool:
-    """Whether two memories are of one row, or tell the same."""
-    a, b = one.memory, other.memory
-    return a.row == b.row or (a.action, a.next_state) == (b.action, b.next_state)
+@dataclass(frozen=True)
+class Agreement:
+    """How well precedents of one kind of situation predict real rows of one class."""
+
+    situation: Situation
+    outcome_class: OutcomeClass
+    right: int
+    predicted: int
+
+    @property
+    def low(self) -> float:
+        """The lower 95 % bound of the share that is right; 0 where nothing was predicted."""
+        return wilson(self.right, self.predicted).low
+
+
+class ExactRecall:
+    """The precedents in the real rows of a replay buffer, which it follows."""
+
+    def __init__(self, replay: ReplayBuffer) -> None:
+        self.replay = replay
+        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
+        self._clear()
+
+    def recall(self, query: Query) -> Memory | None:
+        """A real row with the query's outcome; None where no precedent is known, they disagree, or their agreement is not established."""
+        self._follow()
+        for i, key in enumerate(_keys(query)):
+            outcomes = self._outcomes[i].get(key, {})
+            if len(outcomes) == 1 and (i, query.action) not in self._unreliable and (i, _class(*outcomes)) in self._reliable:
+                return self._rows[i, key]
+        return None
+
+    def agreements(self) -> list[Agreement]:
+        """What the real rows say of every situation and class of outcome: the determinism that recall rests on."""
+        self._follow()
+        return self._agreements
+
+    def _clear(self) -> None:
+        n = len(get_args(Situation))
+        self._outcomes: list[dict[Key, dict[Outcome, set[str]]]] = [defaultdict(lambda: defaultdict(set)) for _ in range(n)]
+        self._rows: dict[tuple[int, Key], Memory] = {}
+        self._agreements: list[Agreement] = []
+        self._reliable: set[tuple[int, OutcomeClass]] = set()
+        self._unreliable: set[tuple[int, str]] = set()
+
+    def _follow(self) -> None:
+        """Read the real rows that came since the last call; all of them again where the buffer was rolled back."""
+        now = (self.replay.rollbacks, self.replay.sequence)
+        if self._read == now:
+            return
+        if self._read[0] != now[0]:
+            self._clear()
+            self._read = (now[0], -1)
+        fresh = (m for m in self.replay.memories() if m.row > self._read[1] and m.source != "dream")
+        added = False
+        for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
+            previous = ("", "")
+            for memory in rows:
+                added = True
+                outcome = (memory.next_state, memory.reward, memory.terminated)
+                for i, key in enumerate(_situations(memory.env, memory.instruction, previous, memory.state, memory.action)):
+                    self._outcomes[i][key][outcome].add(memory.trajectory)
+                    self._rows.setdefault((i, key), memory)
+                previous = (memory.state, memory.action)
+        self._read = now
+        if added:
+            self._estimate()
+
+    def _estimate(self) -> None:
+        """Predict every real row from other trajectories' rows with the same key, and choose what is reliable."""
+        self._agreements, self._reliable, self._unreliable = [], set(), set()
+        for i, situation in enumerate(get_args(Situation)):
+            by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
+            by_action: dict[str, list[bool]] = defaultdict(list)
+            for key, outcomes in self._outcomes[i].items():
+                for outcome, right in _left_out(outcomes):
+                    by_class[_class(outcome)].append(right)
+                    by_action[key[-1]].append(right)
+            for kind, seen in by_class.items():
+                found = Agreement(situation, kind, sum(seen), len(seen))
+                self._agreements.append(found)
+                if found.low >= MIN_AGREEMENT or (len(seen) < ENOUGH and (0, kind) in self._reliable):
+                    self._reliable.add((i, kind))
+            for action in {*by_action, *(action for j, action in self._unreliable if j == 0)}:
+                seen = by_action[action]
+                doubtful = (0, action) in self._unreliable if len(seen) < ENOUGH else wilson(sum(seen), len(seen)).high < MIN_AGREEMENT
+                if doubtful:
+                    self._unreliable.add((i, action))
+
+
+def _left_out(outcomes: dict[Outcome, set[str]]) -> Iterator[tuple[Outcome, bool]]:
+    """For each trajectory with the key, the outcome that all others agree on, and whether it is the trajectory's own; where they agree."""
+    for trajectory in set().union(*outcomes.values()):
+        others = [outcome for outcome, known in outcomes.items() if known - {trajectory}]
+        if len(others) == 1:
+            own = {outcome for outcome, known in outcomes.items() if trajectory in known}
+            yield others[0], own == {others[0]}
+
+
+def _class(outcome: Outcome) -> OutcomeClass:
+    _, reward, terminated = outcome
+    return "pays_or_ends" if reward or terminated else "continues"
+
+
+def _keys(query: Query) -> Iterable[Key]:
+    last = query.history[-1] if query.history else None
+    previous = (last.state.text, last.action) if last else ("", "")
+    return _situations(query.task.env, query.task.instruction, previous, query.state.text, query.action)
+
+
+def _situations(env: str, instruction: str, previous: tuple[str, str], state: str, action: str) -> tuple[Key, ...]:
+    """The key of a step for every `Situation`."""
+    return (env, state, action), (env, *previous, state, action), (env, instruction, state, action)

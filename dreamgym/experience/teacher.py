@@ -1,9 +1,10 @@
 """Teachers: who writes the reasoning traces that the experience model learns from (R* of Eq. 5).
 
-`ScriptedTeacher` lets the environment's Domain explain each step: free, and the default. `ChatTeacher` asks an instruct model about whole
+`ScriptedTeacher` lets the environment's TextRules explain each step: free, and the default. `ChatTeacher` asks an instruct model about
+whole
 episodes, outcome included. It keeps every reply in a file, so that nothing is paid for twice: the same call goes on where it stopped.
 
-    teacher = ChatTeacher(plugins.make("llm", "openai", base_url=..., model=..., flavour="chat"), Path("replies.jsonl"))
+    teacher = ChatTeacher(plugins.make("engines", "server", base_url=..., model=..., dialect="chat"), Path("replies.jsonl"))
     print(teacher.estimate(trajectories))
     annotated = teacher.annotate(trajectories)
 """
@@ -17,21 +18,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dreamgym.experience import _teacher_prompts as prompts
-from dreamgym.experience._teacher_prompts import Annotation
-from dreamgym.experience.asking import AskConfig, Ledger, Reply, ask
-from dreamgym.experience.json_chat import tokens_of
-from dreamgym.protocols import Chat, Domain
+from dreamgym.envs.base import TextRules
+from dreamgym.experience import teacher_prompts as prompts
+from dreamgym.experience.chat_requests import AskConfig, Reply, ReplyLog, ask
+from dreamgym.experience.json_replies import tokens_of
+from dreamgym.experience.teacher_prompts import Annotation
+from dreamgym.protocols import Chat
 from dreamgym.types import Trajectory, Transition, Turn
 
 LIKELY, AT_MOST = 4.0, 2.0  # bytes per token
 
 
 class ScriptedTeacher:
-    """Lets a Domain explain every step. Implements `protocols.Teacher`."""
+    """Lets a TextRules explain every step. Implements `protocols.Teacher`."""
 
-    def __init__(self, domain: Domain) -> None:
-        self.domain = domain
+    def __init__(self, rules: TextRules) -> None:
+        self.rules = rules
 
     def annotate(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """All of them, each transition explained in the light of those before it."""
@@ -40,8 +42,8 @@ class ScriptedTeacher:
     def _explained(self, trajectory: Trajectory) -> Trajectory:
         past: list[Transition] = []
         for transition in trajectory.transitions:
-            bare = replace(transition, reasoning="")
-            past.append(replace(bare, reasoning=self.domain.explain(trajectory.task, past, bare)))
+            bare = transition.with_reasoning("")
+            past.append(bare.with_reasoning(self.rules.explain(trajectory.task, past, bare)))
         return _with(trajectory, past)
 
 
@@ -71,7 +73,7 @@ class ChatTeacher:
 
     def __init__(self, chat: Chat, replies: Path | None = None, config: AskConfig | None = None, *, seed: int = 0) -> None:
         self.chat, self.config, self.seed = chat, config or AskConfig(), seed
-        self.ledger = Ledger(replies)
+        self.ledger = ReplyLog(replies)
         self.counts: Counter[str] = Counter()
         self.problems: dict[str, str] = {}  # trajectory id -> why it has no annotation
 
@@ -145,10 +147,8 @@ class ChatTeacher:
                 self.problems[episode.id] = f"{reply.kind}: {reply.problem}"
 
     def _annotated(self, trajectory: Trajectory) -> Trajectory:
-        known = self.ledger.accepted[self._key(trajectory)]
-        explained = [replace(t, reasoning=said) for t, said in zip(trajectory.transitions, known["reasoning"], strict=True)]
-        explained[0] = replace(explained[0], info={**explained[0].info, "tutorial": known["tutorial"]})
-        return _with(trajectory, explained)
+        reasoning = self.ledger.accepted[self._key(trajectory)]["reasoning"]
+        return _with(trajectory, [t.with_reasoning(said) for t, said in zip(trajectory.transitions, reasoning, strict=True)])
 
     def _key(self, trajectory: Trajectory) -> str:
         """A hash of everything that would be sent, and of the model: another prompt, episode or model is another question."""

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.experience import chat_prompts as prompts
-from dreamgym.experience.asking import AskConfig, Reply, ask
-from dreamgym.experience.json_chat import flag_in, messages, read_object, text_in
+from dreamgym.experience.chat_requests import AskConfig, Reply, ask
+from dreamgym.experience.json_replies import flag_in, messages, read_object, text_in
 from dreamgym.protocols import Chat
 from dreamgym.types import Transition, Verdict
 
@@ -57,7 +57,7 @@ class ChatVerifier:
 
 def _read(reply: str) -> Verdict:
     found = read_object(reply, list(prompts.VERIFY_PROPERTIES))
-    return Verdict(flag_in(found, "believable"), (text_in(found, "reasoning"),))
+    return Verdict("passed" if flag_in(found, "believable") else "refused", (text_in(found, "reasoning"),))
 
 
 def _majority(votes: Sequence[Reply[Verdict]]) -> Verdict | None:
@@ -66,4 +66,5 @@ def _majority(votes: Sequence[Reply[Verdict]]) -> Verdict | None:
     if not read:
         return None
     passed = 2 * sum(verdict.passed for verdict in read) >= len(read)
-    return Verdict(passed, tuple(reason for verdict in read if verdict.passed == passed for reason in verdict.reasons))
+    reasons = tuple(reason for verdict in read if verdict.passed == passed for reason in verdict.reasons)
+    return Verdict("passed" if passed else "refused", reasons)

@@ -2,65 +2,31 @@
 
     model, tokenizer = load(BackboneConfig(model="meta-llama/Llama-3.2-3B-Instruct", lora=LoraConfig(rank=16)))
 
-Nothing is downloaded unless `download` says so. Trained whole, a model wants `dtype="float32"` and a learner that computes in bfloat16:
-the small steps of RL round to nothing in bfloat16 weights. With LoRA the frozen weights may be bfloat16; the adapters are float32.
+Nothing is downloaded unless `download` is set. A model that is trained whole needs `dtype="float32"` and a learner that computes in
+bfloat16: the small steps of RL round to nothing in bfloat16 weights. With LoRA the frozen weights may be bfloat16; the adapters are
+float32.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from dreamgym.config import Config, build
+from dreamgym.engines.local import causal_lm
 from dreamgym.errors import ConfigError, MissingExtra, UsageError
-from dreamgym.layout import END, MARKERS
-from dreamgym.llm import _causal, _directory
-from dreamgym.llm.hf import HFEngine
+from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
+from dreamgym.llm.vocabulary import END, MARKERS
+from dreamgym.runs import atomic_directory
 
 PADS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|pad|>", "[PAD]", "<unk>")
 """What known tokenizers without a pad token offer for the purpose, better choices first."""
-
-
-class LoraConfig(Config):
-    """Low-rank adapters. No dropout: the learner's log-probs must be those of the sampler."""
-
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0.0)
-    """An adapter's product is scaled by alpha / rank."""
-    target_modules: str | tuple[str, ...] = "all-linear"
-    """Names of layers such as ("q_proj", "v_proj"), or "all-linear": all but the head."""
-
-
-class BackboneConfig(Config):
-    """Which model, in which form, and where."""
-
-    model: str
-    """A directory, or a name on the Hugging Face hub. The directory may hold adapters that `save` wrote."""
-    revision: str | None = None
-    """A branch, tag or commit of the hub's repository."""
-    download: bool = False
-    """Whether to fetch from the hub what is not here yet."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights; "auto" is what the checkpoint says."""
-    device: str = "auto"
-    """"auto" is CUDA where there is one, else the CPU."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """How the model's own forward attends, in training; the engine brings its own."""
-    lora: LoraConfig | None = None
-    """None trains every weight."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them: a third more time, far less memory."""
-    markers: bool = False
-    """Add `layout.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""
 
 
 def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
@@ -69,7 +35,7 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
 
     UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
     """
-    _directory.settle(config.model)
+    atomic_directory.settle(config.model)
     adapter = _adapter_of(config)
     source = adapter["base_model_name_or_path"] if adapter else config.model
     revision = adapter.get("revision") if adapter else config.revision
@@ -80,7 +46,7 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)  # rows of markers, which the adapters bring
     _choose_pad(tokenizer)
     model = model.to(device(config.device))
-    _causal.verify(model)
+    causal_lm.verify(model)
     if adapter:
         model = _adapted(model, config.model, source)
     elif config.lora is not None:
@@ -96,9 +62,30 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
+def outline(config: BackboneConfig) -> Any:
+    """The model of the configuration without its weights (on the meta device): quick, for checks before a run. Raises what `load` raises
+    for a device, a model or an attention kernel that is not here, for LoRA without peft, and for adapters that fit no layer."""
+    atomic_directory.settle(config.model)
+    device(config.device)
+    adapter = _adapter_of(config)
+    source = adapter["base_model_name_or_path"] if adapter else config.model
+    where = _where(source, adapter.get("revision") if adapter else config.revision, config)
+    try:
+        settings = AutoConfig.from_pretrained(source, **where)
+        dtype = getattr(settings, "dtype", None) if config.dtype == "auto" else getattr(torch, config.dtype)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(settings, dtype=dtype or torch.float32, attn_implementation=config.attention)
+    except Exception as error:  # a boundary, as in `_fetch`
+        raise _unreadable(source, config, error) from error
+    with torch.device("meta"):
+        if adapter:
+            return _peft().get_peft_model(model, _peft().PeftConfig.from_pretrained(config.model))
+        return model if config.lora is None else with_lora(model, config.lora)
+
+
 def load_tokenizer(config: BackboneConfig) -> Any:
     """The tokenizer alone, without markers: quick, and it fails as `load` does when the model is not here."""
-    _directory.settle(config.model)
+    atomic_directory.settle(config.model)
     adapter = _adapter_of(config)
     tokenizer = _tokenizer(config.model, None if adapter else config.revision, config)
     _choose_pad(tokenizer)
@@ -112,20 +99,7 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
         model.save_pretrained(fresh, **({"save_embedding_layers": False} if hasattr(model, "peft_config") else {}))
         tokenizer.save_pretrained(fresh)
 
-    return _directory.replace(path, write)
-
-
-def merged(model: Any) -> Any:
-    """A model without adapters that computes what `model` does with them, for an engine that wants plain weights.
-
-    A copy, which costs the model's memory again: merging in place and back would lose digits of bfloat16 weights every time.
-    """
-    return copy.deepcopy(model).merge_and_unload() if hasattr(model, "peft_config") else model
-
-
-def make(*, engine: dict[str, Any] | None = None, **config: Any) -> HFEngine:
-    """An engine over the backbone: `make(model="Qwen/Qwen2.5-7B-Instruct", engine={"max_batch": 64})`."""
-    return HFEngine(*load(build(BackboneConfig, config, where="llm backbones")), **(engine or {}))
+    return atomic_directory.replace(path, write)
 
 
 def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
@@ -190,13 +164,13 @@ def _unreadable(source: str, config: BackboneConfig, error: Exception) -> UsageE
     cache = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
     return UsageError(
         f"'{source}' is not on this machine ({reason}). Fetch it with `hf download {source}` into {cache} (HF_HOME names another place), "
-        "or set download=true; models behind a licence want `hf auth login` first. Without a network, copy the directory from another "
+        "or set download=true; models behind a licence need `hf auth login` first. Without a network, copy the directory from another "
         "machine and give its path as `model`."
     )
 
 
 def device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one. UsageError for a GPU that torch does not see."""
+    """The device of that name; "auto" is a GPU where there is one. UsageError for a device that torch cannot use."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -205,6 +179,10 @@ def device(name: str) -> torch.device:
         raise UsageError(f"No device is called '{name}'. Expected auto, cpu, cuda, or cuda:1 for the second GPU.") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device={name}, but torch sees no CUDA device. Use device=cpu, or install the torch build for your CUDA version.")
+    try:
+        torch.empty(1, device=found).cpu()  # a device that this build of torch lacks, or that holds no numbers, such as mps and meta
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise UsageError(f"device={name} cannot be used: {str(error).splitlines()[0][:200]}. Use device=cpu, cuda or auto.") from error
     return found
 
 
@@ -255,7 +233,7 @@ def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: in
 
 def recompute(model: Any) -> None:
     """Switch gradient checkpointing on."""
-    causal = _causal.plain(model)
+    causal = causal_lm.plain(model)
     switch = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
     switch({"use_reentrant": False})
     if causal is not model:  # frozen embeddings; layers that checkpoint in a way of their own may ask for a gradient at their input

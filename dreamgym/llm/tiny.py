@@ -1,11 +1,11 @@
 """A small Llama from scratch: its tokenizer, its weights, and its checkpoint directory in the ordinary Hugging Face form.
 
-The tokenizer is byte-level BPE made for copying: a piece is never merged with its neighbours. Pieces are a word with the digits that follow
-it (`b017`), up to three digits, a punctuation mark, a newline, and whatever the Domain calls an atom (`[buy now]`, `$23`). Frequent pieces
-become one token, rare ones several. A word carries its leading space, so that it is the same token wherever it stands:
+The tokenizer is byte-level BPE made for copying: a piece is never merged with its neighbours. Pieces are a word with the digits that
+follow it (`b017`), up to three digits, a punctuation mark, a newline, and the TextRules' token patterns (`[buy now]`, `$23`). Frequent
+pieces become one token, rare ones several. A word carries its leading space, so that it is the same token in every position:
 
     search[red mug]     ->  ␣search  [  ␣red  ␣mug  ]
-    [b017] 1250 red     ->  [  ␣b017  ]  ␣  125  0  ␣red        with elements as atoms:  [␣b017]  ␣  125  0  ␣red
+    [b017] 1250 red     ->  [  ␣b017  ]  ␣  125  0  ␣red        with token patterns:  [␣b017]  ␣  125  0  ␣red
 
 The spaces that make this so after `[`, `(`, a newline, a hyphen or slash inside a word, and at the beginning of the text are put in
 by the normalizer and taken out by the decoder. `decode(encode(text)) == text` holds for every text.
@@ -22,7 +22,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym.errors import ConfigError, UsageError, nearest
-from dreamgym.llm import _directory
+from dreamgym.runs import atomic_directory
 
 PAD, END = "<|pad|>", "<|end|>"
 
@@ -47,13 +47,13 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 2048, special: Sequence[str] = (), atoms: Sequence[str] = ()
+    texts: Iterable[str], *, vocab_size: int = 2048, special: Sequence[str] = (), token_patterns: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Learn the vocabulary from `texts`. `special` names are single ids beside `<|pad|>` (0) and `<|end|>` (1).
 
-    `atoms` are regular expressions of what is never cut before merging, such as `[buy now]`: where it is frequent it becomes one token.
-    What a small model must copy is easiest to copy as one token: an induction head looks one token back, and the token before every
-    option value would otherwise be the same bracket.
+    `token_patterns` are regular expressions of what is never cut before merging, such as `[buy now]`: where it is frequent it becomes
+    one token. What a small model must copy is easiest to copy as one token: an induction head looks one token back, and the token before
+    every option value would otherwise be the same bracket.
 
     Text never becomes a special id (`split_special_tokens`): only `special_id` gives one.
     """
@@ -66,14 +66,14 @@ def train_tokenizer(
     spaced = [normalizers.Replace(Regex(rf"{mark}(?=[\p{{L}} ])"), text + " ") for mark, text in _JOINTS]
     unspaced = normalizers.Replace(Regex(r"\A (?=[^\p{L} ])"), "")  # Prepend's space stays before a letter or a space only
     core.normalizer = normalizers.Sequence([normalizers.Prepend(" "), unspaced, *spaced])
-    pieces = Regex("|".join([*map(_spaced, atoms), _PIECES]))
+    prompt_parts = Regex("|".join([*map(_spaced, token_patterns), _PIECES]))
     core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(pieces, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [pre_tokenizers.Split(prompt_parts, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(Regex(_ADDED_SPACE), "")])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=markers, initial_alphabet=alphabet, show_progress=False)
-    core.train_from_iterator(texts, trainer)
+    core.train_from_iterator((text.encode("utf-8", "replace").decode() for text in texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,
@@ -85,13 +85,13 @@ def train_tokenizer(
 
 
 def _spaced(atom: str) -> str:
-    """An atom's expression as it must read after the normalizer has put a space behind an opening bracket."""
+    """A token pattern as it reads after the normalizer has put a space behind an opening bracket."""
     return atom.replace(r"\[[^", r"\[ ?[^")
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of `text`, none of them special: a marker written in the text stays text."""
-    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    """Token ids of `text`, none of them special: a marker written in the text stays text. Half characters become question marks."""
+    return tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False, split_special_tokens=True)
 
 
 def special_id(tokenizer: Any, name: str) -> int:
@@ -136,12 +136,12 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
 
-    return _directory.replace(path, write)
+    return atomic_directory.replace(path, write)
 
 
 def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:
     """(model, tokenizer) of a local checkpoint directory, through transformers' Auto classes. `dtype` None keeps the saved one."""
-    path = _directory.settle(path)
+    path = atomic_directory.settle(path)
     if not (path / "config.json").is_file():
         raise UsageError(
             f"No checkpoint at '{path}': expected a directory with config.json. Check the path, or train a model and save it there first."
@@ -154,16 +154,3 @@ def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:
             f"Cannot read the checkpoint at '{path}': {error} Save it again, restore it from a copy, or point to another checkpoint."
         ) from error
     return model, tokenizer
-
-
-def make(*, checkpoint: Path | str | None = None, texts: Iterable[str] = (), size: str = "1m", vocab_size: int = 2048,
-         special: Sequence[str] = (), seed: int = 0, **engine: Any) -> Any:  # fmt: skip
-    """An `hf.HFEngine` over a checkpoint, or over a new model whose tokenizer is learnt from `texts`."""
-    from dreamgym.llm.hf import HFEngine
-
-    if checkpoint is not None:
-        model, tokenizer = load(checkpoint)
-    else:
-        tokenizer = train_tokenizer(texts, vocab_size=vocab_size, special=special)
-        model = build(tokenizer, size, seed=seed)
-    return HFEngine(model, tokenizer, **engine)

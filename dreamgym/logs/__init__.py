@@ -1,1 +1,1 @@
-"""Trajectories to learn from: collecting them with scripted behaviours, and (later) readers of other people's formats."""
+"""Trajectories to learn from: collecting them with scripted policies, and (later) readers of other people's formats."""

@@ -1,5 +1,5 @@
-"""Explicit wiring in plain Python: the only storey that sees several components at once.
+"""Recipes: what a command does, in plain Python.
 
-`config` gathers the components' settings and `parts` builds them. `fitting`, `practice` and `evaluation` hold the phases, `results` adds up
-what they found; `quickstart`, `train` and `compare` run them in order.
+`config` gathers the components' settings, `factory` builds them, `context` holds the state of a run. `phases` has one file a phase; `rows`
+adds up what they found. `quickstart`, `train` and `compare` are sequences of phases.
 """

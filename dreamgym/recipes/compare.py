@@ -8,35 +8,29 @@ compared by their summaries.
 from __future__ import annotations
 
 import json
-import tomllib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs._workers import WorkerPool
+from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.files import write_atomic
-from dreamgym.recipes import fitting, parts, results
-from dreamgym.recipes.config import OFFLINE, Ablation, CompareConfig, World
-from dreamgym.recipes.evaluation import judge_policies
-from dreamgym.recipes.parts import Parts
-from dreamgym.recipes.practice import practise
-from dreamgym.runlog import PROCESS, RunDir
+from dreamgym.recipes import context
+from dreamgym.recipes import summary as tables
+from dreamgym.recipes.config import CompareConfig, World
+from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.phases.baselines import converge_sft, train_dpo
+from dreamgym.recipes.phases.evaluate import evaluate_policies
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.phases.rl import run_ablation, run_rl_phase
+from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.recipes.rows import OFFLINE, ROWS, ablated, ablation_row, arm
+from dreamgym.runs.files import read_json, write_atomic
+from dreamgym.runs.rundir import PROCESS, RunDir
 
-LABELS = {
-    "warm": "Warm start",
-    "warm_start": "Warm start",
-    "sft": "SFT",
-    "dpo": "DPO",
-    "dream": "Dream",
-    "s2r": "Dream, then real (S2R)",
-    "real": "Real",
-    "real_only": "Real",
-    "mixed": "Mixed",
-}
-ALGORITHMS = {"gigpo": "GiGPO"}
 WORLDS: Mapping[str, World] = {"dream": "dream", "real": "real", "mixed": "mixed"}
-QUICKSTART = ("warm_start", "sft", "dream", "s2r", "real_only", "mixed")
 Entry = dict[str, Any]
 Rows = dict[str, Entry | None]
 
@@ -46,19 +40,19 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
 
     `latency_s` is what a real step would take in an environment that is slower than the one at hand. The same call goes on where it was.
     """
-    parts.quiet()
+    context.silence_progress_bars()
     found: list[tuple[Rows, Rows]] = []
     commits: dict[str, None] = {}
     for seed in config.seeds:
         one = config.model_copy(update={"seed": seed})
         stored = one.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})  # it names no arms: others may come later
-        with parts.open_run(path / f"seed-{seed}", stored) as directory, parts.hire(one.env) as workers:
+        with context.open_run(path / f"seed-{seed}", stored) as directory, start_workers(one.env) as workers:
             train_arms(directory, one, say, workers)
             found.append(rows(directory, one))
             commits |= dict.fromkeys(directory.data(PROCESS)["commits"])
-    table = {arm: (_label(arm), results.pool([whole[arm] for whole, _ in found])) for arm in found[0][0]}
+    table = {name: (arm(name).label, tables.pool([whole[name] for whole, _ in found])) for name in found[0][0]}
     ablated = {
-        name: (_label(config.ablated) + (f", without {name}" if name else ""), results.pool([less[name] for _, less in found]))
+        name: ((ablation_row(name, config.ablated) if name else arm(config.ablated)).label, tables.pool([less[name] for _, less in found]))
         for name in found[0][1]
     }
     report = _report(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
@@ -68,70 +62,50 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
 
 def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], None], workers: WorkerPool | None) -> None:
     """What all arms of a seed share, and then every arm and ablation that is not evaluated yet."""
-    arms = ["warm", *config.arms, *([config.ablated] if config.ablations else [])]
-    if all(directory.done(f"eval-{policy}") for policy in [*arms, *(f"{config.ablated}-no-{name}" for name in config.ablations)]):
+    names = ["warm_start", *config.arms, *([config.ablated] if config.ablations else [])]
+    if all(directory.done(f"eval-{policy}") for policy in [*names, *(ablated(config.ablated, name) for name in config.ablations)]):
         return
-    parts.sign(directory)
+    context.record_commit(directory)
     say(f"seed {config.seed}: logs, experience model and warm start, once for all arms")
-    shared = fitting.gather(directory, config, workers)
-    fitting.train_experience(directory, shared)
-    fitting.warm_start(directory, shared)
-    judge_policies(directory, shared, ["warm"])
-    for arm in arms[1:]:
-        train_arm(directory, shared, config, arm, say)
+    shared = prepare_logs(directory, config, workers)
+    train_experience(directory, shared)
+    warm_start(directory, shared)
+    evaluate_policies(directory, shared, ["warm_start"])
+    for name in names[1:]:
+        train_arm(directory, shared, config, name, say)
     for name in config.ablations:
-        train_ablation(directory, shared, config, name, say)
+        if not directory.done(f"eval-{ablated(config.ablated, name)}"):
+            say(f"  {config.ablated} without {name}")
+            run_ablation(directory, shared, config.ablated, name, config.block(config.ablated))
 
 
 def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
     """(the entries of the warm start and of every arm, those of the ablated arm, named "", and of every ablation)."""
-    whole = {arm: results.row(directory, arm, made_of(arm)) for arm in ("warm", *config.arms)}
+    whole = {name: tables.entry(directory, name, arm(name)) for name in ("warm_start", *config.arms)}
     if not config.ablations:
         return whole, {}
-    less: Rows = {name: results.ablation(directory, name, config.ablated) for name in config.ablations}
-    return whole, {"": results.row(directory, config.ablated, made_of(config.ablated)), **less}
+    less: Rows = {name: tables.ablation(directory, name, config.ablated) for name in config.ablations}
+    return whole, {"": tables.entry(directory, config.ablated, arm(config.ablated)), **less}
 
 
-def train_arm(directory: RunDir, shared: Parts, config: CompareConfig, arm: str, say: Callable[[str], None]) -> None:
+def train_arm(directory: RunDir, shared: RunContext, config: CompareConfig, name: str, say: Callable[[str], None]) -> None:
     """Everything from the warm start to the arm's evaluation; whatever is finished is not done again."""
-    if directory.done(f"eval-{arm}"):
+    if directory.done(f"eval-{name}"):
         return
-    say(f"  {arm}")
-    if arm in OFFLINE:
-        fitting.converge_sft(directory, shared, config.sft, patience=config.sft_patience)
-        if arm == "dpo":
-            fitting.prefer(directory, shared, config.dpo)
+    say(f"  {name}")
+    if name in OFFLINE:
+        converge_sft(directory, shared, config.sft, patience=config.sft_patience)
+        if name == "dpo":
+            train_dpo(directory, shared, config.dpo)
     else:
-        name, _, mode = arm.rpartition("-")
-        block = config.block(arm)
+        algorithm, _, mode = name.rpartition("-")
+        block = config.block(name)
         if mode == "s2r":
-            practise(directory, shared, f"{name}-dream", start="warm", block=block, world="dream")
-            practise(directory, shared, arm, start=f"{name}-dream", block=config.s2r.after(block), world="real")
+            run_rl_phase(directory, shared, f"{algorithm}-dream", start="warm_start", block=block, world="dream")
+            run_rl_phase(directory, shared, name, start=f"{algorithm}-dream", block=config.s2r.after(block), world="real")
         else:
-            practise(directory, shared, arm, start="warm", block=block, world=WORLDS[mode])
-    judge_policies(directory, shared, [arm])
-
-
-def train_ablation(directory: RunDir, shared: Parts, config: CompareConfig, name: Ablation, say: Callable[[str], None]) -> None:
-    """The ablated arm without one part of the method, from the same warm start at the same budget."""
-    policy = f"{config.ablated}-no-{name}"
-    if directory.done(f"eval-{policy}"):
-        return
-    say(f"  {config.ablated} without {name}")
-    reduced, block = shared.without(name), config.block(config.ablated).without(name)
-    fitting.train_experience(directory, reduced)
-    practise(directory, reduced, policy, start="warm", block=block, world="dream")
-    judge_policies(directory, shared, [policy])
-
-
-def made_of(arm: str) -> tuple[str, ...]:
-    """The phases that make an arm's policy."""
-    if arm in ("warm", "sft"):
-        return results.MADE_OF[arm]
-    if arm == "dpo":
-        return ("experience", "sft", "dpo")
-    name, _, mode = arm.rpartition("-")
-    return ("experience", "warm", *([f"{name}-dream"] if mode == "s2r" else []), arm)
+            run_rl_phase(directory, shared, name, start="warm_start", block=block, world=WORLDS[mode])
+    evaluate_policies(directory, shared, [name])
 
 
 def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
@@ -148,7 +122,7 @@ def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
         name = given.name if sum(other.name == given.name for other in paths) == 1 else str(given)
         for path in sorted(given.glob("seed-*")) or [given]:
             directory = RunDir.view(path)
-            groups.setdefault(_without_seed(directory.config_toml), []).append((name, _summary(directory)))
+            groups.setdefault(_without_seed(directory.config), []).append((name, _summary(directory)))
     table: dict[str, tuple[str, Entry | None]] = {}
     ablated: dict[str, tuple[str, Entry | None]] = {}
     for members in groups.values():
@@ -159,12 +133,12 @@ def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
         if any(key.startswith(f"{name}/") for key in table):
             name = f"{name}, {len(table)}"
         key, of = (f"{name}/", f" ({name})") if len(groups) > 1 else ("", "")
-        for row in QUICKSTART:
+        for row in ROWS:
             if any(summary.get(row) for summary in summaries):
-                table[key + row] = (LABELS[row] + of, results.pool([summary.get(row) for summary in summaries]))
+                table[key + row] = (ROWS[row].label + of, tables.pool([summary.get(row) for summary in summaries]))
         for part in dict.fromkeys(part for summary in summaries for part in summary.get("ablations", {})):
             entries = [summary.get("ablations", {}).get(part) for summary in summaries]
-            ablated[key + part] = (f"Dream, without {part}{of}", results.pool(entries))
+            ablated[key + part] = (ablation_row(part).label + of, tables.pool(entries))
     every = [summary for members in groups.values() for _, summary in members]
     return _report(
         table,
@@ -199,6 +173,8 @@ def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
 
     Relative to the real arm of the same algorithm or run, or else to the first real arm. Logs are the same for all and charged to none.
     """
+    if not math.isfinite(latency_s):
+        raise UsageError(f"The latency of a real step is {latency_s}. Expected seconds, such as 1.")
     whole, less = report["table1"], report["table2"]
     for entry in (*whole.values(), *less.values()):
         steps = entry["real_transitions_online"] + entry["real_transitions_probe"]
@@ -224,13 +200,12 @@ COLUMNS = (
 
 def cells(entry: Mapping[str, Any]) -> list[str]:
     """One row of the table, as people read it."""
-    sampled = entry["sampled"]
     relative = entry["relative_cost"]
     return [
         entry["label"],
-        _rate(entry["real_success"], *entry["ci95"]),
+        tables.percent(entry, "greedy"),
         " / ".join(f"{100 * value:.1f}" for value in entry["per_seed"]),
-        _rate(sampled["value"], sampled["low"], sampled["high"]),
+        tables.percent(entry, "sampled"),
         *(f"{entry[f'real_transitions_{kind}']:,.0f}" for kind in ("offline", "online", "probe")),
         f"{entry['dream_transitions']:,.0f}",
         f"{entry['seconds']:,.0f}",
@@ -241,7 +216,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
 def title(report: Mapping[str, Any]) -> str:
     """What the numbers are."""
     return (
-        f"Success in the real environment on held-out tasks, % [95 % interval over episodes]; seeds {report['seeds']}, "
+        f"Success in the real environment on held-out tasks, % [{tables.intervals(report['seeds'])}]; seeds {report['seeds']}, "
         f"commit {report['commit']}; cost: computing plus {report['latency_s']:g} s for every real step of training and probing"
     )
 
@@ -260,15 +235,6 @@ def _line(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _rate(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _label(arm: str) -> str:
-    name, dash, mode = arm.rpartition("-")
-    return LABELS[arm] if not dash else f"{ALGORITHMS.get(name, name.upper())}, {LABELS[mode].lower().replace('s2r', 'S2R')}"
-
-
 def _summary(directory: RunDir) -> dict[str, Any]:
     """A finished run's summary; RunDirError, which says what to do, for one that has none."""
     summary = directory.summary()
@@ -281,15 +247,11 @@ def _summary(directory: RunDir) -> dict[str, Any]:
 
 def _finished(file: Path) -> dict[str, Any]:
     """The tables of a finished comparison; RunDirError for a file that holds none."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunDirError(f"'{file}' is not JSON: {error}. Give the command that made it again.") from error
-    if not isinstance(found, dict) or not {"table1", "table2", "seeds", "commit"} <= found.keys():
+    found = read_json(file)
+    if not found or not {"table1", "table2", "seeds", "commit"} <= found.keys():
         raise RunDirError(f"'{file}' is no comparison. Give the command that made it again, or the run directories themselves.")
     return found
 
 
-def _without_seed(toml: str) -> str:
-    values = tomllib.loads(toml)
-    return json.dumps({key: value for key, value in values.items() if key not in ("seed", "seeds")}, sort_keys=True, default=str)
+def _without_seed(config: Mapping[str, Any]) -> str:
+    return json.dumps({key: value for key, value in config.items() if key not in ("seed", "seeds")}, sort_keys=True, default=str)

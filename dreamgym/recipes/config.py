@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from dreamgym import plugins
 from dreamgym.config import Config, build
-from dreamgym.curriculum import CurriculumConfig
-from dreamgym.errors import ConfigError
-from dreamgym.experience.dataset import SegmentWeights
+from dreamgym.curriculum.task_curriculum import CurriculumConfig
+from dreamgym.errors import ConfigError, nearest
 from dreamgym.experience.guard import GuardConfig
-from dreamgym.experience.model import ExperienceConfig
-from dreamgym.experience.prompted import PromptedConfig
-from dreamgym.llm.openai import Config as ServerConfig
-from dreamgym.recipes.policies import PolicyBlock
+from dreamgym.policy.settings import PolicyBlock
+from dreamgym.recipes.rows import ABLATIONS, MODES, OFFLINE
 from dreamgym.replay.buffer import ReplayConfig
-from dreamgym.train.dpo import DPOConfig
-from dreamgym.train.learner import LearnerConfig
-from dreamgym.train.sft import SFTConfig
+from dreamgym.train.settings import DPOConfig, LearnerConfig, SFTConfig
 
-Ablation = Literal["curriculum", "task_generation", "replay", "shuffled", "reasoning", "history", "guard"]
-"""What is taken away. As in the paper's Table 2 and Figure 4: variance sampling and task generation, task generation alone, retrieved
-memories, the reasoning trace, history. And two controls: memories that were drawn at random, and no guard."""
-UNGUARDED = GuardConfig(admissibility=False, grounding=False, mask_disputed=False, mask_doubtful=False)
+UNGUARDED = GuardConfig.model_validate(ABLATIONS["guard"].block("guard"))
 
 World = Literal["dream", "real", "mixed"]
 """Where a loop collects: in the experience model, in the real environment, or some groups in each."""
+
+
+def _known_ablation(name: str) -> str:
+    if name not in ABLATIONS:
+        raise ValueError(f"no ablation '{name}'.{nearest(name, ABLATIONS)} Known: {', '.join(ABLATIONS)}")
+    return name
+
+
+AblationName = Annotated[str, AfterValidator(_known_ablation)]
+
+
+MOST = 10_000_000
+"""Of what a run counts: more would not fit in memory."""
 
 
 class EnvBlock(Config):
@@ -36,7 +41,7 @@ class EnvBlock(Config):
 
     name: str = "webshop"
     options: dict[str, Any] = Field(default_factory=dict)
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=1024)
     """Processes that real episodes, scripted ones too, are played in; 0: this one. They change speed and safety, not results: one that
     dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone."""
 
@@ -45,20 +50,20 @@ class LogsBlock(Config):
     """The offline trajectories everything starts from."""
 
     files: tuple[Path, ...] = ()
-    """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted behaviours are played."""
-    trajectories: int = Field(default=5000, ge=1)
+    """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted policies are played."""
+    trajectories: int = Field(default=5000, ge=1, le=MOST)
     """Scripted episodes; files are read whole."""
     transitions: int | None = Field(default=None, ge=1)
     """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
     mix: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Shares of the scripted behaviours; empty: those of the environment family."""
+    """Shares of the scripted policies; empty: those of the environment suite."""
     invalid_actions: float = Field(default=0.0, ge=0, le=1)
     """Share of logged steps before which the experience model also sees an action that the state does not admit."""
-    near_goals: float = Field(default=0.0, ge=0, le=1)
+    near_miss_goals: float = Field(default=0.0, ge=0, le=1)
     """Share of finished episodes copied under an instruction that differs in one word, so that the outcome flips."""
-    other_goals: float = Field(default=0.3, ge=0, le=1)
+    relabelled_goals: float = Field(default=0.3, ge=0, le=1)
     """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
-    task_pairs: int = Field(default=1000, ge=0)
+    task_pairs: int = Field(default=1000, ge=0, le=MOST)
     """Training rows for task variation."""
 
 
@@ -86,31 +91,66 @@ class ModelBlock(Config):
     """The small transformer that plays experience model and policy."""
 
     size: str = "1m"
-    vocab_size: int = 2048
+    vocab_size: int = Field(default=2048, ge=1, le=1_000_000)
     device: str = "cpu"
     """Where it learns and samples: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one. A GPU pays for large sizes and batches;
     the same seed gives other numbers there."""
 
 
-class DreamerBlock(PromptedConfig):
-    """An instruct model that dreams as it is asked to (Eq. 4 in words), in the place of a small one that is fitted to the logs."""
+class ExperienceBlock(Config):
+    """The experience model: a plug-in of `experience/models` by name, or a module by its dotted path, with its own settings beside it, such
+    as `{name = "prompted", k = 5}`. The plug-in checks and completes them."""
 
-    llm: dict[str, Any]
-    """The plug-in that answers chats, by `name` ("openai" when it is left out), with its settings: `{base_url =
-    "http://localhost:8000/v1", model = "dreamer"}` is a server's (`llm.openai.Config`)."""
-    about: str = ""
-    """What the environment is; empty: what its family says of itself."""
+    model_config = ConfigDict(extra="allow")
+    name: str = "finetuned"
+    training: SFTConfig | None = None
+    """The fit to the logs (Eq. 5), of a model that needs one."""
 
-    @field_validator("llm")
+    @model_validator(mode="before")
     @classmethod
-    def _complete(cls, llm: dict[str, Any]) -> dict[str, Any]:
-        if "api_key" in llm:
-            raise ValueError("a key would be written into the run directory: name the variable that holds it at api_key_env")
-        if llm.get("name", "openai") != "openai":
-            return llm
-        server = {"flavour": "chat", **{key: value for key, value in llm.items() if key != "name"}}
-        build(ServerConfig, server, where="dreamer.llm")
-        return {"name": "openai", **server}
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        name, training = values.get("name", "finetuned"), values.get("training")
+        if not isinstance(name, str):
+            raise ConfigError(f"experience.name is text such as 'finetuned', not {name!r:.100}.")
+        plugin = plugins.load("experience.models", name)
+        fitted = hasattr(plugin, "row_builder")
+        if training is not None and not fitted:
+            raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{name}' is not. Remove it.")
+        settings = {key: value for key, value in values.items() if key not in ("name", "training")}
+        own = build(getattr(plugin, "Config", Config), settings, prefix="experience.").model_dump()
+        return own | {"name": name, "training": EXPERIENCE_TRAINING if fitted and training is None else training}
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the model is fitted to the logs before use."""
+        return self.training is not None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plug-in's own settings."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+EXPERIENCE_TRAINING = SFTConfig(optimiser="muon", epochs=4.0, lr=5e-3, batch_tokens=4096)
+
+
+class ConvergedConfig(SFTConfig):
+    """The supervised fit of the SFT baseline."""
+
+    optimiser: Literal["adamw", "muon"] = "muon"
+    epochs: float = Field(default=10.0, ge=0, le=1e6)
+    """0 leaves the baseline out."""
+    lr: float = Field(default=5e-3, gt=0)
+    batch_tokens: int = Field(default=4096, ge=1)
+
+
+class WarmStartConfig(ConvergedConfig):
+    """The supervised fit that gives the policy that RL starts from."""
+
+    epochs: float = Field(default=5.0, ge=0, le=1e6)
+    """0 skips the warm start: RL begins at the experience model's weights, or at the backbone as it is."""
 
 
 class AlgorithmBlock(Config):
@@ -136,7 +176,7 @@ class RefreshBlock(Config):
 
     training: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
     """Of the probed episodes and as many tokens of the logs, so that nothing is forgotten."""
-    other_goals: float = Field(default=0.5, ge=0, le=1)
+    relabelled_goals: float = Field(default=0.5, ge=0, le=1)
     """Share of probed episodes that are copied under another instruction."""
 
 
@@ -144,19 +184,19 @@ class RLBlock(Config):
     """One call of the loop."""
 
     algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
-    iterations: int = Field(default=60, ge=0)
-    tasks_per_iter: int = Field(default=32, ge=1)
-    group_size: int = Field(default=8, ge=1)
+    iterations: int = Field(default=60, ge=0, le=MOST)
+    tasks_per_iter: int = Field(default=32, ge=1, le=MOST)
+    group_size: int = Field(default=8, ge=1, le=MOST)
     """Rollouts of each task; algorithms that compare them need two or more."""
     max_refills: int = Field(default=0, ge=0, le=10)
     """Dynamic sampling (DAPO, arXiv:2503.14476): how often an iteration may draw further tasks until `tasks_per_iter` groups differ in
     their returns. All episodes are charged, counted and remembered."""
     real_share: float = Field(default=0.25, gt=0.0, lt=1.0)
     """Of an iteration's groups, those that a mixed loop rolls out in the real environment."""
-    clusters: int = Field(default=0, ge=0)
+    clusters: int = Field(default=0, ge=0, le=MOST)
     """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
     section 4.2). 0 values every task by its own rollouts."""
-    train_tasks: int = Field(default=2000, ge=1)
+    train_tasks: int = Field(default=2000, ge=1, le=MOST)
     max_real_steps: int | None = Field(default=None, ge=1)
     """Stop before an iteration as long as the longest so far would use more real steps than this; the first one may be as long as it is."""
     max_seconds: float | None = Field(default=None, gt=0)
@@ -165,7 +205,7 @@ class RLBlock(Config):
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
-    probe_tasks: int = Field(default=48, ge=1)
+    probe_tasks: int = Field(default=48, ge=1, le=MOST)
     max_gap: float = 0.15
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
@@ -173,12 +213,10 @@ class RLBlock(Config):
     model is fitted to the real episodes that were probed, they join the replay buffer, and the same policy goes on in the new dream."""
     refresh: RefreshBlock = RefreshBlock()
 
-    def without(self, ablation: Ablation) -> RLBlock:
-        """The same loop without task generation, or without any choosing of tasks; other ablations leave it as it is."""
-        uniform = {"strategy": "uniform"} if ablation == "curriculum" else {}
-        if ablation not in ("curriculum", "task_generation"):
-            return self
-        return self.model_copy(update={"curriculum": self.curriculum.model_copy(update={"synthetic_share": 0.0, **uniform})})
+    def without(self, ablation: str) -> RLBlock:
+        """The same loop with the ablation's changes of the curriculum."""
+        changes = ABLATIONS[ablation].block("curriculum")
+        return self.model_copy(update={"curriculum": self.curriculum.model_copy(update=changes)}) if changes else self
 
     @field_validator("learner")
     @classmethod
@@ -222,10 +260,11 @@ class RLBlock(Config):
 class EvalBlock(Config):
     """The final evaluation in the real environment, on held-out tasks."""
 
-    tasks: int = Field(default=1000, ge=1)
-    dev_tasks: int = Field(default=300, ge=1)
+    tasks: int = Field(default=1000, ge=0, le=MOST)
+    """0 skips the evaluation."""
+    dev_tasks: int = Field(default=300, ge=1, le=MOST)
     seed: int = Field(default=1, ge=0)
-    paired: int = Field(default=1024, ge=0)
+    paired_replays: int = Field(default=1024, ge=0, le=MOST)
     """Dreamed episodes replayed in the real environment to measure the dream under the trained policy."""
 
 
@@ -238,13 +277,9 @@ class SharedConfig(Config):
     model: ModelBlock = ModelBlock()
     replay: ReplayBlock = ReplayBlock()
     policy: PolicyBlock = PolicyBlock()
-    dreamer: DreamerBlock | None = None
-    """Without one, the experience model is the small transformer, fitted to the logs."""
-    experience: ExperienceConfig = ExperienceConfig()
-    segments: SegmentWeights = SegmentWeights()
-    experience_training: SFTConfig = SFTConfig(optimiser="muon", epochs=4.0, lr=5e-3, batch_tokens=4096)
+    experience: ExperienceBlock = ExperienceBlock.model_validate({})
     guard: GuardConfig = GuardConfig()
-    warm: SFTConfig = SFTConfig(optimiser="muon", epochs=5.0, lr=5e-3, batch_tokens=4096)
+    warm_start: WarmStartConfig = WarmStartConfig()
     eval: EvalBlock = EvalBlock()
 
     @property
@@ -263,19 +298,24 @@ class SharedConfig(Config):
         return True
 
     @property
+    def real_phases(self) -> tuple[str, ...]:
+        """The settings that ask for RL in the real environment."""
+        return ()
+
+    @property
     def checked_settings(self) -> dict[str, str]:
         """Settings that take a text check of whole successes for what the environment would pay, with the values that switch them off."""
         if not self.dreams:
             return {}
-        shares = {"logs.other_goals": self.logs.other_goals, "logs.near_goals": self.logs.near_goals}
+        shares = {"logs.relabelled_goals": self.logs.relabelled_goals, "logs.near_miss_goals": self.logs.near_miss_goals}
         refreshed = {name: block for name, block in self if isinstance(block, RLBlock) and block.on_gap == "refresh"}
-        shares |= {f"{name}.refresh.other_goals": block.refresh.other_goals for name, block in refreshed.items()}
+        shares |= {f"{name}.refresh.relabelled_goals": block.refresh.relabelled_goals for name, block in refreshed.items()}
         grounded = {"guard.grounding": "false"} if self.guard.grounding else {}
         return grounded | {name: "0" for name, share in shares.items() if share}
 
     @model_validator(mode="after")
     def _gently_for_a_backbone(self) -> Self:
-        fitted = {"warm": self.warm if self.policy.warm_start else None, "sft": getattr(self, "sft", None)}
+        fitted = {"warm_start": self.warm_start if self.warm_start.epochs else None, "sft": getattr(self, "sft", None)}
         for name, block in fitted.items():
             if self.pretrained and block and block.optimiser == "muon":
                 raise ConfigError(
@@ -286,36 +326,26 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _somebody_to_start_as(self) -> Self:
-        if self.dreamer and self.experience != ExperienceConfig():
-            raise ConfigError("[experience] is of the fitted experience model, and a dreamer is asked instead. Say it under [dreamer].")
-        if self.dreamer and self.starts_as_experience:
-            raise ConfigError('A dreamer has no weights that a policy could start as. Set policy.backbone, or start = "scratch".')
+        if self.starts_as_experience and not self.experience.fitted:
+            raise ConfigError(
+                f"A small policy starts as a fitted experience model, and experience.name = '{self.experience.name}'. "
+                'Set policy.backbone, or start = "scratch".'
+            )
         return self
 
-    def without(self, ablation: Ablation) -> Self:
-        """The same settings without one part of the experience model or without its guard; `RLBlock.without` is for what a loop chooses."""
-        changes: dict[str, dict[str, Any]] = {
-            "replay": {"k": 0},
-            "shuffled": {"retrieval": "shuffled"},
-            "reasoning": {"reasoning": False},
-            "history": {"history": 0},
-        }
-        if ablation == "guard":
-            return self.model_copy(update={"guard": UNGUARDED})
-        if ablation not in changes:
-            return self
-        if self.dreamer and ablation == "shuffled":
-            raise ConfigError("The ablation 'shuffled' is of the fitted experience model. Leave it out, or leave out the dreamer.")
-        if self.dreamer:
-            return self.model_copy(update={"dreamer": self.dreamer.model_copy(update=changes[ablation])})
-        return self.model_copy(update={"experience": self.experience.model_copy(update=changes[ablation])})
+    def without(self, ablation: str) -> Self:
+        """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
+        changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
+        if not changes["experience"].keys() <= self.experience.settings.keys():
+            raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
+        return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})
 
 
 class BaselineConfig(SharedConfig):
     """With several seeds and the converged imitation of the logs to compare with."""
 
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    sft: SFTConfig = SFTConfig(optimiser="muon", epochs=10.0, lr=5e-3, batch_tokens=4096)
+    sft: ConvergedConfig = ConvergedConfig()
     sft_patience: int = 4
     """Looks at development tasks, one every two epochs, without a rise before imitation is taken to have converged."""
 
@@ -326,8 +356,13 @@ class RunConfig(BaselineConfig):
     dream: RLBlock = RLBlock()
     s2r: RLBlock = RLBlock(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)
-    ablations: tuple[Ablation, ...] = ()
+    ablations: tuple[AblationName, ...] = ()
     """Further dreams from the same warm start at the same budget, each without one part of the method."""
+
+    @property
+    def real_phases(self) -> tuple[str, ...]:
+        """The settings that ask for RL in the real environment."""
+        return tuple(f"{name}.iterations" for name in ("s2r", "real_only") if getattr(self, name).iterations)
 
 
 class SimToReal(Config):
@@ -365,18 +400,20 @@ class TrainConfig(SharedConfig):
         return self.start == "experience" and not self.pretrained
 
     @property
+    def real_phases(self) -> tuple[str, ...]:
+        """The settings that ask for RL in the real environment."""
+        return () if self.mode == "dream" else (f"mode = '{self.mode}'",)
+
+    @property
     def dreams(self) -> bool:
         """Whether an experience model is needed: to practise in, or to start as."""
         return self.mode != "real" or self.starts_as_experience
 
     @model_validator(mode="after")
     def _refreshable(self) -> Self:
-        if self.dreamer and self.rl.on_gap == "refresh":
-            raise ConfigError('rl.on_gap = "refresh" fits the experience model again, and a dreamer is not fitted. Use another on_gap.')
+        if self.rl.on_gap == "refresh" and not self.experience.fitted:
+            raise ConfigError(f"rl.on_gap = 'refresh' needs a fitted experience model, and experience.name = '{self.experience.name}'.")
         return self
-
-
-OFFLINE = ("sft", "dpo")
 
 
 class CompareConfig(BaselineConfig):
@@ -384,7 +421,7 @@ class CompareConfig(BaselineConfig):
 
     arms: tuple[str, ...] = ("sft", "dpo", *(f"{name}-{mode}" for name in ("grpo", "ppo") for mode in ("real", "dream", "s2r")))
     """`sft`, `dpo`, or an algorithm and a mode, such as `gigpo-dream`: the rows of the paper's Table 1."""
-    ablations: tuple[Ablation, ...] = ()
+    ablations: tuple[AblationName, ...] = ()
     """What is taken from `ablated`: the rows of the paper's Table 2."""
     ablated: str = "grpo-dream"
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"grpo": {"entropy_coef": 0.01}})
@@ -399,8 +436,8 @@ class CompareConfig(BaselineConfig):
     @classmethod
     def _known(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
         for arm in arms:
-            if arm not in OFFLINE and arm.rpartition("-")[2] not in get_args(Mode):
-                raise ValueError(f"'{arm}' is no arm. Write sft, dpo, or an algorithm and one of {', '.join(get_args(Mode))}: grpo-dream")
+            if arm not in OFFLINE and arm.rpartition("-")[2] not in MODES:
+                raise ValueError(f"'{arm}' is no arm. Write sft, dpo, or an algorithm and one of {', '.join(MODES)}: grpo-dream")
         return arms
 
     @model_validator(mode="after")
@@ -411,6 +448,8 @@ class CompareConfig(BaselineConfig):
                 raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
+        if set(OFFLINE) & set(self.arms) and not self.sft.epochs:
+            raise ConfigError("sft.epochs = 0 leaves out what the arms sft and dpo need. Set it above 0, or leave out the arms.")
         if "dpo" in self.arms and self.policy.window is not None:
             raise ConfigError(
                 "The arm dpo compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other."

@@ -8,11 +8,11 @@ import os
 import platform
 from typing import Any
 
-OPTIONAL = ("peft", "accelerate", "textworld", "browsergym", "ray", "trl", "verl", "openenv", "vllm")
+from dreamgym.plugins import EXTRAS
 
 
 def examine() -> dict[str, Any]:
-    """Versions, cores, memory arithmetic and optional packages, as plain values."""
+    """Versions, cores, memory arithmetic and extras, as plain values."""
     import torch
 
     found: dict[str, Any] = {
@@ -25,4 +25,5 @@ def examine() -> dict[str, Any]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
     }
-    return found | {f"optional: {name}": importlib.util.find_spec(name) is not None for name in OPTIONAL}
+    missing = {extra for package, extra in EXTRAS.items() if importlib.util.find_spec(package) is None}
+    return found | {f"extra: {extra}": extra not in missing for extra in sorted(set(EXTRAS.values()))}

@@ -9,18 +9,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import RunDirError
-from dreamgym.evals.fidelity import ask_about, forecast, known_parts, measure, watched
-from dreamgym.evals.lookup import Lookup
+from dreamgym.evals.lookup_baseline import LookupBaseline
+from dreamgym.evals.one_step import ask_about, forecast, known_parts, measure, watched
 from dreamgym.experience.guard import Guard
-from dreamgym.files import read_jsonl, write_atomic
-from dreamgym.logs.scripted import Play, collect
-from dreamgym.progress import progress
-from dreamgym.protocols import Family, Stocked
-from dreamgym.recipes import parts as build
+from dreamgym.logs.demonstrations import Play, collect
+from dreamgym.recipes import factory
 from dreamgym.recipes.config import UNGUARDED
-from dreamgym.recipes.parts import Parts, latest_experience, open_parts
-from dreamgym.runlog import RunDir
+from dreamgym.recipes.context import RunContext, latest_experience, open_context
+from dreamgym.runs.files import read_jsonl, write_atomic
+from dreamgym.runs.progress import progress
+from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Trajectory
 
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
@@ -30,12 +30,12 @@ LISTED = 100_000  # pages of an inventory that are looked at; beyond that a drea
 
 
 def held_out(path: Path, n: int) -> dict[str, Any]:
-    """`measure_parts` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run."""
+    """`measure_context` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run."""
     if not RunDir.view(path).done("experience"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
     kept, name = _file(path, n), latest_experience(RunDir.view(path))
     if not kept.exists() or read_jsonl(kept)[0].get("experience", "experience") != name:  # refreshed since
-        found = {"experience": name, **measure_parts(open_parts(path), n)}
+        found = {"experience": name, **measure_context(open_context(path), n)}
         write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")
     return read_jsonl(kept)[0]
 
@@ -46,20 +46,20 @@ def latest(path: Path) -> dict[str, Any] | None:
     return read_jsonl(kept[-1])[0] if kept else None
 
 
-def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
-    """The experience model of `parts` and an exact-match memory of its logs, on the same `n` held-out episodes, as plain values.
+def measure_context(context: RunContext, n: int, *, seed: int = SEED) -> dict[str, Any]:
+    """The experience model of `context` and an exact-match memory of its logs, on the same `n` held-out episodes, as plain values.
 
     The model is asked once, with its guard off; what the guard makes of its answers is computed from them.
     """
-    domain = parts.family.domain
-    with build.hire(parts.config.env) as workers:
-        manned = replace(parts, workers=workers)
-        episodes = held_out_episodes(parts.family, n, seed=seed, play=manned.behave)
-        questions, counts = ask_about(episodes, manned.real(), domain, misses=MISSES, seed=seed)
-    known = _existing(parts.family, parts.logs)
-    logged = {(t.action, t.next_state.text) for trajectory in parts.logs for t in trajectory.transitions}
-    _, model = parts.dream(parts.remembered(), UNGUARDED)
-    lookup = Lookup(parts.logs, domain)
+    rules = context.suite.rules
+    with factory.start_workers(context.config.env) as workers:
+        manned = replace(context, workers=workers)
+        episodes = held_out_episodes(context.suite, n, seed=seed, play=manned.demonstrate)
+        questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+    known = _existing(context.suite, context.logs)
+    logged = {(t.action, t.next_state.text) for trajectory in context.logs for t in trajectory.transitions}
+    _, model = factory.dream(context, factory.replay_in_memory(context), UNGUARDED)
+    lookup = LookupBaseline(context.logs, rules)
     with progress(2, "held-out transitions") as advance:
         said = {"held_out": forecast(model, questions, forget=model.forget)}
         advance(1)
@@ -67,22 +67,22 @@ def measure_parts(parts: Parts, n: int, *, seed: int = SEED) -> dict[str, Any]:
         advance(1)
     found: dict[str, Any] = {}
     for name, raw in said.items():
-        both = {"with_guard": watched(Guard(domain, parts.config.guard), questions, raw), "without_guard": raw}
+        both = {"with_guard": watched(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
         found[name] = {kind: measure(questions, answers, known=known, logged=logged).to_json() for kind, answers in both.items()}
     found["held_out"] = counts | {"split": SPLIT, "episodes_seed": seed} | found["held_out"]
     found["lookup_baseline"] |= {"found": dict(lookup.counts)}
     return found
 
 
-def held_out_episodes(family: Family, n: int, *, seed: int, play: Play | None = None) -> list[Trajectory]:
-    """Fresh real episodes by the scripted behaviours on development tasks, which share no target with training tasks.
+def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, play: Play | None = None) -> list[Trajectory]:
+    """Fresh real episodes by the scripted policies on development tasks, which share no target with training tasks.
 
-    One half is of the family's usual mix and one of its best behaviours, so that there are terminals of both kinds.
+    One half is of the suite's usual mix and one of its best scripted_policies, so that there are terminals of both kinds.
     """
     half = n // 2
-    best = {"expert": 1.0} if "expert" in family.behaviours else None
-    usual = collect(family, n - half, seed=seed, split=SPLIT, play=play)
-    return usual + collect(family, half, seed=seed + 1, mix=best, split=SPLIT, play=play)
+    best = {"expert": 1.0} if "expert" in suite.scripted_policies else None
+    usual = collect(suite, n - half, seed=seed, split=SPLIT, play=play)
+    return usual + collect(suite, half, seed=seed + 1, mix=best, split=SPLIT, play=play)
 
 
 def audited(audit: dict[str, Any]) -> dict[str, Any]:
@@ -95,19 +95,18 @@ def audited(audit: dict[str, Any]) -> dict[str, Any]:
 def _replayed(found: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
-        **{name: found[name] for name in ("false_success", "false_failure", "unguarded_false_success", "unreadable", "masked", "gap")},
+        **{name: found[name] for name in ("false_success", "false_failure", "raw_false_success", "unreadable", "masked", "gap")},
         "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
         "consistency_ratio": found["consistency"],
         "first_divergence_step": found["first_divergence"],
-        # older audits lack them
-        **{name: found.get(name) for name in ("masked_share", "false_failure_at_most", "precedented", "guessing")},
+        **{name: found[name] for name in ("masked_share", "false_failure_at_most", "in_support", "out_of_support")},
     }
 
 
-def _existing(family: Family, logs: Sequence[Trajectory]) -> set[str]:
-    """The parts of every page in the logs and, where the family can list its world, of everything there."""
+def _existing(suite: EnvSuite, logs: Sequence[Trajectory]) -> set[str]:
+    """The parts of every page in the logs and, where the suite can list its world, of everything there."""
     pages = {t.next_state.text for trajectory in logs for t in trajectory.transitions}
-    listed = islice(family.inventory(), LISTED) if isinstance(family, Stocked) else ()
+    listed = islice(suite.inventory(), LISTED)
     return known_parts([*pages, *(page.text for page in listed)])
 
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from dreamgym import plugins
-from dreamgym.envs._pool import EnvPool
-from dreamgym.envs._workers import hire
+from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.worker_pool import start_workers
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.judge import JudgeConfig, draw, judge, report
-from dreamgym.files import write_atomic
-from dreamgym.progress import progress
-from dreamgym.protocols import Chat, Family
+from dreamgym.protocols import Chat
 from dreamgym.recipes.annotate import used
-from dreamgym.runlog import RunDir
+from dreamgym.runs.files import write_atomic
+from dreamgym.runs.progress import progress
+from dreamgym.runs.rundir import RunDir
 
 AUDIT = "audit-with_guard"
 
 
 def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None = None) -> dict[str, Any]:
-    """Judge transitions of a run's dreamed episodes (`dreams` names their file; by default the audit's, else the last practice's).
+    """Judge transitions of a run's dreamed episodes (`dreams` names their file; by default the audit's, else the last RL phase's).
 
     Writes `judge/<model>-<dreams>.json` into the run, and the replies beside it; the same call goes on where it was interrupted.
     """
@@ -33,11 +33,11 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
         known = run.episode_names()
         raise UsageError(f"The run has no episodes '{name}'.{nearest(name, known)} Known: {', '.join(known) or 'none'}.")
     episodes, logs = run.read_episodes(name), run.read_episodes("logs")
-    env = tomllib.loads(run.config_toml).get("env", {})  # of the configuration no more than this, so that no model is loaded
+    env = run.config.get("env", {})  # of the configuration no more than this, so that no model is loaded
     name_of_env, options = env.get("name", "webshop"), env.get("options", {})
-    family: Family = plugins.make("envs", name_of_env, **options)
-    with hire(name_of_env, options, env.get("workers", 0)) as workers:
-        real = workers or EnvPool(family.env, family.domain)
+    suite: EnvSuite = plugins.make("envs", name_of_env, **options)
+    with start_workers(name_of_env, options, env.get("workers", 0)) as workers:
+        real = workers or EnvPool(suite.require_env, suite.rules)
         cases = draw([t for t in episodes if t.source == "dream"], logs, config, real=real)
     stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")
     with progress(len(cases) + min(config.retests, len(cases)), "judging") as advance:

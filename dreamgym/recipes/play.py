@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamgym.recipes import parts as build
+from dreamgym.recipes import factory
+from dreamgym.recipes.context import open_context
 from dreamgym.types import Observation, StepResult, Task, Trajectory
 
 
@@ -13,19 +14,19 @@ def play_dream(path: Path, instruction: str | None) -> None:
     """Read actions from standard input until the dream ends, an empty line, or end of file."""
     from dreamgym.experience.env import DreamEnv
 
-    parts = build.open_parts(path)
-    task = Task("play", instruction, parts.family.name, source="synthetic") if instruction else parts.family.tasks("train", 1, seed=0)[0]
-    batch, _ = parts.dream(parts.remembered())
+    context = open_context(path)
+    task = Task("play", instruction, context.suite.name, source="synthetic") if instruction else context.suite.tasks("train", 1, seed=0)[0]
+    batch, _ = factory.dream(context, factory.replay_in_memory(context))
     env = DreamEnv(batch)
-    print(f"task: {task.instruction}\n(type an action{_such_as(parts.logs)}; an empty line ends)\n")
+    print(f"task: {task.instruction}\n(type an action{_such_as(context.logs)}; an empty line ends)\n")
     _show(env.reset(task))
     while action := _ask():
         result = env.step(action)
-        if "error" in result.info:
-            print(f"the dream is over: {result.info['error']}")
+        if result.info.error is not None:
+            print(f"the dream is over: {result.info.error}")
             return
-        guess = " (a guess: no real memory shows this action)" if result.info["unprecedented"] else ""
-        print(f"  reasoning: {result.info['reasoning']}{guess}")
+        guess = " (a guess: no real memory shows this action)" if result.info.out_of_support else ""
+        print(f"  reasoning: {result.info.reasoning}{guess}")
         _show(result.observation)
         if result.terminated or result.truncated:
             print(_ending(result))
@@ -50,6 +51,6 @@ def _show(observation: Observation) -> None:
 
 
 def _ending(result: StepResult) -> str:
-    verdict = result.info["verdict"]
-    reasons = f" ({'; '.join(verdict.reasons)})" if verdict.reasons else ""
+    verdict = result.info.verdict
+    reasons = f" ({'; '.join(verdict.reasons)})" if verdict and verdict.reasons else ""
     return f"the dream is over: reward {result.reward:g}{reasons}" if result.terminated else "the dream was cut off at the horizon"

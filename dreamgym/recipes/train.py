@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dreamgym import config as configuration
-from dreamgym.errors import InvariantError, UsageError
-from dreamgym.recipes import fitting, parts, results
+from dreamgym.errors import InvariantError
+from dreamgym.recipes import context
+from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RLBlock, TrainConfig, World
-from dreamgym.recipes.evaluation import audit, judge_policies
-from dreamgym.recipes.practice import had_gradient, practise
-from dreamgym.runlog import CONFIG, RunDir
+from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.phases.audit import audit
+from dreamgym.recipes.phases.evaluate import evaluate_policies
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.phases.rl import had_gradient, run_rl_phase
+from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.recipes.rows import LOOPS
+from dreamgym.runs.rundir import RunDir
 
-ROWS = ("warm_start", "dream", "s2r", "real_only", "mixed")
 Loop = tuple[str, str, RLBlock, World]
 """The name of a loop and of the policy it makes, the policy it starts from, its settings, and where it collects."""
 
 
-def settings(path: Path, file: Path | None, overrides: Sequence[str]) -> TrainConfig:
-    """The configuration of a run: a file's, else the one that the run at `path` was made with, else the defaults; then `overrides`.
-
-    UsageError where another command made that run.
-    """
-    changes = configuration.assignments(overrides)
-    stored = path / CONFIG
-    if stored.exists() and not file and "mode" not in configuration.parse(stored):
-        raise UsageError(
-            f"'{path}' is the run of another command, such as `dreamgym quickstart`. Give `dreamgym train` a directory of its own."
-        )
-    if file or stored.exists():
-        return configuration.read(TrainConfig, file or stored, changes)
-    return configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
-
-
 def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases in one run directory; returns its summary. The same call on the same directory goes on where it was interrupted."""
-    parts.quiet()
-    with parts.open_run(path, config) as directory, parts.hire(config.env) as workers:
-        parts.sign(directory)
-        say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted behaviours in the real environment"))
-        shared = fitting.gather(directory, config, workers)
+    context.silence_progress_bars()
+    with context.open_run(path, config) as directory, start_workers(config.env) as workers:
+        context.record_commit(directory)
+        context.say_changed(directory, say)
+        say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted policies in the real environment"))
+        shared = prepare_logs(directory, config, workers)
         if config.dreams:
-            say("experience model: " + ("an instruct model, asked" if config.dreamer else "whole logged trajectories (Eq. 5)"))
-            fitting.train_experience(directory, shared)
-        say("warm start: " + ("the policy imitates the successful logs" if config.policy.warm_start else "none, the backbone as it came"))
-        fitting.warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
+            say(
+                "experience model: "
+                + ("an instruct model, prompted" if config.experience.name == "prompted" else "whole logged trajectories (Eq. 5)")
+            )
+            train_experience(directory, shared)
+        say("warm start: " + ("the policy imitates the successful logs" if config.warm_start.epochs else "none"))
+        warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
         for name, start, block, world in loops(config):
             say(f"{name}: {block.algorithm.name}, {block.iterations} iterations, {WHERE[world]}")
-            practise(directory, shared, name, start=start, block=block, world=world)
+            run_rl_phase(directory, shared, name, start=start, block=block, world=world)
         names = [name for name, *_ in loops(config)]
         say("evaluation: held-out tasks in the real environment")
-        judge_policies(directory, shared, ["warm", *names])
-        if config.mode != "real" and config.eval.paired:
+        evaluate_policies(directory, shared, ["warm_start", *names])
+        if config.mode != "real" and config.eval.paired_replays:
             audit(directory, shared, names[0])
-        summary = results.table(directory, ROWS) | {"ablations": {}, **results.about(directory, [config.seed]), "budget": config.mode}
+        summary = tables.table(directory, ["warm_start", *LOOPS]) | {
+            "ablations": {},
+            **tables.about(directory, [config.seed]),
+            "budget": config.mode,
+            "skipped": shared.skipped,
+        }
+        for phase, reason in shared.skipped.items():
+            say(f"skipped: {phase}, because {reason}")
         if directory.done("audit"):
             summary["audit"] = directory.data("audit")
         directory.write_summary(summary)
@@ -69,10 +69,10 @@ WHERE = {"dream": "in the dream", "real": "in the real environment", "mixed": "i
 def loops(config: TrainConfig) -> list[Loop]:
     """The calls of the loop that a mode stands for, in order."""
     if config.mode == "real":
-        return [("real_only", "warm", config.rl, "real")]
+        return [("real_only", "warm_start", config.rl, "real")]
     if config.mode == "mixed":
-        return [("mixed", "warm", config.rl, "mixed")]
-    dream: Loop = ("dream", "warm", config.rl, "dream")
+        return [("mixed", "warm_start", config.rl, "mixed")]
+    dream: Loop = ("dream", "warm_start", config.rl, "dream")
     return [dream] if config.mode == "dream" else [dream, ("s2r", "dream", config.s2r.after(config.rl), "real")]
 
 

@@ -1,1 +1,1 @@
-"""Experience that lasts: `buffer` over a store (the durable log), an index (who is near) and an encoder (what near means)."""
+"""The replay buffer over a store (the durable log), an index (nearest neighbours) and an encoder (the distance)."""

@@ -1,25 +1,20 @@
-"""Which dreams to forget when the replay buffer is full. Real and demo rows are never forgotten.
+"""Which dreams to evict from a full replay buffer. Real and demo rows are never evicted.
 
-"balanced" keeps the buffer varied: first go dreams whose (action, next state) a newer dream or a real row repeats; then dreams of
-whichever reward sign (negative, zero, positive) there are more of, so that successes do not drown in failures or the other way
-round; and of equals the oldest. "oldest" looks at age alone.
+First go dreams whose (action, next state) a newer dream or a real row repeats. Then go dreams of the reward signs (negative, zero,
+positive) of which there are most, so that successes and failures stay in balance. Ties go by age, the oldest first.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
-Policy = Literal["balanced", "oldest"]
 
-
-def surplus(policy: Policy, n: int, dream: NDArray[np.bool_], content: NDArray[np.int64], reward: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Positions of `n` dreams to forget, ascending; fewer when there are not so many. Columns are [N], oldest row first."""
+def select_evicted(n: int, dream: NDArray[np.bool_], content: NDArray[np.int64], reward: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Positions of `n` dreams to evict, ascending; of all dreams when there are fewer. Columns are [N], oldest row first."""
     dreams = np.flatnonzero(dream)
-    if policy == "oldest" or n >= len(dreams):
-        return dreams[:n]
+    if n >= len(dreams):
+        return dreams
     repeated = _repeated(dream, content)[dreams]
     out = dreams[repeated][:n]
     rest = dreams[~repeated]
@@ -27,16 +22,16 @@ def surplus(policy: Policy, n: int, dream: NDArray[np.bool_], content: NDArray[n
 
 
 def _repeated(dream: NDArray[np.bool_], content: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Dreams [N] that say what a real row or a newer dream says."""
+    """Dreams [N] of the content of a real row or a newer dream."""
     newest = np.full(content.max(initial=-1) + 1, -1, np.int64)
     np.maximum.at(newest, content[dream], np.flatnonzero(dream))
-    newest[content[~dream]] = -1  # a real row outlasts every dream of it
+    newest[content[~dream]] = -1  # a real row outlasts every dream of the same content
     found: NDArray[np.bool_] = dream & (newest[content] != np.arange(len(content)))
     return found
 
 
 def _levelled(positions: NDArray[np.int64], kinds: NDArray[np.float64], n: int) -> NDArray[np.int64]:
-    """The oldest of `positions` of each kind, so many of each that the kinds that lose some end level; `n` in all."""
+    """`n` of `positions`, the oldest of each kind first, such that all kinds that lose some keep equally many."""
     if n <= 0:
         return positions[:0]
     groups = [positions[kinds == kind] for kind in np.unique(kinds)]

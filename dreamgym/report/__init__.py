@@ -1,8 +1,8 @@
 """The report of a run: one self-contained page, made from the run directory and nothing else, finished or not.
 
-    data.py       the run directory as plain records       metrics.py   what every number means
-    sentences.py  what the numbers say, in words           charts.py    lines, stacks and intervals as SVG
-    curves.py     which charts a run gets                  episodes.py  three episodes, turn by turn
+    data.py       the run directory as plain records       metrics.py   the meaning of every number
+    sentences.py  the results in sentences                charts.py    lines, stacks and intervals as SVG
+    curves.py     the charts of a run                      episodes.py  three episodes, turn by turn
     page.html, parts.html, style.css                       the page
 
 Nothing is loaded until a page is asked for.
@@ -13,8 +13,8 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from dreamgym.files import write_atomic
-from dreamgym.runlog import RunDir
+from dreamgym.runs.files import write_atomic
+from dreamgym.runs.rundir import RunDir
 
 PAGE = "report.html"
 
@@ -23,7 +23,7 @@ def write(run_path: Path) -> Path:
     """Write `report.html` into a run directory and return its path. RunDirError if it is not one."""
     run = RunDir.view(run_path)
     page = run.path / PAGE
-    write_atomic(page, render(run).encode("utf-8", "replace"))
+    write_atomic(page, render(run))
     return page
 
 
@@ -44,7 +44,7 @@ def render(run: RunDir) -> str:
         "percent": sentences.percent,
         "count": sentences.count,
         "duration": sentences.duration,
-        "together": sentences.together,
+        "unbroken": sentences.unbroken,
     }
     return environment.get_template("page.html").render(
         run=found,
@@ -53,11 +53,11 @@ def render(run: RunDir) -> str:
         headline=sentences.headline(found),
         status=sentences.status(found),
         scale=data.scale(found.rows),
-        trust=[(audit, sentences.trust(audit)) for audit in found.audits],
+        audits=[(audit, sentences.fidelity(audit)) for audit in found.audits],
         audit_rows=data.AUDIT_ROWS,
-        practice=curves.practice(found),
+        success=curves.success(found),
         details=curves.details(found),
-        stops=sentences.stops(found),
+        early_stops=sentences.early_stops(found),
         episodes=episodes.chosen(run),
         metrics=METRICS,
     )

@@ -14,12 +14,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dreamgym.evals.success import Rate
+from dreamgym.statistics import Rate
 
 Point = tuple[float, float | None]
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 12.0, 24.0, 36.0  # margins around the plot, in units of the view box
 MOST = 400  # points drawn per line; more are thinned evenly
-DOTS = 60  # lines of up to so many points get dots that tell their value
+DOTS = 60  # lines of up to so many points get dots with their value as a tooltip
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _domain(values: Sequence[float], log: bool) -> tuple[float, float]:
     if log:
         return low / 1.15, high * 1.15
     low = min(0.0, low)
-    high = max(high, low + 1e-6)
+    high = high if high > low else low + 1.0
     step = _step(low, high)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
@@ -186,7 +186,7 @@ def _frame(axes: Axes, x_label: str, y_label: str) -> Markup:
 
 
 def _saying(values: Sequence[float]) -> Callable[[float], str]:
-    """How to write the numbers of an axis: as many digits as tell them apart."""
+    """How to write the numbers of an axis: with as many digits as distinguish them."""
     digits = next((d for d in range(5) if all(abs(v - round(v, d)) < 1e-9 for v in values)), 4)
     return lambda value: _spaced(f"{value:,.{digits}f}") if max(map(abs, values), default=0) < 1e5 else f"{value:.0e}"
 
@@ -209,8 +209,8 @@ def _line(series: Series, axes: Axes) -> Markup:
         for x, y in seen:
             cx, cy = axes.at(x, y)
             span = series.spans.get(x)
-            told = f"{series.name}, {x:g}: {_value(y, axes)}" + (f" [{_value(span[0], axes)}, {_value(span[1], axes)}]" if span else "")
-            parts.append(_tag("circle", _tag("title", told), cx=cx, cy=cy, r=3.5 if series.spans else 1.8, class_=f"dot {series.tone}"))
+            label = f"{series.name}, {x:g}: {_value(y, axes)}" + (f" [{_value(span[0], axes)}, {_value(span[1], axes)}]" if span else "")
+            parts.append(_tag("circle", _tag("title", label), cx=cx, cy=cy, r=3.5 if series.spans else 1.8, class_=f"dot {series.tone}"))
     return Markup("").join(parts)
 
 
@@ -220,14 +220,14 @@ def _value(value: float, axes: Axes) -> str:
 
 def _path(points: Iterable[Point], axes: Axes) -> str:
     """Runs of neighbouring values joined, gaps left open."""
-    told, pen = [], "M"
+    parts, pen = [], "M"
     for x, y in points:
         if y is None or (axes.log and y <= 0):
             pen = "M"
             continue
-        told.append("{}{:.1f} {:.1f}".format(pen, *axes.at(x, y)))
+        parts.append("{}{:.1f} {:.1f}".format(pen, *axes.at(x, y)))
         pen = "L"
-    return "".join(told)
+    return "".join(parts)
 
 
 def _bar(x: float, step: float, layers: Sequence[Series], by_x: Sequence[Mapping[float, float]], axes: Axes) -> Markup:
@@ -237,20 +237,20 @@ def _bar(x: float, step: float, layers: Sequence[Series], by_x: Sequence[Mapping
         value = found.get(x, 0.0)
         if value > 0:
             top, bottom = axes.at(x, base + value)[1], axes.at(x, base)[1]
-            told = _tag("title", f"{layer.name}, {x:g}: {value:g}")
-            parts.append(_tag("rect", told, x=left, y=top, width=right - left, height=bottom - top, class_=f"fill {layer.tone}"))
+            label = _tag("title", f"{layer.name}, {x:g}: {value:g}")
+            parts.append(_tag("rect", label, x=left, y=top, width=right - left, height=bottom - top, class_=f"fill {layer.tone}"))
             base += value
     return Markup("").join(parts)
 
 
-def _svg(body: Markup, size: tuple[float, float], told: str) -> Markup:
-    return _tag("svg", body, class_="chart", viewBox=f"0 0 {size[0]:g} {size[1]:g}", role="img", aria_label=told)
+def _svg(body: Markup, size: tuple[float, float], label: str) -> Markup:
+    return _tag("svg", body, class_="chart", viewBox=f"0 0 {size[0]:g} {size[1]:g}", role="img", aria_label=label)
 
 
 def _tag(name: str, *children: str, **attributes: Any) -> Markup:
     """An element. `class_` is class, other underscores are hyphens; everything that is not Markup is escaped."""
-    told = Markup("").join(Markup(' {}="{}"').format(_attribute(key), _plain(value)) for key, value in attributes.items())
-    return Markup("<{0}{1}>{2}</{0}>").format(name, told, Markup("").join(children))
+    written = Markup("").join(Markup(' {}="{}"').format(_attribute(key), _plain(value)) for key, value in attributes.items())
+    return Markup("<{0}{1}>{2}</{0}>").format(name, written, Markup("").join(children))
 
 
 def _attribute(key: str) -> str:

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dreamgym.evals.success import Rate
-from dreamgym.runlog import PROCESS, RunDir
+from dreamgym.errors import DreamGymError
+from dreamgym.recipes.rows import ABLATIONS, ROWS, ablated, ablation_row
+from dreamgym.recipes.rows import Row as Policy
+from dreamgym.runs.files import is_number
+from dreamgym.runs.rundir import CONFIG, PROCESS, RunDir
+from dreamgym.statistics import Rate
 
 NOTES = (PROCESS, "sft-curve")  # what a run keeps beside its phases
-LOOPS = ("dream", "s2r", "real_only", "mixed")
-"""The phases that call the loop, in the order of a run."""
-
-POLICIES = {  # row of the results: (its name in the phases, its label, what it is)
-    "warm_start": ("warm", "Warm start", "imitates the successful logs, briefly"),
-    "sft": ("sft", "SFT", "the same logs for longer; of its epochs the best on development tasks"),
-    "dream": ("dream", "Dream", "RL inside the experience model, from the warm start"),
-    "s2r": ("s2r", "Dream, then real (S2R)", "the dream's policy, then RL in the real environment"),
-    "real_only": ("real_only", "Real only", "RL in the real environment, from the warm start"),
-    "mixed": ("mixed", "Mixed", "RL in both at once, from the warm start"),
-}
-
-WITHOUT = {  # what an ablation does instead
-    "curriculum": "real tasks drawn alike, none invented",
-    "task_generation": "no invented tasks",
-    "replay": "no retrieved memories",
-    "shuffled": "memories drawn at random",
-    "reasoning": "states without a reasoning trace",
-    "history": "no earlier steps are shown",
-    "guard": "whatever the model claims counts",
-}
-
 COSTS = {
     "real_transitions_offline": "real steps: logs",
     "real_transitions_online": "real steps: training",
@@ -46,7 +27,7 @@ AUDIT_ROWS = {
     "dream_success": "success in the dream",
     "real_success": "success of the same actions in reality",
     "false_success": "false success",
-    "unguarded_false_success": "false success, as the model claimed it",
+    "raw_false_success": "false success, as the model claimed it",
     "false_failure": "false failure",
     "masked_share": "left out by the guard, of all",
     "false_failure_at_most": "false failure, if those count too",
@@ -64,7 +45,7 @@ class Row:
     meaning: str
     greedy: Rate | None
     sampled: Rate | None
-    per_seed: tuple[float, ...]  # greedy success, when several seeds are pooled
+    per_seed: tuple[float, ...]  # greedy success
     costs: Mapping[str, float | None]  # transitions, by the keys of COSTS
     seconds: float | None
 
@@ -82,16 +63,16 @@ class Fidelity:
 FACTS: Mapping[str, tuple[str, ...]] = {
     "revisits": ("with_guard", "revisits", "faithful"),
     "settled": ("with_guard", "settled", "exact"),
-    "precedented": ("with_guard", "precedented", "share"),
-    "precedented_false": ("with_guard", "precedented", "false_success"),
-    "precedented_exact": ("with_guard", "precedented", "state_exact"),
-    "guessing_false": ("with_guard", "guessing", "false_success"),
-    "guessing_exact": ("with_guard", "guessing", "state_exact"),
+    "in_support": ("with_guard", "in_support", "share"),
+    "precedented_false": ("with_guard", "in_support", "false_success"),
+    "precedented_exact": ("with_guard", "in_support", "state_exact"),
+    "guessing_false": ("with_guard", "out_of_support", "false_success"),
+    "guessing_exact": ("with_guard", "out_of_support", "state_exact"),
     "new": ("invented", "new"),
     "solved": ("invented", "solved"),
     "real_solved": ("invented", "real_solved"),
 }
-"""Where an audit tells what is no row of its table: of worlds seen in glimpses, of what dreams rest on, and of invented tasks."""
+"""Where an audit keeps rates that are no row of its table: partial observability, action support and synthetic tasks."""
 
 
 @dataclass(frozen=True)
@@ -127,18 +108,19 @@ def read(run: RunDir) -> Run:
     """Read a run, finished or not."""
     summary = run.summary() or {}
     phases = {name: run.data(name) for name in run.finished() if name not in NOTES}
-    toml = ""
-    with suppress(FileNotFoundError):
-        toml = run.config_toml
+    toml, config = "", {}
+    with suppress(FileNotFoundError, DreamGymError):  # the page shows what there is
+        toml = (run.path / CONFIG).read_text(encoding="utf-8", errors="replace")
+        config = run.config
     return Run(
         name=run.path.resolve().name,
-        config=_config(toml),
+        config=config,
         config_toml=toml,
         summary=summary,
         phases=phases,
         lines=_by_phase(run.read_jsonl("metrics.jsonl")),
         rows=[
-            *(row for key, names in POLICIES.items() if (row := _row(key, *names, summary.get(key), phases))),
+            *(row for key, policy in ROWS.items() if (row := _row(key, key, policy, summary.get(key), phases))),
             *_ablations(summary.get("ablations") or {}, phases),
         ],
         audits=_audits(summary.get("audit") or phases.get("audit"), summary.get("seeds")),
@@ -148,7 +130,7 @@ def read(run: RunDir) -> Run:
 
 def number(value: Any) -> float | None:
     """A finite number, or None."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    return float(value) if is_number(value) else None
 
 
 def block(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
@@ -176,13 +158,6 @@ def scale(rows: Iterable[Row]) -> float:
     return min(1.0, math.ceil(10 * max(highs, default=1.0) + 1e-9) / 10)
 
 
-def _config(toml: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(toml)
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
 def _by_phase(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Lines by phase and iteration. A resumed run goes on from its checkpoint: what the interrupted one wrote from there on is void."""
     found: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
@@ -200,13 +175,14 @@ def _ablations(entries: Mapping[str, Any], phases: Mapping[str, Mapping[str, Any
     """The dream without one part of the method each, as far as they were evaluated."""
     judged = [name.removeprefix("eval-dream-no-") for name in phases if name.startswith("eval-dream-no-")]
     rows = [
-        _row(f"no_{part}", f"dream-no-{part}", f"Dream, without {part.replace('_', ' ')}", WITHOUT.get(part, ""), entries.get(part), phases)
+        _row(f"no_{part}", ablated("dream", part), ablation_row(part), entries.get(part), phases)
         for part in dict.fromkeys([*entries, *judged])
+        if part in ABLATIONS
     ]
     return [row for row in rows if row]
 
 
-def _row(key: str, phase: str, label: str, meaning: str, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
+def _row(key: str, phase: str, policy: Policy, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
     """A row from the summary, or, while there is none, from what its evaluation left."""
     if not isinstance(entry, Mapping):
         judged = phases.get(f"eval-{phase}")
@@ -220,8 +196,8 @@ def _row(key: str, phase: str, label: str, meaning: str, entry: Any, phases: Map
         greedy = rate({"value": entry.get("real_success"), "low": low, "high": high, "n": entry.get("episodes")})
     return Row(
         key=key,
-        label=label,
-        meaning=meaning,
+        label=policy.label,
+        meaning=policy.meaning,
         greedy=greedy,
         sampled=rate(entry.get("sampled")),
         per_seed=tuple(value for value in map(number, entry.get("per_seed") or ()) if value is not None),
@@ -248,8 +224,8 @@ def _facts(audit: Mapping[str, Any]) -> dict[str, Rate]:
         value: Any = audit
         for key in way:
             value = value.get(key) if isinstance(value, Mapping) else None
-        if (told := rate(value)) and told.n:
-            found[name] = told
+        if (measured := rate(value)) and measured.n:
+            found[name] = measured
     return found
 
 

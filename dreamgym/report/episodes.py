@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dreamgym.replay.stores.sqlite import connect_to_read
-from dreamgym.runlog import RunDir
+from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Trajectory
 
 ITERATION = re.compile(r"(dream|mixed)-\d+")  # episodes of the loop itself: not of its ablations, and not what its probes met
@@ -49,7 +49,7 @@ def chosen(run: RunDir) -> list[Shown]:
     """Up to three episodes; fewer when a run has not come so far."""
     names = run.episode_names()
     dreams = [*sorted(filter(ITERATION.fullmatch, names), reverse=True), *(n for n in names if n == "audit-with_guard")]
-    real = [f"eval-{policy}-greedy" for policy in ("s2r", "dream", "mixed", "real_only", "sft", "warm")]
+    real = [f"eval-{policy}-greedy" for policy in ("s2r", "dream", "mixed", "real_only", "sft", "warm_start")]
     wanted: list[tuple[str, Iterable[str], Callable[[Trajectory], bool]]] = [
         ("A dreamed success", dreams, lambda t: t.source == "dream" and t.success),
         ("A dreamed failure", dreams, lambda t: t.source == "dream" and not t.success and t.error is None),
@@ -69,12 +69,12 @@ def _first(run: RunDir, title: str, files: Iterable[str], fits: Callable[[Trajec
 
 
 def _refused(trajectory: Trajectory) -> bool:
-    return any(t.verdict is not None and not t.verdict.passed for t in trajectory.transitions)
+    return any(t.info.verdict is not None and not t.info.verdict.passed for t in trajectory.transitions)
 
 
 def _memories(run: RunDir, file: str, trajectory: Trajectory) -> dict[int, Remembered]:
     """The neighbours' text. An audit's own buffer held the logs alone, which are the first rows of the dream's."""
-    rows = sorted({row for transition in trajectory.transitions for row in transition.neighbours})
+    rows = sorted({row for transition in trajectory.transitions for row in transition.info.neighbours})
     loop = match[1] if (match := ITERATION.fullmatch(file)) else "dream"
     log = run.path / "replay" / f"{loop}.sqlite"
     if not rows or not log.is_file():

@@ -16,152 +16,159 @@ class Metric(NamedTuple):
 METRICS: dict[str, dict[str, Metric]] = {
     "Results": {
         "real_success": Metric(
-            "share", "greedy episodes on held-out tasks that end with reward 1 in the real environment", "no higher than the warm start's"
+            "share", "greedy episodes on held-out tasks that end with reward 1 in the real environment", "not above the warm start's"
         ),
         "sampled": Metric(
-            "share", "the same with actions sampled at temperature 1, as in training", "far below greedy: the policy is unsure"
+            "share", "the same with actions sampled at temperature 1, as in training", "far below greedy: the policy's distribution is flat"
         ),
         "ci95": Metric(
             "share",
             "95 % Wilson interval of a success rate over episodes; it does not cover differences between seeds",
             "intervals of two rows overlap: their order is not established",
         ),
-        "episodes": Metric("episodes", "how many a rate was measured on", "fewer than some hundred"),
-        "real_transitions_offline": Metric(
-            "steps", "real steps in the logs that everything starts from", "differs between rows of a table"
+        "per_seed": Metric("share", "the rate of each seed", "one seed is far from the others"),
+        "seed_ci95": Metric(
+            "share",
+            "95 % t interval of a rate over seeds, for claims about training; null for one seed",
+            "wide: more seeds are needed; five are the least for a claim",
         ),
-        "real_transitions_online": Metric("steps", "real steps taken to train the policy", "above 0 for a policy said to be dreamed only"),
-        "real_transitions_probe": Metric("steps", "real steps spent on measuring during training", "large beside the training steps"),
+        "episodes": Metric("episodes", "episodes that a rate was measured on", "fewer than some hundred"),
+        "real_transitions_offline": Metric("steps", "real steps in the offline logs", "differs between rows of a table"),
+        "real_transitions_online": Metric(
+            "steps", "real steps taken to train the policy", "above 0 for a policy that was trained in the dream alone"
+        ),
+        "real_transitions_probe": Metric("steps", "real steps of probes during training", "large beside the training steps"),
         "dream_transitions": Metric("steps", "steps inside the experience model", "0 after a dream"),
         "seconds": Metric(
             "s",
-            "training time of the policy and its ancestry; in a line of metrics, since its phase began",
+            "training time of the policy and of what it was initialised from; in a line of metrics, since its phase began",
             "grows faster than the iterations",
         ),
         "cost_seconds": Metric(
             "s", "in a comparison: seconds, and the stated latency of every real step of training and probing", "above the real arm's"
         ),
         "relative_cost": Metric("ratio", "cost_seconds over those of the real arm of the same algorithm or run", "above 1"),
-        "peak_rss_mb": Metric("MiB", "largest memory of the process", "near what the machine has"),
+        "peak_rss_mb": Metric("MiB", "largest memory of the process", "near the machine's memory"),
     },
     "Fidelity of the dream": {
         "dream_success": Metric("share", "dreamed episodes that the dream, after the guard, ends with reward 1", "far above real_success"),
-        "gap": Metric("share", "dream success minus real success of the same policy", "above 0.10, or growing: the policy games the dream"),
+        "gap": Metric(
+            "share",
+            "dream success minus real success of the same policy",
+            "above 0.10, or growing: the policy exploits the experience model",
+        ),
         "false_success": Metric("share", "of ended episodes that fail in reality, those the dream calls a success", "above 0.05"),
-        "unguarded_false_success": Metric(
-            "share", "the same by the experience model's own claim, before the guard", "high: only the guard keeps the dream honest"
+        "raw_false_success": Metric(
+            "share", "the same by the experience model's own claim, before the guard", "high: the guard alone prevents false successes"
         ),
         "false_failure": Metric(
-            "share", "of episodes that succeed in reality, those the dream calls a failure", "high: true successes earn nothing"
+            "share", "of episodes that succeed in reality, those the dream calls a failure", "high: real successes are not rewarded"
         ),
         "masked_share": Metric(
             "share",
-            "of the audit's dreams, those left out because the model called a failure what the state shows to be a success, or "
-            "contradicted itself",
+            "of the audit's dreams, those masked because model and rules contradict each other, or the dream contradicted itself",
             "above 0.03: no other rate counts them",
         ),
         "false_failure_at_most": Metric(
             "share",
-            "the worst case: of episodes that succeed in reality, left-out ones included, those the dream does not call a success",
-            "far above false_failure: the guard's doubts hide true successes",
+            "of episodes that succeed in reality, masked ones included, those the dream does not call a success (worst case)",
+            "far above false_failure: masking hides real successes",
         ),
         "consistency": Metric("share", "of dreamed successes, those that succeed in reality", "below 0.9"),
         "state_exact": Metric(
             "share", "next states equal to the real ones, up to and with the first that differs", "falls during training"
         ),
         "state_exact_valid": Metric("share", "the same, of actions that changed something in reality", "below 0.95"),
-        "state_exact_invalid": Metric("share", "the same, of actions after which reality stood still", "below 0.99"),
-        "precedented": Metric(
-            "rates", "the audit's rates for dreams of whose every action some real memory tells, and their share", "its share below a half"
+        "state_exact_invalid": Metric("share", "the same, of actions that changed nothing in reality", "below 0.99"),
+        "in_support": Metric(
+            "rates", "the audit's rates for dreams all of whose actions some real memory holds, and their share", "its share below a half"
         ),
-        "guessing": Metric(
-            "rates", "the same for dreams with an action of which none does: what followed it was a guess", "far below precedented"
-        ),
+        "out_of_support": Metric("rates", "the same for dreams with an action that no real memory holds", "far below in_support"),
         "reward_error": Metric("share", "mean absolute difference of dreamed and real reward a step, over the same steps", "above 0.01"),
         "transition_error": Metric("share", "next states that differ, over the same steps", "rises during training"),
         "parted": Metric(
-            "share", "dreamed episodes that part from reality in state, reward or end: bounds the gap", "near 1: the bound says nothing"
+            "share", "dreamed episodes that diverge from reality in state, reward or end: bounds the gap", "near 1: the bound is vacuous"
         ),
-        "first_divergence": Metric("step", "mean step, from 1, at which a dream first shows another state than reality", "near 1"),
+        "first_divergence": Metric("step", "mean step, from 1, of the first state that differs from the real one", "near 1"),
         "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),
         "masked": Metric(
             "episodes",
-            "left out: the model called a failure what the state shows to be a success, or contradicted itself; per iteration, their "
-            "share of the rollouts",
-            "above a few in a hundred: true successes earn nothing; see masked_share and false_failure_at_most",
+            "model and rules contradict each other, or the dream contradicts itself; per iteration, the share of the rollouts",
+            "above 0.03: real successes are not rewarded; see masked_share and false_failure_at_most",
         ),
-        "real_steps": Metric("steps", "real steps that replaying the dreams took, or an evaluation; no policy is charged for them", "-"),
+        "real_steps": Metric("steps", "real steps of paired replay or of an evaluation; charged to no policy", "-"),
         "probe_real_success": Metric(
-            "share", "fresh real episodes during training, on tasks just dreamed of", "stands still while success rises"
+            "share", "success of real episodes during training, on the tasks of the last dreams", "constant while success rises"
         ),
         "probe_real_low": Metric("share", "lower bound of its 95 % interval", "-"),
         "probe_real_high": Metric("share", "upper bound of its 95 % interval", "-"),
         "probe_dream_success": Metric("share", "success in the dream on the same tasks", "far above probe_real_success"),
-        "refreshes": Metric("versions", "times the experience model was fitted to probed episodes so far", "grows at every probe"),
+        "refreshes": Metric("versions", "number of times that the experience model was fitted to probed episodes", "grows at every probe"),
     },
-    "Practice, per iteration": {
+    "RL, per iteration": {
         "success": Metric(
             "share", "training episodes that end with reward 1, where they were collected: dream or real", "falls, or jumps to 1"
         ),
         "length": Metric("steps", "mean length of a training episode", "at the horizon: nothing ends"),
         "truncated": Metric("share", "episodes cut off at the horizon", "near 1"),
         "failed_rollouts": Metric(
-            "episodes", "episodes that broke technically or were masked; counted, never trained on", "above 0 in the real environment"
+            "episodes", "episodes with a technical failure, or masked; counted, never trained on", "above 0 in the real environment"
         ),
-        "groups_mixed": Metric("groups", "tasks whose rollouts differ in return: the only ones that teach", "0"),
-        "mixed_fresh": Metric("share", "of tasks met for the first time, those whose rollouts differed", "-"),
-        "mixed_again": Metric("share", "the same of tasks that came again", "below mixed_fresh: what was measured has faded"),
-        "mixed_invented": Metric("share", "the same of invented tasks", "far below mixed_fresh: too easy, or impossible"),
+        "groups_mixed": Metric("groups", "tasks whose rollouts differ in return: the only ones with a gradient", "0"),
+        "mixed_fresh": Metric("share", "of tasks sampled for the first time, those whose returns differed", "-"),
+        "mixed_replayed": Metric(
+            "share", "the same of replayed tasks", "below mixed_fresh: measured values are out of date; lower curriculum.decay"
+        ),
+        "mixed_synthetic": Metric("share", "the same of synthetic tasks", "far below mixed_fresh: too easy, or impossible"),
         "groups_failed": Metric("groups", "tasks that no rollout solved", "nearly all: too hard"),
         "groups_succeeded": Metric("groups", "tasks that every rollout solved", "nearly all: too easy"),
-        "groups_even": Metric("groups", "tasks with equal returns between 0 and 1", "many: partial rewards without contrast"),
-        "groups_single": Metric("groups", "tasks with fewer than two sound rollouts", "above 0"),
+        "groups_even": Metric("groups", "tasks with equal returns between 0 and 1", "many: partial rewards without variance"),
+        "groups_single": Metric("groups", "tasks with fewer than two rollouts without failure", "above 0"),
         "failed_in_a_row": Metric(
             "iterations",
-            "up to this one, without a rollout that earned anything",
-            "above 3: the tasks are out of reach, or rewards do not arrive",
+            "consecutive iterations, up to this one, in which no rollout was rewarded",
+            "above 3: the tasks are too hard, or rewards are lost",
         ),
-        "rows": Metric("rows", "token sequences trained on", "0: nothing was learned"),
+        "sequences": Metric("sequences", "token sequences trained on", "0: no gradient"),
         "tokens": Metric("tokens", "sampled tokens trained on", "0"),
-        "entropy": Metric("nats/token", "entropy of the policy on trained tokens", "near 0 early, or rising without end"),
+        "entropy": Metric("nats/token", "entropy of the policy on trained tokens", "near 0 early, or rising steadily"),
         "grad_norm": Metric("norm", "mean norm of the gradient before clipping", "0, or spikes"),
         "clipped": Metric("share", "trained tokens whose ratio was clipped", "above 0.2: steps too large"),
         "importance": Metric(
             "ratio",
-            "mean truncated weight of a trained token, learner's probability over the sampler's, where they are corrected",
+            "mean truncated importance weight of a trained token: the learner's probability over the sampler's",
             "far from 1",
         ),
-        "value_loss": Metric("squared return", "half the squared error of the critic's values, clipped, where there is a critic", "rises"),
+        "value_loss": Metric("squared return", "half the clipped squared error of the critic's values", "rises"),
         "explained_variance": Metric(
-            "share", "of the variance of value targets, what the critic's values explain", "at 0 or below after many iterations"
+            "share", "share of the variance of value targets that the critic explains", "at 0 or below after many iterations"
         ),
         "approx_kl": Metric("nats/token", "k3 estimate of the divergence from the policy that sampled", "above 0.1"),
         "kl": Metric(
             "nats/token",
-            "estimate of the divergence from the reference policy, where it is charged: k3 unless another is chosen",
+            "estimate of the divergence from the reference policy, k3 by default",
             "grows steadily",
         ),
         "mismatch": Metric(
             "nats/token",
-            "mean absolute difference of the sampler's and the learner's log-probabilities at the same weights, where measured",
+            "mean absolute difference of the sampler's and the learner's log-probabilities at the same weights",
             "above 0.05: precision, temperature or tokens differ",
         ),
-        "refills": Metric(
-            "rounds", "times that further tasks were drawn because too few groups were mixed, where that is allowed", "always at its limit"
-        ),
+        "refills": Metric("rounds", "times that further tasks were drawn because too few groups were mixed", "always at its limit"),
         "workers_replaced": Metric(
             "workers",
-            "worker processes that died or fell silent since the iteration before, and were replaced, where there are any; of logs, "
-            "while they were collected",
-            "above 0 again and again: the environment crashes, or memory runs out",
+            "worker processes that died or timed out and were replaced, since the last iteration; of logs, while they were collected",
+            "repeatedly above 0: the environment crashes, or memory runs out",
         ),
         "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
-        "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "stands still while success rises"),
+        "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "constant while success rises"),
         "steps": Metric("steps", "optimiser steps taken", "0"),
-        "version": Metric("number", "weights published so far", "stands still"),
-        "remembered": Metric("rows", "transitions the replay buffer took in, past the guard", "0 in a dream"),
-        "synthetic_share": Metric("share", "rollouts on tasks that the experience model invented", "0 although lambda is above 0"),
-        "unprecedented": Metric("share", "dreamed steps whose action no real memory shows", "rises: the policy leaves what is known"),
+        "version": Metric("number", "weights published so far", "constant"),
+        "remembered": Metric("transitions", "accepted transitions that were added to the replay buffer", "0 in a dream"),
+        "synthetic_share": Metric("share", "rollouts on tasks that the experience model generated", "0 although lambda is above 0"),
+        "out_of_support": Metric(
+            "share", "generated steps whose action no real memory holds", "rises: the policy leaves the support of the logs"
+        ),
         "tasks_proposed": Metric("tasks", "variations asked for", "0: no task had variance"),
         "tasks_accepted": Metric("tasks", "variations taken into the pool", "0"),
         "tasks_malformed": Metric("tasks", "refused: not an instruction of this environment", "most of the proposals"),
@@ -171,11 +178,11 @@ METRICS: dict[str, dict[str, Metric]] = {
     },
     "Supervised training, per step": {
         "loss": Metric("nats/token", "weighted negative log-likelihood of a batch", "rises, or is not finite"),
-        "loss_start": Metric("nats/token", "the same on the first state of an episode", "near 0: tasks give their answers away"),
+        "loss_start": Metric("nats/token", "the same on the first state of an episode", "near 0: instructions determine the first state"),
         "loss_reasoning": Metric("nats/token", "on the reasoning trace", "stays above 1"),
         "loss_state": Metric("nats/token", "on the next state", "stays above 0.5"),
         "loss_reward": Metric("nats/token", "on reward and end", "stays near its first value"),
-        "loss_task": Metric("nats/token", "on varied instructions", "near 0: they are copied"),
+        "loss_task": Metric("nats/token", "on varied instructions", "near 0: instructions are copied"),
         "done": Metric("share", "of the phase's budget of epochs or seconds", "-"),
     },
     "Judge": {
@@ -185,7 +192,7 @@ METRICS: dict[str, dict[str, Metric]] = {
             "with a 95 % bootstrap interval, for dreamed, real and corrupted transitions apart",
             "dreamed transitions score like corrupted ones",
         ),
-        "judge_diversity": Metric("0 to 2", "the same: the next state moves on as the action calls for", "below the real transitions'"),
+        "judge_diversity": Metric("0 to 2", "the same: the next state changes as the action implies", "below the real transitions'"),
         "judge_informativeness": Metric(
             "0 to 2", "the same: the next state holds what the agent needs for its next decision", "below the real transitions'"
         ),
@@ -195,7 +202,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "judge_difference": Metric(
             "0 to 2",
             "consistency and hallucination together, real minus corrupted transitions",
-            "its interval holds 0: the judge is blind, and its scores of the dream mean nothing",
+            "its interval contains 0: the judge does not tell real from corrupted transitions",
         ),
         "judge_above": Metric(
             "share", "chance that the judge puts a real transition above a corrupted one; ties count half", "below 0.8; 0.5 is guessing"
@@ -212,7 +219,9 @@ METRICS: dict[str, dict[str, Metric]] = {
             "below 0.5",
         ),
         "judge_retest": Metric(
-            "share", "scores that stay the same when the questions are put in the opposite order", "below 0.8: position decides"
+            "share",
+            "scores that are equal when the questions are asked in the opposite order",
+            "below 0.8: the order of the questions decides",
         ),
         "judge_unreadable": Metric("replies", "transitions without scores, after asking twice", "more than a few"),
     },

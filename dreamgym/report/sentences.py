@@ -1,18 +1,19 @@
-"""What the numbers say, in words. Nothing is claimed that the numbers of this run do not carry."""
+"""Sentences about the results of a run. A sentence states only what the numbers of this run support."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.evals.success import Rate
-from dreamgym.report.data import LOOPS, POLICIES, Audit, Fidelity, Run, block, number
+from dreamgym.recipes.rows import LOOPS, ROWS
+from dreamgym.report.data import Audit, Fidelity, Run, block, number
+from dreamgym.statistics import Rate
 
 WITHIN = 0.10  # a gap up to this is small enough to read dream success as real success
-FEW = 30  # episodes below which no sentence about the gap is worth writing
+FEW = 30  # episodes below which the gap is not interpreted
 NOTHING = "–"
 GUARD_RULES = {"admissibility": "admissibility", "grounding": "grounding", "mask_disputed": "disputes", "mask_doubtful": "doubts"}
-"""Switches of the guard, and what the header calls them. A run from before a switch did without it."""
+"""Rules of the guard, and their names in the header."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -39,28 +40,28 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f} points".replace("-", "−")
 
 
-def together(text: str) -> str:
-    """A sentence whose numbers are not parted from their units at the end of a line."""
+def unbroken(text: str) -> str:
+    """The sentence with no-break spaces between numbers and units."""
     return text.replace(" %", "\u00a0%").replace(" points", "\u00a0points")
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
-    """The header: what was run, on what, at what cost."""
+    """The header: configuration, commit and cost."""
     summary, config = run.summary, run.config
     seeds = summary.get("seeds") or config.get("seeds") or [config.get("seed", NOTHING)]
     seconds = [found for data in run.phases.values() if (found := number(data.get("seconds"))) is not None]
     memory = number(summary.get("peak_rss_mb"))
-    told = [
+    texts = [
         ("budget", str(summary.get("budget") or NOTHING)),
         ("commit", str(summary.get("commit") or NOTHING)),
         ("seeds", ", ".join(map(str, seeds))),
         ("time in phases", duration(sum(seconds)) if seconds else NOTHING),
         ("peak memory", f"{memory / 1024:.1f} GiB" if memory else NOTHING),
     ]
-    return told + [(name, text) for name, text in _settings(run) if text]
+    return texts + [(name, text) for name, text in _configured(run) if text]
 
 
-def _settings(run: Run) -> list[tuple[str, str]]:
+def _configured(run: Run) -> list[tuple[str, str]]:
     config, logs = run.config, block(run.phases, "logs")
     env = block(config, "env")
     options = ", ".join(f"{name} {value}" for name, value in block(env, "options").items())
@@ -74,7 +75,7 @@ def _settings(run: Run) -> list[tuple[str, str]]:
         ("model", str(block(config, "model").get("size", ""))),
         ("memories shown", "" if k is None else f"{k} a step"),
         ("guard", ", ".join(rules) or "off" if guard else ""),
-        *((POLICIES[name][1], _loop(block(config, name))) for name in LOOPS),
+        *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS),
         ("practice", _loop(block(config, "rl"))),
     ]
 
@@ -86,13 +87,15 @@ def _offline(logs: Mapping[str, Any]) -> str:
 def _loop(loop: Mapping[str, Any]) -> str:
     if not loop.get("iterations"):
         return ""
-    size = f"{loop['iterations']} iterations of {loop.get('tasks_per_iter', '?')} tasks × {loop.get('group_size', '?')} rollouts"
+    size = f"{loop['iterations']} iterations of {loop.get('tasks_per_iter', '?')} tasks"
+    if "group_size" in loop:
+        size += f" × {loop['group_size']} rollouts"
     lr = number(block(loop, "learner").get("lr"))
     return size + (f", learning rate {lr:g}" if lr else "")
 
 
 def status(run: Run) -> str:
-    """Empty for a finished run; otherwise how far it is."""
+    """The progress of an unfinished run; empty for a finished one."""
     if run.finished:
         return ""
     done = ", ".join(run.phases) or "nothing yet"
@@ -102,7 +105,7 @@ def status(run: Run) -> str:
 
 
 def headline(run: Run) -> str:
-    """What practice in the dream did for success in reality."""
+    """Success in the real environment before and after training in the dream."""
     rows = {row.key: row for row in run.rows}
     before, after = rows.get("warm_start"), rows.get("dream")
     if before is None or after is None or before.greedy is None or after.greedy is None:
@@ -110,83 +113,82 @@ def headline(run: Run) -> str:
     change = after.greedy.value - before.greedy.value
     apart = after.greedy.low > before.greedy.high or after.greedy.high < before.greedy.low
     text = (
-        f"After practising in the dream, the policy succeeds on {_told(after.greedy)} of held-out real tasks; "
-        f"the warm start does on {_told(before.greedy)}. The change is {points(change)}, and the intervals "
-        + ("do not overlap." if apart else "overlap, so this run alone does not establish it.")
+        f"After training in the dream, the policy succeeds on {_interval(after.greedy)} of held-out tasks in the real environment; "
+        f"the warm start succeeds on {_interval(before.greedy)}. The change is {points(change)}, and the intervals "
+        + ("do not overlap." if apart else "overlap: this run alone does not establish a difference.")
     )
     if before.sampled and after.sampled:
         text += f" With sampled actions: {percent(before.sampled.value)} % before, {percent(after.sampled.value)} % after."
     online = after.costs["real_transitions_online"]
     if online == 0:
-        text += f" The dream took no real training step, and {count(after.costs['real_transitions_probe'])} for probes."
+        text += f" Training used no real step; probes used {count(after.costs['real_transitions_probe'])}."
     return text
 
 
-def _told(rate: Rate) -> str:
+def _interval(rate: Rate) -> str:
     return f"{percent(rate.value)} % [{percent(rate.low)}, {percent(rate.high)}]"
 
 
-def trust(audit: Audit) -> list[str]:
-    """How far the dream may be believed, from the replayed episodes."""
+def fidelity(audit: Audit) -> list[str]:
+    """Agreement of dream and real environment, from the paired replay."""
     hides = "revisits" in audit.facts
-    return [text for text in (*(_glimpsed(audit) if hides else _replayed(audit)), _invented(audit.facts)) if text]
+    return [text for text in (*(_partially_observed(audit) if hides else _fully_observed(audit)), _synthetic_tasks(audit.facts)) if text]
 
 
-def _replayed(audit: Audit) -> list[str]:
-    """Where dream and reality can be compared step by step."""
+def _fully_observed(audit: Audit) -> list[str]:
+    """Of an environment whose states can be compared step by step."""
     guarded, bare = audit.with_guard, audit.without_guard
-    told = [_gap(guarded)] if guarded else []
+    texts = [_gap(guarded)] if guarded else []
     if guarded and "consistency" in guarded.rates:
         held = guarded.rates["consistency"]
-        told.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
+        texts.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
     if guarded and bare:
-        told.append(_difference(guarded, bare))
-    return [*told, _grounds(audit.facts)]
+        texts.append(_difference(guarded, bare))
+    return [*texts, _support(audit.facts)]
 
 
-def _grounds(facts: Mapping[str, Rate]) -> str:
-    """Which dreams may be trusted more than others; "" where all of them rest on the same."""
-    if not {"precedented", "precedented_exact", "guessing_exact"} <= facts.keys():
+def _support(facts: Mapping[str, Rate]) -> str:
+    """Accuracy of dreams in and out of support; "" where one of the two groups is empty."""
+    if not {"in_support", "precedented_exact", "guessing_exact"} <= facts.keys():
         return ""
 
     def of(kind: str) -> str:
         wrong, exact = facts.get(f"{kind}_false"), facts[f"{kind}_exact"]
-        falsely = f", and {_told(wrong)} of {wrong.n} real failures are called successes" if wrong else ""
-        return f"{_told(exact)} of next states are right{falsely}"
+        falsely = f", and {_interval(wrong)} of {wrong.n} real failures are called successes" if wrong else ""
+        return f"{_interval(exact)} of next states are exact{falsely}"
 
-    share = facts["precedented"]
+    share = facts["in_support"]
     return (
-        f"{_told(share)} of the dreams rest on real memories throughout: every action in them was really taken by somebody. Of these "
-        f"{of('precedented')}; of dreams with a guess in them, {of('guessing')}."
+        f"{_interval(share)} of the dreams are in support: a real transition in the replay buffer shows every action. Of these, "
+        f"{of('precedented')}. Of the dreams out of support, {of('guessing')}."
     )
 
 
-def _glimpsed(audit: Audit) -> list[str]:
-    """Of a world that is seen bit by bit: whether it stays one world, and what the model knows. Its dreams cannot be replayed."""
+def _partially_observed(audit: Audit) -> list[str]:
+    """Of a partially observable environment: consistency of revisits, and determined steps. Its dreams cannot be replayed."""
     found, again = audit.with_guard, audit.facts["revisits"]
-    told = []
+    texts = []
     if found and "dream_success" in found.rates:
         dream = found.rates["dream_success"]
-        told.append(
-            f"With the guard {_told(dream)} of dreams succeed: compare that with the policy's sampled success in the table of results. "
-            "What is seen for the first time is drawn here, so a dream's actions mean something else in the real world, and the replays "
-            "below say little."
+        texts.append(
+            f"With the guard, {_interval(dream)} of dreams succeed; compare the policy's sampled success in the table of results. The "
+            "environment is partially observable: unobserved content is sampled, so the paired replay below is not informative."
         )
-    told.append(f"A dreamed place that is visited again shows what was seen there in {_told(again)} of {again.n} visits.")
-    if settled := audit.facts.get("settled"):
-        told.append(f"Of {settled.n} real steps that show nothing for the first time the model predicts {_told(settled)} to the letter.")
-    return told
+    texts.append(f"Observed content stays consistent in {_interval(again)} of {again.n} revisits.")
+    if determined := audit.facts.get("settled"):
+        texts.append(f"Of {determined.n} real steps that history determines, the model predicts {_interval(determined)} exactly.")
+    return texts
 
 
-def _invented(facts: Mapping[str, Rate]) -> str:
-    """Whether the curriculum invents what is new and can be done."""
+def _synthetic_tasks(facts: Mapping[str, Rate]) -> str:
+    """Novelty and feasibility of the tasks that the curriculum generated."""
     if "new" not in facts or "solved" not in facts:
         return ""
     new, solved, usual = facts["new"], facts["solved"], facts.get("real_solved")
     beside = f", and {percent(usual.value)} % of real training tasks" if usual else ""
     return (
-        f"Of {new.n} tasks that the curriculum proposed {percent(new.value)} % were new tasks in the right words; of those accepted "
-        f"the scripted expert solves {_told(solved)} in the real environment{beside}."
+        f"Of {new.n} tasks that the curriculum generated, {percent(new.value)} % are new and well formed. The scripted expert solves "
+        f"{_interval(solved)} of the accepted ones in the real environment{beside}."
     )
 
 
@@ -195,26 +197,27 @@ def _gap(found: Fidelity) -> str:
     if dream is None or real is None:
         return ""
     gap = dream.value - real.value if found.gap is None else found.gap
-    start = f"With the guard the dream reports {percent(dream.value)} % success and reality {percent(real.value)} %, a gap of {points(gap)}"
+    rates = f"{percent(dream.value)} % in the dream and {percent(real.value)} % in the real environment"
+    start = f"With the guard, success is {rates}, a gap of {points(gap)}"
     if dream.n < FEW:
-        return f"{start}; {dream.n} episodes are too few to judge it."
+        return f"{start}; {dream.n} episodes are too few to interpret it."
     if abs(gap) <= WITHIN:
-        return f"{start}, within {100 * WITHIN:.0f} points: success in this dream may be read as success in reality, on tasks like these."
+        return f"{start}, within {100 * WITHIN:.0f} points: on such tasks, success in this dream estimates real success."
     wrong = "overstates" if gap > 0 else "understates"
-    return f"{start}, more than {100 * WITHIN:.0f} points: this dream {wrong} success, so do not choose a policy by it."
+    return f"{start}, more than {100 * WITHIN:.0f} points: this dream {wrong} success and is no basis for choosing a policy."
 
 
 def _difference(guarded: Fidelity, bare: Fidelity) -> str:
-    """What the guard is worth."""
-    told = []
-    if guarded.gap is not None and bare.gap is not None:
-        told.append(f"the gap is {points(bare.gap)} instead of {points(guarded.gap)}")
+    """The effect of the guard."""
+    texts = []
+    if guarded.gap is not None and bare.gap is not None and "dream_success" in guarded.rates:
+        texts.append(f"the gap is {points(bare.gap)} instead of {points(guarded.gap)}")
     before, after = bare.rates.get("false_success"), guarded.rates.get("false_success")
     if before and after:
-        told.append(f"the dream calls {percent(before.value)} % of really failing episodes a success instead of {percent(after.value)} %")
-    return f"Without the guard {', and '.join(told)}." if told else ""
+        texts.append(f"{percent(before.value)} % of real failures are called successes instead of {percent(after.value)} %")
+    return f"Without the guard, {', and '.join(texts)}." if texts else ""
 
 
-def stops(run: Run) -> list[str]:
-    """Loops that ended before their time, and why."""
-    return [f"{POLICIES[name][1]}: stopped early, {why}." for name in LOOPS if (why := block(run.phases, name).get("stopped"))]
+def early_stops(run: Run) -> list[str]:
+    """The RL phases that stopped early, with the reason."""
+    return [f"{ROWS[name].label}: stopped early, {why}." for name in LOOPS if (why := block(run.phases, name).get("stopped"))]

@@ -1,4 +1,4 @@
-"""Training state on disk: what an interrupted training or practice goes on from. Replaced whole, flushed, and never half-read."""
+"""Checkpoints of training state, from which an interrupted phase resumes. A file is replaced atomically and flushed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from dreamgym.errors import RunDirError
-from dreamgym.files import write_atomic
+from dreamgym.runs.files import write_atomic
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Replace the state at `path`; a kill or a full disk leaves the one before."""
+    """Replace the state at `path`; after a kill or on a full disk the previous one remains."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     write_atomic(path, buffer.getvalue())

@@ -7,31 +7,17 @@ that state has seen the observation and nothing of the action. One position late
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import nn
 
-from dreamgym.config import Config
-from dreamgym.llm import _causal
+from dreamgym.engines.local import causal_lm
 from dreamgym.train.batch import Batch
 from dreamgym.train.forward import device_of, token_states
 from dreamgym.train.optimisers import adamw
+from dreamgym.train.settings import CriticConfig
 from dreamgym.train.weights import restore, state_of
-
-
-class CriticConfig(Config):
-    """What the value function is and how it is fitted."""
-
-    kind: Literal["detached", "shared", "separate"] = "detached"
-    """A head that leaves the policy's weights alone, a head whose loss moves them too, or a second model that starts as a copy."""
-    lr: float = Field(default=5e-3, gt=0.0)
-    """Of head and second model; it follows the policy's schedule."""
-    coef: float = Field(default=0.5, gt=0.0)
-    """Weight of the value loss, which matters beside the policy's only where weights are shared."""
-    clip: float = Field(default=0.2, ge=0.0)
-    """How far one update may move a value from what it was; 0 does not bound it."""
 
 
 class Critic:
@@ -40,7 +26,7 @@ class Critic:
     def __init__(self, policy: nn.Module, config: CriticConfig) -> None:
         self.policy, self.config = policy, config
         self.body = copy.deepcopy(policy) if config.kind == "separate" else None
-        width = _causal.plain(policy).config.get_text_config().hidden_size
+        width = causal_lm.plain(policy).config.get_text_config().hidden_size
         self.head = nn.Linear(width, 1).to(device_of(policy))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -89,7 +75,7 @@ class Critic:
         self.optimiser.step()
 
     def train(self, mode: bool) -> None:
-        """Training mode of a model of its own; the policy's is the learner's affair."""
+        """Training mode of the second model; the learner sets the policy's."""
         if self.body is not None:
             self.body.train(mode)
 

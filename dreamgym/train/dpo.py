@@ -18,40 +18,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 from torch.nn.functional import logsigmoid
 
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, micro_batches, pad
-from dreamgym.train.fitting import Clock, FitConfig, optimiser_of, set_lr
-from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.train.fitting import Clock, optimiser_of, set_lr
+from dreamgym.train.forward import device_of, supervised_logprobs
 from dreamgym.train.optimisers import Optimiser
+from dreamgym.train.settings import DPOConfig
 from dreamgym.types import Trajectory
 
-Row = tuple[Sequence[int], Sequence[float]]
+TokenSequence = tuple[Sequence[int], Sequence[float]]
 """Token ids and their weights, as `agent.demonstrations` makes them: not 0 on actions and their ends."""
 
 
-class DPOConfig(FitConfig):
-    """How to fit preferences between trajectories."""
-
-    lr: float = 2e-4
-    min_lr: float = 1e-6
-    beta: float = Field(default=0.1, gt=0.0)
-    """How dear it is to leave the reference: the larger, the smaller the log-ratios that satisfy a pair."""
-    label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
-    """s: the share of pairs taken to be the wrong way round."""
-    pairs: int = Field(default=16, ge=1)
-    """Pairs per optimiser step."""
-    micro_tokens: int = 16_384
-
-
 def dpo_pairs(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
-    """(success, failure) of the same task, drawn at random; no trajectory is in two pairs, and those that broke are in none.
+    """(success, failure) of the same task, drawn at random; no trajectory is in two pairs, and those with an error are in none.
 
-    A task that was always solved, or never, gives none.
+    A task that was always solved, or never, gives no pair.
     """
     by_task: dict[str, tuple[list[Trajectory], list[Trajectory]]] = defaultdict(lambda: ([], []))
     for trajectory in trajectories:
@@ -68,8 +54,8 @@ def dpo_pairs(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Traje
 
 def train(
     model: nn.Module,
-    chosen: Sequence[Row],
-    rejected: Sequence[Row],
+    chosen: Sequence[TokenSequence],
+    rejected: Sequence[TokenSequence],
     config: DPOConfig,
     *,
     on_step: Callable[[int, float, dict[str, float]], bool | None] | None = None,
@@ -82,12 +68,12 @@ def train(
     give the model as it was at the start, which is the reference. InvariantError on a loss that is not a number.
     """
     if not chosen or len(chosen) != len(rejected):
-        raise UsageError(f"DPO needs as many chosen as rejected rows, and at least one pair: got {len(chosen)} and {len(rejected)}.")
+        raise UsageError(f"DPO needs as many chosen as rejected sequences, and at least one pair: got {len(chosen)} and {len(rejected)}.")
     if parallel.sharded(model):
         raise UsageError("DPO trains in one process. Do not shard this model.")
-    rows = [*chosen, *rejected]
+    sequences = [*chosen, *rejected]
     model.eval()
-    reference = _sums(model, rows, config)
+    reference = _sums(model, sequences, config)
     optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
     clock = Clock(checkpoint, model, optimiser)
@@ -98,7 +84,7 @@ def train(
         if done >= 1.0:
             break
         set_lr(optimiser, config, done)
-        metrics = _step(model, optimiser, rows, reference, pairs, config)
+        metrics = _step(model, optimiser, sequences, reference, pairs, config)
         clock.step += 1
         if on_step and on_step(clock.step, done, metrics):
             break
@@ -116,20 +102,20 @@ def dpo_loss(differences: torch.Tensor, *, beta: float, label_smoothing: float =
 def _step(
     model: nn.Module,
     optimiser: Optimiser,
-    rows: Sequence[Row],
+    sequences: Sequence[TokenSequence],
     reference: torch.Tensor,
     pairs: Sequence[int],
     config: DPOConfig,
 ) -> dict[str, float]:
-    """One optimiser step on the named pairs. Both rows of a pair share a micro-batch, since the loss does not part them."""
-    n = len(rows) // 2
-    longest = [range(max(len(rows[i][0]), len(rows[n + i][0]))) for i in range(n)]
+    """One optimiser step on the named pairs. Both sequences of a pair share a micro-batch, since the loss does not part them."""
+    n = len(sequences) // 2
+    longest = [range(max(len(sequences[i][0]), len(sequences[n + i][0]))) for i in range(n)]
     loss, right, margin = 0.0, 0.0, 0.0
     optimiser.zero_grad(set_to_none=True)
     for lot in cut(longest, pairs, tokens=config.micro_tokens // 2):
         both = [*lot, *(n + i for i in lot)]
-        batch = pad([ids for ids, _ in rows], [weights for _, weights in rows], both).to(device_of(model))
-        ratios = _row_sums(model, batch, config) - reference[both].to(batch.ids.device)
+        batch = pad([ids for ids, _ in sequences], [weights for _, weights in sequences], both).to(device_of(model))
+        ratios = _sequence_sums(model, batch, config) - reference[both].to(batch.ids.device)
         differences = ratios[: len(lot)] - ratios[len(lot) :]
         part = dpo_loss(differences, beta=config.beta, label_smoothing=config.label_smoothing) / len(pairs)
         part.backward()
@@ -138,25 +124,27 @@ def _step(
         margin += config.beta * float(differences.detach().sum()) / len(pairs)
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
     if not math.isfinite(loss) or not math.isfinite(norm):
-        raise InvariantError(f"The DPO loss is {loss}, its gradient {norm}. Lower the learning rate ({config.lr}) or look at the rows.")
+        raise InvariantError(
+            f"The DPO loss is {loss}, its gradient {norm}. Lower the learning rate ({config.lr}) or look at the sequences."
+        )
     optimiser.step()
     return {"loss": loss, "accuracy": right, "margin": margin}
 
 
 @torch.no_grad()
-def _sums(model: nn.Module, rows: Sequence[Row], config: DPOConfig) -> torch.Tensor:
-    """[len(rows)] sums of the log-probs of every row's weighted tokens."""
-    found = torch.zeros(len(rows))
-    for batch in micro_batches([ids for ids, _ in rows], [w for _, w in rows], range(len(rows)), tokens=config.micro_tokens):
-        found[list(batch.rows)] = _row_sums(model, batch.to(device_of(model)), config).cpu()
+def _sums(model: nn.Module, sequences: Sequence[TokenSequence], config: DPOConfig) -> torch.Tensor:
+    """[len(sequences)] sums of the log-probs of every sequence's weighted tokens."""
+    found = torch.zeros(len(sequences))
+    for batch in micro_batches([ids for ids, _ in sequences], [w for _, w in sequences], range(len(sequences)), tokens=config.micro_tokens):
+        found[list(batch.sequences)] = _sequence_sums(model, batch.to(device_of(model)), config).cpu()
     return found
 
 
-def _row_sums(model: nn.Module, batch: Batch, config: DPOConfig) -> torch.Tensor:
-    """[B] sums of the log-probs of each row's tokens whose weight is not 0."""
-    logprobs, _ = token_logprobs(model, batch, bf16=config.bf16)
-    where = (batch.weights[:, 1:] != 0).nonzero()[:, 0]  # [N] the row of each token
-    return torch.zeros(len(batch.rows), device=logprobs.device).index_add(0, where, logprobs)
+def _sequence_sums(model: nn.Module, batch: Batch, config: DPOConfig) -> torch.Tensor:
+    """[B] sums of the log-probs of each sequence's tokens whose weight is not 0."""
+    logprobs = supervised_logprobs(model, batch, bf16=config.bf16)
+    where = (batch.weights[:, 1:] != 0).nonzero()[:, 0]  # [N] the sequence of each token
+    return torch.zeros(len(batch.sequences), device=logprobs.device).index_add(0, where, logprobs)
 
 
 def _endless(n: int, config: DPOConfig, *, skip: int) -> Iterator[list[int]]:

@@ -1,43 +1,22 @@
-"""What trainers on fixed rows share: their settings, the optimiser, the schedule, and the checkpoint that bridges interruptions."""
+"""What `sft` and `dpo` share: settings, the optimiser, the schedule, and the checkpoint from which an interrupted fit resumes."""
 
 from __future__ import annotations
 
 import math
 import time
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field
 from torch import nn
 
-from dreamgym.config import Config
 from dreamgym.errors import UsageError
 from dreamgym.train import checkpoint
 from dreamgym.train.optimisers import Optimiser, adamw, muon
+from dreamgym.train.settings import FitConfig
 from dreamgym.train.weights import restore, state_of
 
 
-class FitConfig(Config):
-    """How rows are fitted, whatever the loss."""
-
-    epochs: float = Field(default=3.0, gt=0)
-    """How often the rows' tokens are gone through, were batches full. Padded ones hold less: of unequal or very long rows less is seen."""
-    optimiser: Literal["adamw", "muon"] = "adamw"
-    """`muon` moves the matrices inside layers by orthogonal steps (https://kellerjordan.github.io/posts/muon/) of the size that AdamW's
-    have, so that `lr` means much the same for both. For models trained from scratch."""
-    lr: float = Field(default=2e-3, gt=0)
-    min_lr: float = Field(default=1e-5, ge=0)
-    """Where the schedule ends; never above `lr`."""
-    warmup: float = Field(default=0.03, ge=0, lt=1)
-    """Share of the steps over which the learning rate rises."""
-    weight_decay: float = Field(default=0.01, ge=0)
-    grad_clip: float = Field(default=1.0, gt=0)
-    bf16: bool = True
-    seed: int = 0
-
-
 class Clock:
-    """Counts steps and seconds of training across interruptions, and owns the checkpoint that bridges them."""
+    """Counts steps and seconds of training across interruptions, and owns their checkpoint."""
 
     EVERY_S = 30.0
 
@@ -51,7 +30,7 @@ class Clock:
                 optimiser.load_state_dict(state["optimiser"])
             except (KeyError, ValueError) as error:
                 raise UsageError(
-                    f"'{path}' was written under another optimiser. Go on with the one it began with, or remove it to begin anew."
+                    f"'{path}' was written under another optimiser. Continue with that optimiser, or remove the file to start again."
                 ) from error
             self.step, self.before = state["step"], state["seconds"]
         self.start = self.saved = time.monotonic()

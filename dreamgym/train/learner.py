@@ -6,50 +6,24 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 
-from dreamgym.config import Config
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.protocols import ActorCritic, Algorithm, Stateful
 from dreamgym.returns import statistics
 from dreamgym.train import parallel
-from dreamgym.train.batch import Batch, Row, credited, micro_batches, padded, rows_of
+from dreamgym.train.batch import Batch, TokenSequence, credited, micro_batches, padded, sequences_of
 from dreamgym.train.critic import Critic
 from dreamgym.train.forward import device_of, token_logprobs, token_states
-from dreamgym.train.objective import token_weights
+from dreamgym.train.objective import LossInputs, token_weights
 from dreamgym.train.optimisers import adamw
+from dreamgym.train.settings import LearnerConfig
 from dreamgym.train.weights import Reference, restore, state_of
 from dreamgym.types import Trajectory
-
-
-class LearnerConfig(Config):
-    """How gradients become steps."""
-
-    lr: float = Field(default=5e-4, gt=0.0)
-    schedule: Literal["constant", "linear"] = "linear"
-    """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
-    weight_decay: float = Field(default=0.0, ge=0.0)
-    grad_clip: float = Field(default=0.5, gt=0.0)
-    minibatches: int = Field(default=4, ge=1)
-    """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
-    min_trajectories: int = Field(default=24, ge=1)
-    """Adam's step does not shrink with its evidence: late in training few groups are mixed, and a step on five episodes is mostly noise."""
-    epochs: int = Field(default=1, ge=1)
-    micro_tokens: int = Field(default=16_384, ge=1)
-    temperature: float = Field(default=1.0, gt=0.0)
-    """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
-    bf16: bool = True
-    """Matrix products in bfloat16."""
-    old: Literal["learner", "sampler"] = "learner"
-    """Whose log-probs the ratio is taken against where learner and sampler round differently (`bf16`): the learner's own, for which all
-    rows pass through the model once more before the first step, or the sampler's as they came. The engine of this process is off by a few
-    thousandths of a nat (`mismatch`, then of the first step alone), far inside the clip."""
-    seed: int = 0
 
 
 class Learner:
@@ -72,7 +46,7 @@ class Learner:
         """
         self.sharded = parallel.sharded(model)
         if config.old == "sampler" and algorithm.config.importance_cap:
-            raise ConfigError("importance_cap weighs the sampler's log-probs against the learner's own: it wants learner.old = 'learner'.")
+            raise ConfigError("importance_cap weighs the sampler's log-probs against the learner's own: it needs learner.old = 'learner'.")
         if self.sharded and (isinstance(algorithm, ActorCritic) or algorithm.config.kl_coef):
             raise ConfigError(
                 "A sharded policy trains without a critic and without a reference. Use GRPO, GiGPO or REINFORCE, kl_coef = 0."
@@ -94,23 +68,23 @@ class Learner:
         self.failed_in_a_row = 0 if earned else self.failed_in_a_row + 1
         metrics = {f"groups_{kind}": float(count) for kind, count in sorted(kinds.items())}
         metrics["failed_in_a_row"] = float(self.failed_in_a_row)
-        rows, found = self._valued(groups) if self.critic else (self._credited(groups), {})
-        metrics |= found | {"rows": float(len(rows)), "tokens": float(sum(sum(row.mask) for row in rows))}
-        if rows:
-            metrics |= self._optimise(rows)
+        sequences, found = self._valued(groups) if self.critic else (self._credited(groups), {})
+        metrics |= found | {"sequences": float(len(sequences)), "tokens": float(sum(sum(sequence.mask) for sequence in sequences))}
+        if sequences:
+            metrics |= self._optimise(sequences)
         self.updates += 1
         self.publish()
         return metrics | {"version": float(self.version)}
 
     def publish(self) -> int:
-        """Make the weights the ones that act; every later completion carries the returned version."""
+        """Give the weights to the sampler; later completions carry the returned version."""
         self.version += 1
         if self._on_publish:
             self._on_publish(self.version)
         return self.version
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything `load_state_dict` needs to go on as if never stopped; of a model with adapters, the adapters alone."""
+        """Everything an exact resume needs; of a model with adapters, the adapters alone."""
         if self.sharded:
             raise UsageError("No process holds all of a sharded learner. Save its policy: `parallel.whole(model)` has the weights.")
         return {
@@ -134,32 +108,34 @@ class Learner:
         if self._on_publish:
             self._on_publish(self.version)
 
-    def _credited(self, groups: Sequence[Sequence[Trajectory]]) -> list[Row]:
-        """Rows of the rollouts that carry a signal, with each turn's advantage on its sampled tokens."""
+    def _credited(self, groups: Sequence[Sequence[Trajectory]]) -> list[TokenSequence]:
+        """Sequences of the rollouts that carry a signal, with each turn's advantage on its sampled tokens."""
         assert isinstance(self.algorithm, Algorithm)
-        rows: list[Row] = []
+        sequences: list[TokenSequence] = []
         trajectory = 0
         for group, advantages in zip(groups, self.algorithm.credit(groups), strict=True):
             for episode, by_turn in zip([t for t in group if t.error is None], advantages, strict=True):
                 if any(a != 0.0 for a in by_turn):
-                    rows += credited(rows_of(episode, trajectory), by_turn)
+                    sequences += credited(sequences_of(episode, trajectory), by_turn)
                     trajectory += 1
-        return rows
+        return sequences
 
-    def _valued(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[Row], dict[str, float]]:
-        """Rows of all sound rollouts with advantages and value targets from the critic, and how much of the returns it explained."""
+    def _valued(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[TokenSequence], dict[str, float]]:
+        """Sequences of all sound rollouts with advantages and value targets from the critic, and how much of the returns it explained."""
         assert isinstance(self.algorithm, ActorCritic) and self.critic is not None
         episodes = [t for group in groups for t in group if t.error is None]
-        by_episode = [rows_of(episode, i) for i, episode in enumerate(episodes)]
-        rows = [row for own in by_episode for row in own]
-        self.algorithm.mark(rows)
-        for row, values in zip(rows, self._values([row.ids for row in rows], [row.valued for row in rows]), strict=True):
-            row.values = values
+        by_episode = [sequences_of(episode, i) for i, episode in enumerate(episodes)]
+        sequences = [sequence for own in by_episode for sequence in own]
+        self.algorithm.mark(sequences)
+        for sequence, values in zip(
+            sequences, self._values([sequence.ids for sequence in sequences], [sequence.valued for sequence in sequences]), strict=True
+        ):
+            sequence.values = values
         after = self._closing_values(episodes)
         for i, (episode, own) in enumerate(zip(episodes, by_episode, strict=True)):
             self.algorithm.assign(episode, own, after.get(i, 0.0))
-        self.algorithm.finish(rows)
-        return rows, _explained(rows)
+        self.algorithm.finish(sequences)
+        return sequences, _explained(sequences)
 
     def _closing_values(self, episodes: Sequence[Trajectory]) -> dict[int, float]:
         """Of every episode cut at the horizon, the value of the state that would have come next."""
@@ -172,7 +148,7 @@ class Learner:
                 "set bootstrap = false to count them as ended."
             )
         ids = [[*self._closing(episodes[i]), 0] for i in cut]  # a value is read before a token: which one does not matter
-        marks = [[0.0] * (len(row) - 1) + [1.0] for row in ids]
+        marks = [[0.0] * (len(sequence) - 1) + [1.0] for sequence in ids]
         return {i: values[-1] for i, values in zip(cut, self._values(ids, marks), strict=True)}
 
     @torch.no_grad()
@@ -183,24 +159,24 @@ class Learner:
         for batch in self._batches(ids, marks, range(len(ids))):
             grid = torch.zeros_like(batch.weights[:, 1:])
             grid[batch.weights[:, 1:] != 0] = self.critic.values(batch, bf16=self.config.bf16)
-            for i, values, length in zip(batch.rows, grid.tolist(), batch.lengths.tolist(), strict=True):
+            for i, values, length in zip(batch.sequences, grid.tolist(), batch.lengths.tolist(), strict=True):
                 found[i] = [0.0, *values[: length - 1]]
         return found
 
-    def _optimise(self, rows: list[Row]) -> dict[str, float]:
+    def _optimise(self, sequences: list[TokenSequence]) -> dict[str, float]:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
         rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
         recomputed = self.config.old == "learner" and (rough or self.algorithm.config.importance_cap > 0)
-        measured = {"mismatch": self._recompute(rows)} if recomputed else {}
+        measured = {"mismatch": self._recompute(sequences)} if recomputed else {}
         steps = 0
         scale = self._set_lr()
-        trajectories = len({row.trajectory for row in rows})
+        trajectories = len({sequence.trajectory for sequence in sequences})
         parts = min(self.config.minibatches, max(1, trajectories // self.config.min_trajectories))
         self._train_mode(True)
         for _ in range(self.config.epochs):
-            for chosen in _split_trajectories(rows, parts, rng):
-                sums["grad_norm"] += self._step(rows, chosen, sums, scale)
+            for chosen in _split_trajectories(sequences, parts, rng):
+                sums["grad_norm"] += self._step(sequences, chosen, sums, scale)
                 if rough and not measured:  # by the first step, which is taken at the weights that sampled
                     measured["mismatch"] = sums["off"] / max(1.0, sums["trained"])
                 steps += 1
@@ -228,22 +204,22 @@ class Learner:
             self.critic.train(mode)
 
     @torch.no_grad()
-    def _recompute(self, rows: list[Row]) -> float:
+    def _recompute(self, sequences: list[TokenSequence]) -> float:
         """Replace the sampler's log-probs by the learner's own, so that the ratio starts at 1 when the two compute at different precision.
 
         Returns the mean absolute difference between the two, in nats.
         """
         difference, tokens = 0.0, 0
-        ids, masks = [row.ids for row in rows], [row.mask for row in rows]
-        for batch in self._batches(ids, masks, range(len(rows))):
+        ids, masks = [sequence.ids for sequence in sequences], [sequence.mask for sequence in sequences]
+        for batch in self._batches(ids, masks, range(len(sequences))):
             chosen = batch.weights[:, 1:] != 0
             fresh = self._logprobs(batch)
-            sampled = padded([row.logprobs for row in rows], batch)[:, 1:]
+            sampled = padded([sequence.logprobs for sequence in sequences], batch)[:, 1:]
             difference += float((fresh - sampled[chosen]).abs().sum())
             tokens += len(fresh)
             sampled[chosen] = fresh
-            for i, values, length in zip(batch.rows, sampled.tolist(), batch.lengths.tolist(), strict=True):
-                rows[i].sampled, rows[i].logprobs = rows[i].logprobs, [0.0, *values[: length - 1]]
+            for i, values, length in zip(batch.sequences, sampled.tolist(), batch.lengths.tolist(), strict=True):
+                sequences[i].sampled, sequences[i].logprobs = sequences[i].logprobs, [0.0, *values[: length - 1]]
         return difference / max(1, tokens)
 
     def _logprobs(self, batch: Batch) -> torch.Tensor:
@@ -252,16 +228,16 @@ class Learner:
         found, _ = token_logprobs(self.model, own, temperature=self.config.temperature, bf16=self.config.bf16)
         return parallel.joined(found, own, batch) if self.sharded else found
 
-    def _step(self, rows: list[Row], chosen: Sequence[int], sums: dict[str, float], scale: float) -> float:
-        """One optimiser step on the chosen rows; returns the norm of the policy's gradient before clipping."""
-        weights, normaliser = token_weights(rows, chosen, self.algorithm.config)
-        decisions = sum(sum(rows[i].valued) for i in chosen)
+    def _step(self, sequences: list[TokenSequence], chosen: Sequence[int], sums: dict[str, float], scale: float) -> float:
+        """One optimiser step on the chosen sequences; returns the norm of the policy's gradient before clipping."""
+        weights, normaliser = token_weights(sequences, chosen, self.algorithm.config)
+        decisions = sum(sum(sequences[i].valued) for i in chosen)
         self.optimiser.zero_grad(set_to_none=True)
         if self.critic:
             self.critic.zero_grad()
         if self.sharded:
             normaliser /= parallel.processes()  # whose gradients are averaged
-        for batch in self._batches([row.ids for row in rows], weights, chosen):
+        for batch in self._batches([sequence.ids for sequence in sequences], weights, chosen):
             batch = parallel.part(batch) if self.sharded else batch
             picked = batch.weights[:, 1:] != 0
             reference = self._reference(batch)
@@ -274,25 +250,15 @@ class Learner:
                 entropy_gradient=bool(self.algorithm.config.entropy_coef),
                 states=states,
             )
-            old = padded([row.logprobs for row in rows], batch)[:, 1:][picked]
-            advantages = padded([row.advantages for row in rows], batch)[:, 1:][picked]
-            loss, found = self.algorithm.loss(
-                logprobs,
-                old,
-                advantages,
-                normaliser=normaliser,
-                reference=reference,
-                entropy=entropy,
-                weights=batch.weights[:, 1:][picked],
-                sampled=padded([row.sampled for row in rows], batch)[:, 1:][picked] if self.algorithm.config.importance_cap else None,
-            )
+            inputs = self._loss_inputs(sequences, batch, picked, logprobs, entropy, normaliser=normaliser, reference=reference)
+            loss, found = self.algorithm.loss(inputs)
             if self.critic and states is not None:
-                value_loss = self._value_loss(rows, batch, states)
+                value_loss = self._value_loss(sequences, batch, states)
                 loss = loss + self.critic.config.coef * value_loss / max(1.0, decisions)
                 sums["value_loss"] += float(value_loss.detach())
             loss.backward()
             found |= {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}
-            found["off"] = float((logprobs.detach() - old).abs().sum())
+            found["off"] = float((logprobs.detach() - inputs.old).abs().sum())
             for name, value in (parallel.total(found) if self.sharded else found).items():
                 sums[name] += value
         norm = parallel.number(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
@@ -305,13 +271,43 @@ class Learner:
             self.critic.step(scale)
         return norm
 
-    def _value_loss(self, rows: Sequence[Row], batch: Batch, states: torch.Tensor) -> torch.Tensor:
+    def _loss_inputs(
+        self,
+        sequences: Sequence[TokenSequence],
+        batch: Batch,
+        picked: torch.Tensor,
+        logprobs: torch.Tensor,
+        entropy: torch.Tensor,
+        *,
+        normaliser: float,
+        reference: torch.Tensor | None,
+    ) -> LossInputs:
+        """The tokens `picked` [B, T-1] of a batch, as the algorithm's loss reads them."""
+
+        def values(name: str) -> torch.Tensor:
+            return padded([getattr(sequence, name) for sequence in sequences], batch)[:, 1:][picked]
+
+        sequence, turn = picked.nonzero()[:, 0], values("turns").long()
+        return LossInputs(
+            logprobs=logprobs,
+            old=values("logprobs"),
+            advantages=values("advantages"),
+            weights=batch.weights[:, 1:][picked],
+            normaliser=normaliser,
+            sequences=torch.unique_consecutive(sequence, return_inverse=True)[1],
+            turns=torch.unique_consecutive(torch.stack([sequence, turn]), return_inverse=True, dim=1)[1],
+            entropy=entropy,
+            reference=reference,
+            sampled=values("sampled") if self.algorithm.config.importance_cap else None,
+        )
+
+    def _value_loss(self, sequences: Sequence[TokenSequence], batch: Batch, states: torch.Tensor) -> torch.Tensor:
         """The critic's summed loss at the values of a batch, whose policy states [N, W] are given."""
         assert self.critic is not None
-        marks = padded([row.valued for row in rows], batch)
+        marks = padded([sequence.valued for sequence in sequences], batch)
         valued = marks[:, 1:] != 0
-        old = padded([row.values for row in rows], batch)[:, 1:][valued]
-        returns = padded([row.returns for row in rows], batch)[:, 1:][valued]
+        old = padded([sequence.values for sequence in sequences], batch)[:, 1:][valued]
+        returns = padded([sequence.returns for sequence in sequences], batch)[:, 1:][valued]
         among = states[valued[batch.weights[:, 1:] != 0]]
         values = self.critic.values(replace(batch, weights=marks), bf16=self.config.bf16, states=among)
         return self.critic.loss(values, old, returns)
@@ -322,7 +318,7 @@ class Learner:
             raise InvariantError(f"The {whose}'s gradient is {norm}. Lower the learning rate ({lr}) or look at the last rollouts.")
 
     def _batches(self, ids: Sequence[Sequence[int]], masks: Sequence[Sequence[float]], chosen: Sequence[int]) -> Iterator[Batch]:
-        """Micro-batches of the chosen rows, where the model is."""
+        """Micro-batches of the chosen sequences, where the model is."""
         device = device_of(self.model)
         return (batch.to(device) for batch in micro_batches(ids, masks, chosen, tokens=self.config.micro_tokens))
 
@@ -334,18 +330,18 @@ class Learner:
             return token_logprobs(model, batch, temperature=self.config.temperature, bf16=self.config.bf16)[0]
 
 
-def _explained(rows: Sequence[Row]) -> dict[str, float]:
+def _explained(sequences: Sequence[TokenSequence]) -> dict[str, float]:
     """1 - Var(target - value) / Var(target) over the values that were read; nothing where targets do not differ."""
-    pairs = [(r, v) for row in rows for r, v, at in zip(row.returns, row.values, row.valued, strict=True) if at]
+    pairs = [(r, v) for sequence in sequences for r, v, at in zip(sequence.returns, sequence.values, sequence.valued, strict=True) if at]
     targets, values = np.array(pairs, dtype=float).reshape(-1, 2).T
     if len(targets) < 2 or targets.var() < 1e-12:
         return {}
     return {"explained_variance": float(1 - (targets - values).var() / targets.var())}
 
 
-def _split_trajectories(rows: Sequence[Row], parts: int, rng: np.random.Generator) -> list[list[int]]:
-    """Row indices in `parts` random lots, rows of one trajectory always together."""
-    trajectories = sorted({row.trajectory for row in rows})
+def _split_trajectories(sequences: Sequence[TokenSequence], parts: int, rng: np.random.Generator) -> list[list[int]]:
+    """Sequence indices in `parts` random lots; sequences of one trajectory are in the same lot."""
+    trajectories = sorted({sequence.trajectory for sequence in sequences})
     order = rng.permutation(trajectories)
     lots = [set(lot.tolist()) for lot in np.array_split(order, min(parts, len(order)))]
-    return [[i for i, row in enumerate(rows) if row.trajectory in lot] for lot in lots]
+    return [[i for i, sequence in enumerate(sequences) if sequence.trajectory in lot] for lot in lots]

@@ -6,22 +6,27 @@
     weights     how tokens are averaged: over tokens, over trajectories, or over a constant
 
 Every tensor is [N], one entry per trained token. Sums are divided by the normaliser of the whole mini-batch, never of a micro-batch.
+An algorithm is `loss(LossInputs) -> LossOutputs` (the interface of prime-rl), built from these functions or written out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-import torch
 from pydantic import Field, model_validator
 
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError
-from dreamgym.returns import idle, unprecedented
-from dreamgym.train.batch import Row
+from dreamgym.returns import idle
 from dreamgym.types import Transition
+
+if TYPE_CHECKING:
+    import torch
+
+    from dreamgym.train.batch import TokenSequence
 
 Estimator = Literal["k1", "k2", "k3"]
 
@@ -31,7 +36,7 @@ class ObjectiveConfig(Config):
 
     aggregate: Literal["token", "sequence", "constant"] = "token"
     """The mean over trained tokens (DAPO), over trajectories of each one's token mean (the first GRPO: short ones weigh as much as long
-    ones), or the sum divided by trajectories times `max_tokens` (Dr. GRPO). A trajectory counts once, however many rows it takes."""
+    ones), or the sum divided by trajectories times `max_tokens` (Dr. GRPO). A trajectory counts once, however many sequences it takes."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The constant of `aggregate = "constant"`: the most tokens that a trajectory can sample."""
     kl_coef: float = Field(default=0.0, ge=0.0)
@@ -48,12 +53,12 @@ class ObjectiveConfig(Config):
     probabilities are not the learner's; 2 is usual, 0 is off."""
     invalid_penalty: float = Field(default=0.0, ge=0.0)
     """Taken from the reward of a turn that changed nothing or was answered by a rule."""
-    unprecedented_penalty: float = Field(default=0.0, ge=0.0)
-    """Taken from the reward of a dreamed turn whose action no real memory shows: what followed it was a guess (`experience.precedents`)."""
+    ood_penalty: float = Field(default=0.0, ge=0.0)
+    """Taken from the reward of a dreamed turn whose action no real memory shows: what followed it was a guess (`experience.support`)."""
 
     def penalty(self, transition: Transition) -> float:
         """What a turn is charged."""
-        return self.invalid_penalty * idle(transition) + self.unprecedented_penalty * unprecedented(transition)
+        return self.invalid_penalty * idle(transition) + self.ood_penalty * transition.info.out_of_support
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -80,70 +85,79 @@ class ClippedConfig(ObjectiveConfig):
         return self
 
 
-def clipped_loss(
-    logprobs: torch.Tensor,
-    old: torch.Tensor,
-    advantages: torch.Tensor,
-    config: ClippedConfig,
-    *,
-    normaliser: float,
-    reference: torch.Tensor | None = None,
-    entropy: torch.Tensor | None = None,
-    weights: torch.Tensor | None = None,
-    sampled: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """-sum w * min(rho * A, clip(rho) * A) / Z with the KL and entropy terms of `config`, and sums of diagnostics.
+@dataclass(frozen=True)
+class LossInputs:
+    """The N trained tokens of a micro-batch, sequence by sequence. Tensors are [N]; optional ones are given when the settings need them.
 
-    `old` are the log-probs of the policy that sampled, as the learner computes them, and `sampled` as the sampler did.
+    All tokens of a `train.batch.TokenSequence` are in one micro-batch. Other sequences of the same trajectory may be in another one.
     """
-    advantages = charged(advantages, old, reference, config)
-    ratio = torch.exp((logprobs - old).clamp(-20, 20))
+
+    logprobs: torch.Tensor  # under the policy, with its gradient
+    old: torch.Tensor  # under the weights that sampled, as the learner computes them
+    advantages: torch.Tensor
+    weights: torch.Tensor  # of each token in the sum, see `token_weights`
+    normaliser: float  # Z, by which sums are divided
+    sequences: torch.Tensor  # int64: number of the token's sequence, ascending from 0
+    turns: torch.Tensor  # int64: number of the token's turn among all turns of these sequences, ascending from 0
+    entropy: torch.Tensor | None = None
+    reference: torch.Tensor | None = None  # log-probs under the reference policy
+    sampled: torch.Tensor | None = None  # log-probs that the sampler reported
+
+
+class LossOutputs(NamedTuple):
+    """What the learner differentiates, and what it reports."""
+
+    loss: torch.Tensor
+    sums: dict[str, float]  # diagnostics summed over the tokens; the learner divides by their number
+
+
+def clipped_loss(inputs: LossInputs, config: ClippedConfig, *, log_ratio: torch.Tensor | None = None) -> LossOutputs:
+    """-sum w * min(rho * A, clip(rho) * A) / Z with the KL and entropy terms of `config`.
+
+    rho is the exponential of `log_ratio`, by default each token's own: log pi - log pi_old.
+    """
+    log_ratio = inputs.logprobs - inputs.old if log_ratio is None else log_ratio
+    advantages = charged(inputs, config)
+    ratio = log_ratio.clamp(-20, 20).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    objective = torch.minimum(ratio * advantages, clipped * advantages)
+    objective = (ratio * advantages).minimum(clipped * advantages)
     if config.dual_clip:
-        objective = torch.where(advantages < 0, torch.maximum(objective, config.dual_clip * advantages), objective)
-    loss, sums = regularised(
-        objective, logprobs, old, config, normaliser=normaliser, reference=reference, entropy=entropy, weights=weights, sampled=sampled
-    )
-    return loss, {"clipped": float(((ratio * advantages) > (clipped * advantages)).sum()), **sums}
+        objective = objective.maximum(config.dual_clip * advantages).where(advantages < 0, objective)
+    loss, sums = regularised(objective, inputs, config)
+    return LossOutputs(loss, {"clipped": float(((ratio * advantages) > (clipped * advantages)).sum()), **sums})
 
 
-def regularised(
-    objective: torch.Tensor,
-    logprobs: torch.Tensor,
-    old: torch.Tensor,
-    config: ObjectiveConfig,
-    *,
-    normaliser: float,
-    reference: torch.Tensor | None = None,
-    entropy: torch.Tensor | None = None,
-    weights: torch.Tensor | None = None,
-    sampled: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """(-sum w * objective + beta * sum w * KL - eta * sum w * H) / Z, and sums of diagnostics; w is 1 without `weights`."""
-    w = torch.ones_like(objective) if weights is None else weights
-    gap = (logprobs - old).detach()
-    sums = {"approx_kl": float((torch.exp(gap.clamp(-20, 20)) - 1 - gap).sum())}
-    if config.importance_cap and sampled is not None:
-        trust = importance(old, sampled, config.importance_cap)
+def regularised(objective: torch.Tensor, inputs: LossInputs, config: ObjectiveConfig) -> LossOutputs:
+    """(-sum w * objective + beta * sum w * KL - eta * sum w * H) / Z."""
+    gap = (inputs.logprobs - inputs.old).detach()
+    sums = {"approx_kl": float((gap.clamp(-20, 20).exp() - 1 - gap).sum())}
+    if config.importance_cap and inputs.sampled is not None:
+        trust = importance(inputs.old, inputs.sampled, config.importance_cap)
         objective = objective * trust
         sums["importance"] = float(trust.sum())
-    loss = -(objective * w).sum() / normaliser
-    if reference is not None and config.kl_coef:
-        kl = kl_estimate(logprobs, reference, config.kl)
+    loss = -(objective * inputs.weights).sum() / inputs.normaliser
+    if inputs.reference is not None and config.kl_coef:
+        kl = kl_estimate(inputs.logprobs, inputs.reference, config.kl)
         sums["kl"] = float(kl.detach().sum())
         if config.kl_in == "loss":
-            loss = loss + config.kl_coef * (kl * w).sum() / normaliser
-    if entropy is not None and config.entropy_coef:
-        loss = loss - config.entropy_coef * (entropy * w).sum() / normaliser
-    return loss, sums
+            loss = loss + config.kl_coef * (kl * inputs.weights).sum() / inputs.normaliser
+    if inputs.entropy is not None and config.entropy_coef:
+        loss = loss - config.entropy_coef * (inputs.entropy * inputs.weights).sum() / inputs.normaliser
+    return LossOutputs(loss, sums)
 
 
-def charged(advantages: torch.Tensor, old: torch.Tensor, reference: torch.Tensor | None, config: ObjectiveConfig) -> torch.Tensor:
+def mean_over(values: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """[N] each token's mean over the tokens of its group; `groups` are numbered from 0, as `LossInputs.sequences` and `.turns`."""
+    sums = values.new_zeros(values.shape).index_add(0, groups, values)
+    counts = values.new_zeros(values.shape).index_add(0, groups, values.new_ones(values.shape))
+    return (sums / counts.clamp(min=1))[groups]
+
+
+def charged(inputs: LossInputs, config: ObjectiveConfig) -> torch.Tensor:
     """Advantages with each token's KL estimate taken off where `kl_in` is "reward". A token pays for itself, not for those after it."""
-    if reference is None or not config.kl_coef or config.kl_in != "reward":
-        return advantages
-    return advantages - config.kl_coef * kl_estimate(old, reference, config.kl).detach()
+    if inputs.reference is None or not config.kl_coef or config.kl_in != "reward":
+        return inputs.advantages
+    return inputs.advantages - config.kl_coef * kl_estimate(inputs.old, inputs.reference, config.kl).detach()
 
 
 def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, estimator: Estimator) -> torch.Tensor:
@@ -151,21 +165,21 @@ def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, estimator: Esti
     gap = (reference - logprobs).clamp(-10, 10)
     if estimator == "k1":
         return -gap
-    return gap.square() / 2 if estimator == "k2" else torch.exp(gap) - 1 - gap
+    return gap.square() / 2 if estimator == "k2" else gap.exp() - 1 - gap
 
 
 def importance(old: torch.Tensor, sampled: torch.Tensor, cap: float) -> torch.Tensor:
     """min(exp(old - sampled), cap), without a gradient."""
-    return torch.exp((old - sampled).detach().clamp(-20, 20)).clamp(max=cap)
+    return (old - sampled).detach().clamp(-20, 20).exp().clamp(max=cap)
 
 
-def token_weights(rows: Sequence[Row], chosen: Sequence[int], config: ObjectiveConfig) -> tuple[list[list[float]], float]:
-    """(weight of every token of every row, the normaliser Z of the chosen rows). Rows of one trajectory are chosen together."""
+def token_weights(sequences: Sequence[TokenSequence], chosen: Sequence[int], config: ObjectiveConfig) -> tuple[list[list[float]], float]:
+    """(weight of every token of every sequence, the normaliser Z of the chosen ones). A trajectory's sequences are chosen together."""
     if config.aggregate == "token":
-        return [row.mask for row in rows], sum(sum(rows[i].mask) for i in chosen)
+        return [sequence.mask for sequence in sequences], sum(sum(sequences[i].mask) for i in chosen)
     tokens: Counter[int] = Counter()
     for i in chosen:
-        tokens[rows[i].trajectory] += int(sum(rows[i].mask))
+        tokens[sequences[i].trajectory] += int(sum(sequences[i].mask))
     if config.aggregate == "constant":
-        return [row.mask for row in rows], float(len(tokens) * (config.max_tokens or 1))
-    return [[m / max(1, tokens[row.trajectory]) for m in row.mask] for row in rows], float(len(tokens))
+        return [sequence.mask for sequence in sequences], float(len(tokens) * (config.max_tokens or 1))
+    return [[m / max(1, tokens[sequence.trajectory]) for m in sequence.mask] for sequence in sequences], float(len(tokens))

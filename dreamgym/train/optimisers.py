@@ -57,7 +57,7 @@ def muon(model: nn.Module, *, lr: float, weight_decay: float) -> Optimisers:
     rate serves both. ConfigError for a model cut over several processes, or without such a matrix.
     """
     if parallel.sharded(model):
-        raise ConfigError("optimiser = 'muon' wants whole matrices, and this model is cut over several processes. Use adamw.")
+        raise ConfigError("optimiser = 'muon' needs whole matrices, and this model is sharded over several processes. Use adamw.")
     moved = _moved(model)
     outer = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     find: Any = getattr(model, "get_output_embeddings", lambda: None)

@@ -1,10 +1,10 @@
-"""Training over several processes: weights, gradients and optimiser in shards, rows divided (torch's FSDP2).
+"""Training over several processes: weights, gradients and optimiser in shards, sequences divided (torch's FSDP2).
 
     torchrun --nproc-per-node 2 script.py
 
     torch.distributed.init_process_group()              # in every process
     model = shard(load(config)[0])                      # the same weights everywhere
-    sft.train(model, ids, weights, SFTConfig(...))      # the same rows everywhere: each process takes its part of every batch
+    sft.train(model, ids, weights, SFTConfig(...))      # the same sequences everywhere: each process takes its part of every batch
     weights = whole(model)                              # collected again, for `model.save_pretrained(path, state_dict=weights)`
 
 Supervised training is without a bound in seconds and without a checkpoint. A `Learner` of GRPO, GiGPO or REINFORCE takes a sharded policy
@@ -58,14 +58,14 @@ def sharded(model: nn.Module) -> bool:
 
 
 def part(batch: Batch) -> Batch:
-    """The rows of a batch that this process computes: every n-th. One that gets none takes a row without weights.
+    """The sequences of a batch that this process computes: every n-th. One that gets none takes a sequence without weights.
 
     Every process must run the model, because layers are gathered from all of them.
     """
     rank, count = dist.get_rank(), dist.get_world_size()
-    mine = slice(rank, None, count) if rank < len(batch.rows) else slice(1)
-    own = Batch(batch.ids[mine], batch.weights[mine], batch.lengths[mine], batch.rows[mine])
-    return own if rank < len(batch.rows) else replace(own, weights=torch.zeros_like(own.weights))
+    mine = slice(rank, None, count) if rank < len(batch.sequences) else slice(1)
+    own = Batch(batch.ids[mine], batch.weights[mine], batch.lengths[mine], batch.sequences[mine])
+    return own if rank < len(batch.sequences) else replace(own, weights=torch.zeros_like(own.weights))
 
 
 def processes() -> int:
@@ -77,7 +77,7 @@ def joined(values: torch.Tensor, own: Batch, batch: Batch) -> torch.Tensor:
     """What every process found at the tokens of its `own` part, [N] of the whole `batch` in each. Without gradients."""
     grid = torch.zeros_like(batch.weights[:, 1:])
     rank, count = dist.get_rank(), dist.get_world_size()
-    if rank < len(batch.rows):
+    if rank < len(batch.sequences):
         part_of = torch.zeros_like(own.weights[:, 1:])
         part_of[own.weights[:, 1:] != 0] = values
         grid[rank::count] = part_of

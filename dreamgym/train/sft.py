@@ -1,6 +1,6 @@
 """Supervised training on weighted tokens: the policy's warm start, the SFT baseline, and the experience model (Eq. 5).
 
-One trainer for all three: what differs is the rows.
+One trainer for all three: what differs is the sequences.
 """
 
 from __future__ import annotations
@@ -13,26 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, pad
 from dreamgym.train.fitting import Clock as _Clock
-from dreamgym.train.fitting import FitConfig, optimiser_of
+from dreamgym.train.fitting import optimiser_of
 from dreamgym.train.fitting import set_lr as _set_lr
-from dreamgym.train.forward import device_of, token_logprobs
+from dreamgym.train.forward import device_of, supervised_logprobs
 from dreamgym.train.optimisers import Optimiser
-
-
-class SFTConfig(FitConfig):
-    """How to fit rows of weighted tokens."""
-
-    batch_tokens: int = Field(default=16_384, ge=1)
-    """Positions per optimiser step, padding included."""
-    seconds: float | None = Field(default=None, gt=0)
-    """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains as `epochs` says."""
+from dreamgym.train.settings import SFTConfig
 
 
 def train(
@@ -45,20 +36,20 @@ def train(
     on_step: Callable[[int, float, dict[str, float]], bool | None] | None = None,
     checkpoint: Path | None = None,
 ) -> dict[str, float]:
-    """Fit the rows; returns the last losses, each segment's too when `segments` names the segment of every token.
+    """Fit the sequences; returns the last losses, each segment's too when `segments` names the segment of every token.
 
     Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights. `on_step(step, share done, losses)` may
     return True to stop early. With `checkpoint`, an interrupted training goes on from that file; it stays for the caller to remove once
     the model is safe elsewhere. InvariantError on a loss that is not a number.
     """
     if not ids:
-        raise UsageError("Nothing to train on: no rows. Expected at least one trajectory that ended without an error.")
+        raise UsageError("Nothing to train on: no sequences. Expected at least one trajectory that ended without an error.")
     if parallel.sharded(model) and (config.seconds or checkpoint):
         raise ConfigError(
             "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."
         )
     optimiser = optimiser_of(model, config)
-    total = max(1, math.ceil(config.epochs * sum(len(row) for row in ids) / config.batch_tokens))
+    total = max(1, math.ceil(config.epochs * sum(len(sequence) for sequence in ids) / config.batch_tokens))
     clock = _Clock(checkpoint, model, optimiser)
     losses: dict[str, float] = {}
     model.train()
@@ -77,8 +68,8 @@ def train(
 
 
 def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:
-    """Epoch after epoch of batches, without the first `skip`: rows shuffled, cut into pools, alike in length within a batch."""
-    pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(len(row) for row in ids)))
+    """Epoch after epoch of batches, without the first `skip`: sequences shuffled, cut into pools, alike in length within a batch."""
+    pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(len(sequence) for sequence in ids)))
     for epoch in itertools.count():
         rng = np.random.default_rng((config.seed, epoch))
         order = rng.permutation(len(ids)).tolist()
@@ -100,27 +91,27 @@ def _step(
         batch = parallel.part(batch)
         chosen = batch.weights[:, 1:] != 0
         weights = batch.weights[:, 1:][chosen] * parallel.processes()  # whose gradients are averaged
-    logprobs, _ = token_logprobs(model, batch, bf16=config.bf16)
+    logprobs = supervised_logprobs(model, batch, bf16=config.bf16)
     loss = -(logprobs * weights).sum() / normaliser
     if parallel.sharded(model):
         loss = parallel.mean(loss)
     if not torch.isfinite(loss):
-        raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the rows.")
+        raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the sequences.")
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     norm = parallel.number(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
     if not math.isfinite(norm):
-        raise InvariantError(f"The supervised gradient is {norm}. Lower the learning rate ({config.lr}) or look at the rows.")
+        raise InvariantError(f"The supervised gradient is {norm}. Lower the learning rate ({config.lr}) or look at the sequences.")
     optimiser.step()
     losses = {"loss": loss.item()}
     if segments is not None:
-        losses |= _by_segment(-logprobs.detach(), [segments[i] for i in batch.rows], chosen)
+        losses |= _by_segment(-logprobs.detach(), [segments[i] for i in batch.sequences], chosen)
     return losses
 
 
 def _by_segment(nll: torch.Tensor, names: Sequence[Sequence[str]], chosen: torch.Tensor) -> dict[str, float]:
-    rows, columns = chosen.nonzero(as_tuple=True)
+    sequences, columns = chosen.nonzero(as_tuple=True)
     sums: dict[str, list[float]] = defaultdict(list)
-    for row, column, value in zip(rows.tolist(), columns.tolist(), nll.tolist(), strict=True):
-        sums[names[row][column + 1]].append(value)
+    for sequence, column, value in zip(sequences.tolist(), columns.tolist(), nll.tolist(), strict=True):
+        sums[names[sequence][column + 1]].append(value)
     return {f"loss_{name}": float(np.mean(values)) for name, values in sums.items()}

@@ -1,4 +1,4 @@
-"""The weights that training moves: all of a model, or its adapters alone. What they were, what they are, and how they come back."""
+"""The trained weights: all of a model, or its adapters alone. Their state in checkpoints, and the reference of the KL term."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state_of(model: nn.Module) -> dict[str, Any]:
 
 
 def restore(model: nn.Module, state: dict[str, Any]) -> None:
-    """Put back what `state_of` gave. UsageError when it is the state of other weights."""
+    """Restore what `state_of` returned. UsageError when it is the state of other weights."""
     if not partial(model):
         model.load_state_dict(state)
         return

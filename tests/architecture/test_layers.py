@@ -14,13 +14,15 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "dreamgym"
 
-# Storeys from the ground up. Rooms of a storey do not import each other; modules that share a room may.
-STOREYS: tuple[tuple[frozenset[str], ...], ...] = tuple(
-    tuple(frozenset(room.split()) for room in storey.split("|"))
-    for storey in (
-        "types protocols | errors | plugins | config | layout",
-        "llm | envs playing | logs | replay | files episodes runlog | returns | progress | chat",
-        "agent | chat_agent | rollout | experience | curriculum clusters",
+# Layers from the ground up. Rooms of a layer do not import each other; modules that share a room may.
+LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
+    tuple(frozenset(room.split()) for room in layer.split("|"))
+    for layer in (
+        "types protocols | errors | plugins | config",
+        "runs",
+        "envs",
+        "llm engines | logs | replay | returns | statistics",
+        "policy | rollout | experience | curriculum",
         "train",
         "loop | evals",
         "exec | adapters",
@@ -34,22 +36,22 @@ ON_THE_GROUND = {
     ("types", "errors"),
     ("plugins", "errors"),
     ("config", "errors"),
-}  # allowed within storey 0: (importer, imported)
-ROOF = len(STOREYS)  # where `dreamgym/__init__.py` is: it may know everybody, though it should not
+}  # allowed within layer 0: (importer, imported)
+ROOF = len(LAYERS)  # where `dreamgym/__init__.py` is: it may know everybody, though it should not
 
 
-def storey(unit: str) -> int | None:
-    return ROOF if unit == "__init__" else next((level for level, rooms in enumerate(STOREYS) if any(unit in room for room in rooms)), None)
+def layer(unit: str) -> int | None:
+    return ROOF if unit == "__init__" else next((level for level, rooms in enumerate(LAYERS) if any(unit in room for room in rooms)), None)
 
 
 def allowed(importer: str, imported: str) -> bool:
     """Whether a module of one unit (`envs`, `agent`, ...) may import one of another."""
     if importer == imported or (importer, imported) in ON_THE_GROUND:
         return True
-    above, below = storey(importer), storey(imported)
+    above, below = layer(importer), layer(imported)
     if above is None or below is None:
         return False
-    return below < above or (above != 0 and any({importer, imported} <= room for rooms in STOREYS for room in rooms))
+    return below < above or (above != 0 and any({importer, imported} <= room for rooms in LAYERS for room in rooms))
 
 
 def imports(source: str, module: tuple[str, ...], *, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -81,14 +83,14 @@ def violations(source: str, module: tuple[str, ...], *, is_package: bool = False
 def modules() -> list[tuple[Path, tuple[str, ...]]]:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        parts = ("dreamgym", *path.relative_to(PACKAGE).with_suffix("").parts)
-        found.append((path, parts[:-1] if parts[-1] == "__init__" else parts))
+        context = ("dreamgym", *path.relative_to(PACKAGE).with_suffix("").parts)
+        found.append((path, context[:-1] if context[-1] == "__init__" else context))
     return found
 
 
 def test_every_module_has_its_storey():
-    homeless = sorted({module[1] for _, module in modules() if len(module) > 1 and storey(module[1]) is None})
-    assert not homeless, f"Give {homeless} a storey in design.md section 3 and in {Path(__file__).name}."
+    homeless = sorted({module[1] for _, module in modules() if len(module) > 1 and layer(module[1]) is None})
+    assert not homeless, f"Give {homeless} a layer in design.md section 3 and in {Path(__file__).name}."
 
 
 def test_imports_point_down_only_and_siblings_never_import_each_other():
@@ -103,7 +105,7 @@ def test_imports_point_down_only_and_siblings_never_import_each_other():
     [
         ("envs.corridor", "from dreamgym.llm.tiny import TinyLLM"),
         ("llm.tiny", "import dreamgym.train.batch"),
-        ("agent", "def act():\n    from dreamgym.rollout import collect"),
+        ("policy.agent", "def act():\n    from dreamgym.rollout import collect"),
         ("types", "from dreamgym.config import Config"),
         ("types", "from dreamgym import protocols"),
         ("replay.buffer", "from ..experience import model"),
@@ -132,11 +134,11 @@ def test_an_import_that_points_down_or_stays_in_the_room_is_fine(module: str, so
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, cwd=PACKAGE.parent)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, cwd=PACKAGE.parent)
 
 
 @pytest.mark.parametrize(
-    "name", ["dreamgym", "dreamgym.cli", "dreamgym.recipes", "dreamgym.report", "dreamgym.quickstart", "dreamgym.runlog"]
+    "name", ["dreamgym", "dreamgym.cli", "dreamgym.recipes", "dreamgym.report", "dreamgym.quickstart", "dreamgym.runs.rundir"]
 )
 def test_importing_the_front_rooms_loads_no_torch_and_prints_nothing(name: str):
     stem = PACKAGE.parent / Path(*name.split("."))

@@ -16,7 +16,7 @@ from dreamgym.errors import InvariantError, MissingExtra, RunDirError
 from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.stores import Entry, Store
-from dreamgym.types import Memory, Observation, Source, Task, Trajectory, Transition, Turn, Verdict
+from dreamgym.types import Memory, Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 DIM = 4
 
@@ -32,10 +32,9 @@ def opened(name: str, path: Path | None, encoder: str = "test", dim: int = DIM) 
 
 
 def entry(name: str, n: int = 3, source: Source = "real", reward: float = 0.5) -> Entry:
-    verdict = Verdict(True) if source == "dream" else None
+    info = StepInfo("why", (1, 2), Verdict("passed") if source == "dream" else None)
     turns = tuple(
-        Turn(Transition(Observation(f"naïve 'page' {i}"), f"click[{i}]", Observation("n\n"), reward, False, "why", (1, 2), verdict))
-        for i in range(n)
+        Turn(Transition(Observation(f"naïve 'page' {i}"), f"click[{i}]", Observation("n\n"), reward, False, info)) for i in range(n)
     )
     vectors = np.random.default_rng(n).standard_normal((n, DIM)).astype(np.float16)
     return Entry(Trajectory(name, Task("t", "buy a mug", "shop"), source, turns, True, policy_version=2), tuple(range(n)), vectors)

@@ -13,14 +13,16 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.llm import tiny
-from dreamgym.llm.backbones import LoraConfig, recompute, with_lora
-from dreamgym.llm.hf import HFEngine
+from dreamgym.llm.backbone_settings import LoraConfig
+from dreamgym.llm.backbones import recompute, with_lora
 from dreamgym.train.algos import grpo
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
-from dreamgym.train.learner import Learner, LearnerConfig
-from dreamgym.train.sft import SFTConfig, train
+from dreamgym.train.learner import Learner
+from dreamgym.train.settings import LearnerConfig, SFTConfig
+from dreamgym.train.sft import train
 from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory, Transition, Turn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -59,7 +61,7 @@ def prompts(*lengths: int, vocabulary: int = 300) -> list[list[int]]:
 
 def sampled(model: Any, asked: list[list[int]], **how: Any) -> list[Completion]:
     sampling = Sampling(**({"max_tokens": 16, "temperature": 1.0} | how))
-    return HFEngine(model, WORDS, max_context=1024 if len(asked[0]) > 60 else None).generate(
+    return LocalEngine(model, WORDS, max_context=1024 if len(asked[0]) > 60 else None).generate(
         [Request(p, sampling, (i,)) for i, p in enumerate(asked)]
     )
 
@@ -115,7 +117,7 @@ def test_recorded_passes_say_over_turns_and_updates_what_the_cpu_says(kind: tupl
     torch.manual_seed(1)
     here = kind[0](kind[1](**SMALL)).eval()
     there = kind[0](kind[1](**SMALL)).eval().cuda()
-    engines = [HFEngine(model, WORDS) for model in (here, there)]
+    engines = [LocalEngine(model, WORDS) for model in (here, there)]
     for _ in range(3):
         there.load_state_dict(here.state_dict())
         for engine in engines:

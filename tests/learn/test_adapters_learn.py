@@ -6,23 +6,26 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dreamgym.chat import ChatFormat
-from dreamgym.chat_agent import ChatAgent, chat_demonstrations
-from dreamgym.curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.envs import corridor
-from dreamgym.envs._pool import EnvPool
+from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals.success import evaluate, success
 from dreamgym.llm import tiny
-from dreamgym.llm.backbones import LoraConfig, with_lora
-from dreamgym.llm.hf import HFEngine
+from dreamgym.llm.backbone_settings import LoraConfig
+from dreamgym.llm.backbones import with_lora
 from dreamgym.loop import train
+from dreamgym.policy.agent import Agent, demonstrations
+from dreamgym.policy.templates.chat import Chat
+from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.rollout import rollout
 from dreamgym.train import sft
 from dreamgym.train.algos import grpo
-from dreamgym.train.learner import Learner, LearnerConfig
+from dreamgym.train.learner import Learner
+from dreamgym.train.settings import LearnerConfig, SFTConfig
 
-FAMILY = corridor.make(length=4, keys=False, max_steps=6)
-TASKS = FAMILY.tasks("train", 100)
+SUITE = corridor.make(length=4, keys=False, max_steps=6)
+TASKS = SUITE.tasks("train", 100)
 INSTRUCTIONS = "Write an action."
 CHATML = """{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
@@ -30,12 +33,14 @@ CHATML = """{%- for message in messages %}{{- '<|im_start|>' + message['role'] +
 
 def test_adapters_of_an_instruct_model_learn_the_corridor_and_its_own_weights_stay() -> None:
     pytest.importorskip("peft")
-    logs = [FAMILY.behave(task, behaviour, seed=0) for task in TASKS for behaviour in ("noisy", "random")]
+    logs = [SUITE.demonstrate(task, behaviour, seed=0) for task in TASKS for behaviour in ("noisy", "random")]
     texts = [text for e in logs for t in e.transitions for text in (e.task.instruction, t.state.text, f"Action: {t.action}")]
     texts += ["You are an agent in the environment 'corridor'.", "Task: system user assistant", INSTRUCTIONS] * 9
-    tokenizer = tiny.train_tokenizer(texts, vocab_size=360, special=("<|im_start|>", "<|im_end|>"), atoms=FAMILY.domain.atoms)
+    tokenizer = tiny.train_tokenizer(
+        texts, vocab_size=360, special=("<|im_start|>", "<|im_end|>"), token_patterns=SUITE.rules.token_patterns
+    )
     tokenizer.chat_template = CHATML
-    form = ChatFormat.of(tokenizer)
+    template = Chat(ChatFormat(tokenizer), SUITE.name, INSTRUCTIONS)
     torch.manual_seed(0)
     base = Qwen2ForCausalLM(
         Qwen2Config(
@@ -52,20 +57,20 @@ def test_adapters_of_an_instruct_model_learn_the_corridor_and_its_own_weights_st
             bos_token_id=None,
         )
     )
-    rows = [row for e in logs if e.turns for row in chat_demonstrations(e, form, FAMILY.domain, instructions=INSTRUCTIONS)]
-    sft.train(base, [r[0] for r in rows], [r[1] for r in rows], sft.SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024, bf16=False))
+    rows = [row for e in logs if e.turns for row in demonstrations(e, template, SUITE.rules)]
+    sft.train(base, [r[0] for r in rows], [r[1] for r in rows], SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024, bf16=False))
     frozen = {name: p.clone() for name, p in base.named_parameters()}
     model = with_lora(base, LoraConfig(rank=8))
-    agent = ChatAgent(HFEngine(model, tokenizer), form, FAMILY.domain, instructions=INSTRUCTIONS, max_reply_tokens=8)
-    env = EnvPool(FAMILY.env, FAMILY.domain)
+    agent = Agent(LocalEngine(model, tokenizer), template, SUITE.rules, max_reply_tokens=8)
+    env = EnvPool(SUITE.env, SUITE.rules)
 
     def sampled() -> float:
-        return success(evaluate(agent, env, TASKS * 20, max_steps=FAMILY.max_steps, temperature=1.0, seed=99)).value
+        return success(evaluate(agent, env, TASKS * 20, max_steps=SUITE.max_steps, temperature=1.0, seed=99)).value
 
     before = sampled()
     train(
-        curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), domain=FAMILY.domain),
-        collect=lambda tasks, i: rollout(agent, env, tasks, seed=i, max_steps=FAMILY.max_steps, name=str(i)),
+        curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), rules=SUITE.rules),
+        collect=lambda tasks, i: rollout(agent, env, tasks, seed=i, max_steps=SUITE.max_steps, name=str(i)),
         learner=Learner(model, grpo.make(kl_coef=0.01), LearnerConfig(lr=5e-3, minibatches=2, bf16=False)),
         remember=lambda trajectories: 0,
         start=0,

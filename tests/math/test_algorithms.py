@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from _rollouts import completion, gradients, groups, learner, tiny, trajectory
+from losses import inputs
+from rollouts import completion, gradients, groups, learner, tiny, trajectory
 
 from dreamgym import plugins
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.train import learner as module
-from dreamgym.train.batch import Row, rows_of
+from dreamgym.train.batch import TokenSequence, sequences_of
 from dreamgym.types import Completion, Trajectory
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -26,6 +27,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "name": "grpo", "normalise": "mean", "aggregate": "constant", "max_tokens": 12, "kl_coef": 0.1, "kl": "k1", "kl_in": "reward",
     },
     "grpo, truncated importance": {"name": "grpo", "importance_cap": 2.0},
+    "gspo": {"name": "gspo"},
+    "gspo, wide clip, penalty": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.3, "invalid_penalty": 0.1, "kl_coef": 0.1},
     "gigpo": {"name": "gigpo"},
     "gigpo, means, penalty": {"name": "gigpo", "normalise": "mean", "invalid_penalty": 0.1, "kl_coef": 0.1},
     "ppo": {"name": "ppo"},
@@ -59,11 +62,11 @@ def test_neither_padding_nor_the_split_into_micro_batches_changes_the_gradient(a
         assert torch.allclose(found, together, atol=2e-6) and metrics == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def rows_apart(episode: Trajectory, index: int) -> list[Row]:
-    """As `rows_of`, but every turn in a row of its own, as a window of one turn makes them."""
+def rows_apart(episode: Trajectory, index: int) -> list[TokenSequence]:
+    """As `sequences_of`, but every turn in a row of its own, as a window of one turn makes them."""
     rows = []
     for number, turn in enumerate(episode.turns):
-        (row,) = rows_of(replace(episode, turns=(turn,)), index)
+        (row,) = sequences_of(replace(episode, turns=(turn,)), index)
         row.turns = [number if at >= 0 else -1 for at in row.turns]
         rows.append(row)
     return rows
@@ -74,14 +77,14 @@ def test_one_row_per_conversation_or_one_per_turn_is_the_same_gradient(algorithm
     made = groups(tiny())
     merged, apart = learner(tiny(), algorithm), learner(tiny(), algorithm)
     many = merged.update(made)
-    monkeypatch.setattr(module, "rows_of", rows_apart)
+    monkeypatch.setattr(module, "sequences_of", rows_apart)
     more = apart.update(made)
-    assert more["rows"] > many["rows"] and more["tokens"] == many["tokens"]
+    assert more["sequences"] > many["sequences"] and more["tokens"] == many["tokens"]
     assert torch.allclose(gradients(merged), gradients(apart), atol=2e-6)
 
 
 def bandit(algorithm: dict[str, Any], sign: float) -> list[float]:
-    """The probability of arm 5 (rather than 6), which earns `sign`, before and after each update."""
+    """The probability of arm 5 (rather than 6), which earns `record_commit`, before and after each update."""
     model = tiny(seed=3)
     one = learner(model, algorithm, lr=3e-3)
     if one.critic:
@@ -148,7 +151,7 @@ def test_algorithms_that_compare_rollouts_learn_nothing_from_even_groups_and_ref
     one = learner(tiny(), {"name": name})
     before = [p.clone() for p in one.model.parameters()]
     metrics = one.update([[even(0.0), even(0.0)], [even(1.0), even(1.0)], [even(1.0), even(0.0, error="unreadable")]])
-    assert metrics["rows"] == 0 and "grad_norm" not in metrics and one.version == 1
+    assert metrics["sequences"] == 0 and "grad_norm" not in metrics and one.version == 1
     assert all(torch.equal(a, b) for a, b in zip(before, one.model.parameters(), strict=True))
     with pytest.raises(UsageError, match="group_size >= 2"):
         one.update([[even(1.0)]])
@@ -158,7 +161,7 @@ def test_algorithms_that_compare_rollouts_learn_nothing_from_even_groups_and_ref
 def test_algorithms_with_a_baseline_of_their_own_take_groups_of_one(algorithm: dict[str, Any]):
     one = learner(tiny(), algorithm)
     metrics = one.update([[even(1.0)], [even(0.5)]])
-    assert metrics["rows"] == 2 and metrics["groups_single"] == 2 and metrics["grad_norm"] > 0
+    assert metrics["sequences"] == 2 and metrics["groups_single"] == 2 and metrics["grad_norm"] > 0
 
 
 @each
@@ -175,7 +178,7 @@ def test_iterations_in_which_nothing_was_earned_are_counted_until_something_is(a
 def test_an_iteration_of_broken_rollouts_alone_changes_nothing(algorithm: dict[str, Any]):
     one = learner(tiny(), algorithm)
     before = [p.clone() for p in one.model.parameters()]
-    assert one.update([[even(1.0, error="unreadable")] * 2])["rows"] == 0
+    assert one.update([[even(1.0, error="unreadable")] * 2])["sequences"] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, one.model.parameters(), strict=True))
 
 
@@ -205,6 +208,7 @@ def test_the_running_baseline_follows_the_returns_and_lags_one_iteration():
 
 def test_reinforce_has_the_gradient_of_the_log_probability_times_the_advantage():
     x = torch.tensor([-1.0, -2.0], requires_grad=True)
-    loss, _ = plugins.make("train.algos", "reinforce").loss(x, torch.tensor([-1.5, -1.0]), torch.tensor([2.0, -1.0]), normaliser=4.0)
+    tokens = inputs(x, torch.tensor([-1.5, -1.0]), torch.tensor([2.0, -1.0]), normaliser=4.0)
+    loss, _ = plugins.make("train.algos", "reinforce").loss(tokens)
     loss.backward()
     assert x.grad.tolist() == [-0.5, 0.25]  # without a ratio: what the sampler's log-probs were plays no part

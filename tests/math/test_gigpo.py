@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from _rollouts import completion, gradients, groups, learner, logprobs, tiny, trajectory
+from rollouts import completion, gradients, groups, learner, logprobs, tiny, trajectory
 
 from dreamgym.returns import discounted
 from dreamgym.train.algos import gigpo

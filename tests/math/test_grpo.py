@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from losses import inputs
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dreamgym.config import build
@@ -19,9 +20,10 @@ from dreamgym.errors import ConfigError, UsageError
 from dreamgym.returns import GroupStatistics, statistics
 from dreamgym.train.algos import grpo
 from dreamgym.train.algos.grpo import GRPO, GRPOConfig
-from dreamgym.train.batch import cut, pad, rows_of
+from dreamgym.train.batch import cut, pad, sequences_of
 from dreamgym.train.forward import token_logprobs
-from dreamgym.train.learner import Learner, LearnerConfig
+from dreamgym.train.learner import Learner
+from dreamgym.train.settings import LearnerConfig
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn
 
 SHAPE = {
@@ -146,7 +148,7 @@ def loss(
     x = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
     reference = None if ref is None else torch.tensor(ref, dtype=torch.float64)
     value, sums = GRPO(GRPOConfig(**config)).loss(
-        x, torch.tensor(old, dtype=torch.float64), torch.tensor(adv, dtype=torch.float64), normaliser=z, reference=reference
+        inputs(x, torch.tensor(old, dtype=torch.float64), torch.tensor(adv, dtype=torch.float64), normaliser=z, reference=reference)
     )
     value.backward()
     return value.item(), x.grad.tolist(), sums
@@ -218,7 +220,7 @@ def test_turns_that_go_on_share_a_row_and_a_slid_window_opens_another():
     a = Completion((1, 2), (3, 4), (-0.1, -0.2), "", "stop")
     b = Completion((1, 2, 3, 4, 5), (6,), (-0.3,), "", "stop")
     c = Completion((2, 5, 6), (7,), (-0.4,), "", "stop")
-    first, second = rows_of(trajectory(1.0, a, b, c), 9)
+    first, second = sequences_of(trajectory(1.0, a, b, c), 9)
     assert (first.ids, first.mask) == ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1])
     assert first.logprobs == [0, 0, -0.1, -0.2, 0, -0.3] and first.trajectory == second.trajectory == 9
     assert (second.ids, second.mask, second.logprobs) == ([2, 5, 6, 7], [0, 0, 0, 1], [0, 0, 0, -0.4])
@@ -266,7 +268,7 @@ def test_the_gradient_is_that_of_a_slow_obvious_loop():
                     total = total - torch.minimum(rho * a, rho.clamp(0.8, 1.28) * a) / z
     total.backward()
     assert torch.allclose(found, gradients(model), atol=1e-6)
-    assert metrics["tokens"] == z and metrics["rows"] == 12 and metrics["groups_mixed"] == 3
+    assert metrics["tokens"] == z and metrics["sequences"] == 12 and metrics["groups_mixed"] == 3
     assert metrics["grad_norm"] == pytest.approx(found.norm().item(), rel=1e-4)
     assert 0 < metrics["clipped"] < 1 and 0 < metrics["entropy"] <= math.log(20) + 1e-4
 
@@ -288,7 +290,7 @@ def test_an_iteration_without_a_signal_leaves_the_weights_and_still_counts():
     (group,) = random_groups(model, groups=1)
     learner = Learner(model, grpo.make(), LearnerConfig())
     metrics = learner.update([[trajectory(1.0, *(t.completion for t in e.turns)) for e in group]])
-    assert metrics["groups_succeeded"] == 1 and metrics["rows"] == 0 and learner.version == learner.updates == 1
+    assert metrics["groups_succeeded"] == 1 and metrics["sequences"] == 0 and learner.version == learner.updates == 1
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
@@ -298,7 +300,7 @@ def test_groups_of_one_are_refused():
 
 
 def bandit(sign: float, steps: int = 3, **algorithm: Any) -> list[float]:
-    """The probability of arm 5 (rather than 6), which earns `sign`, before and after each update."""
+    """The probability of arm 5 (rather than 6), which earns `record_commit`, before and after each update."""
     model = tiny(seed=3)
     prompt = [4, 7]
     learner = Learner(model, grpo.make(**algorithm), LearnerConfig(lr=3e-3, minibatches=1, bf16=False))

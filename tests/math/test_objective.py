@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _rollouts import gradients, groups, learner, logprobs, shifted, tiny, trajectory
+from losses import inputs
+from rollouts import gradients, groups, learner, logprobs, shifted, tiny, trajectory
 
 from dreamgym.errors import ConfigError
 from dreamgym.returns import idle
 from dreamgym.train.algos import grpo
-from dreamgym.train.batch import rows_of
+from dreamgym.train.batch import sequences_of
 from dreamgym.train.objective import ObjectiveConfig, importance, kl_estimate, token_weights
-from dreamgym.types import Completion, Observation, Transition
+from dreamgym.types import Completion, Observation, StepInfo, Transition
 
 BETA = 0.7
 
@@ -29,9 +30,8 @@ def kl_gradient(**config: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     torch.manual_seed(0)
     logits, reference = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.log_softmax(torch.randn(5, dtype=torch.float64), 0)
     pi = torch.log_softmax(logits, 0)
-    loss, sums = grpo.make(kl_coef=BETA, **config).loss(
-        pi, pi.detach(), torch.zeros(5, dtype=torch.float64), normaliser=1.0, reference=reference, weights=pi.detach().exp()
-    )
+    zero = torch.zeros(5, dtype=torch.float64)
+    loss, sums = grpo.make(kl_coef=BETA, **config).loss(inputs(pi, pi.detach(), zero, reference=reference, weights=pi.detach().exp()))
     loss.backward()
     assert "kl" in sums
     return logits.grad / BETA, logits.detach().requires_grad_(), reference
@@ -95,7 +95,7 @@ def test_a_sampler_that_is_off_is_weighed_by_the_ratio_up_to_the_cap_and_without
     assert importance(old, sampled, 2.0).tolist() == pytest.approx([1.0, math.exp(0.5), 2.0])
     assert not importance(old, sampled, 2.0).requires_grad
     x = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
-    loss, sums = grpo.make(importance_cap=2.0).loss(x, old.detach(), torch.tensor([1.0, -1.0, 1.0]), normaliser=1.0, sampled=sampled)
+    loss, sums = grpo.make(importance_cap=2.0).loss(inputs(x, old.detach(), torch.tensor([1.0, -1.0, 1.0]), sampled=sampled))
     loss.backward()
     assert x.grad.tolist() == pytest.approx([-1.0, math.exp(0.5), -2.0]) and sums["importance"] == pytest.approx(3 + math.exp(0.5))
 
@@ -114,7 +114,7 @@ def test_the_learner_weighs_every_token_by_how_far_its_sampler_was_off():
 def test_the_dual_clip_bounds_what_a_bad_token_that_became_likelier_can_weigh():
     for ratio, advantage, gradient in ((2.9, -1.0, 2.9), (3.1, -1.0, 0.0), (3.1, 1.0, 0.0), (0.5, 1.0, -0.5)):
         x = torch.tensor([math.log(ratio)], requires_grad=True)
-        loss, _ = grpo.make(dual_clip=3.0).loss(x, torch.zeros(1), torch.tensor([advantage]), normaliser=1.0)
+        loss, _ = grpo.make(dual_clip=3.0).loss(inputs(x, torch.zeros(1), torch.tensor([advantage])))
         loss.backward()
         assert x.grad.item() == pytest.approx(gradient), ratio
     with pytest.raises(ConfigError, match="above 1 \\+ clip_high"):
@@ -124,7 +124,7 @@ def test_the_dual_clip_bounds_what_a_bad_token_that_became_likelier_can_weigh():
 def test_each_average_weighs_tokens_as_it_says():
     a, b = Completion((2,), (3, 4, 5), (0.0,) * 3, "", "stop"), Completion((2, 3, 4, 5, 6), (7,), (0.0,), "", "stop")
     apart = Completion((9,), (8, 8), (0.0,) * 2, "", "stop")
-    rows = [*rows_of(trajectory([0.0, 1.0], [a, apart]), 0), *rows_of(trajectory([0.0, 1.0], [a, b]), 1)]
+    rows = [*sequences_of(trajectory([0.0, 1.0], [a, apart]), 0), *sequences_of(trajectory([0.0, 1.0], [a, b]), 1)]
     assert [row.trajectory for row in rows] == [0, 0, 1]  # three tokens and two, and four in one row
     masks = [[0, 1, 1, 1], [0, 1, 1], [0, 1, 1, 1, 0, 1]]
     assert token_weights(rows, range(3), ObjectiveConfig()) == (masks, 9)
@@ -190,6 +190,10 @@ def test_an_idle_turn_pays_the_penalty_alone_and_an_even_group_does_not_magnify_
 
 def test_what_is_idle_is_told_by_the_rule_or_by_the_states():
     moved = Transition(Observation("a"), "go", Observation("b"), 0.0, False)
-    assert not idle(moved) and idle(replace(moved, info={"by_rule": True})) and not idle(replace(moved, info={"by_rule": False}))
+    assert (
+        not idle(moved)
+        and idle(replace(moved, info=StepInfo(decided_by="rule")))
+        and not idle(replace(moved, info=StepInfo(decided_by="generated")))
+    )
     still = replace(moved, next_state=Observation("a"))
     assert idle(still) and not idle(replace(still, reward=1.0)) and not idle(replace(still, terminated=True))

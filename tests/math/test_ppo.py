@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _rollouts import closing, completion, gradients, groups, hidden, learner, logprobs, tiny, trajectory
+from rollouts import closing, completion, gradients, groups, hidden, learner, logprobs, tiny, trajectory
 
 from dreamgym.errors import UsageError
 from dreamgym.train.algos import ppo
 from dreamgym.train.algos.ppo import gae, whiten
-from dreamgym.train.batch import Row, rows_of
-from dreamgym.train.critic import Critic, CriticConfig
+from dreamgym.train.batch import TokenSequence, sequences_of
+from dreamgym.train.critic import Critic
+from dreamgym.train.settings import CriticConfig
 from dreamgym.types import Completion, Trajectory
 
 SAID = [Completion((2, 3), (4, 5), (0.0, 0.0), "", "stop"), Completion((2, 3, 4, 5, 6), (7,), (0.0,), "", "stop")]
@@ -55,10 +56,10 @@ def test_advantages_match_a_slow_obvious_loop():
             assert found[t] == pytest.approx(expected) and returns[t] == pytest.approx(expected + values[t])
 
 
-def valued(episode: Trajectory, last: float = 0.0, **config: Any) -> Row:
+def valued(episode: Trajectory, last: float = 0.0, **config: Any) -> TokenSequence:
     """The one row of an episode, with the values 0.1, 0.2, ... where they are read, and what PPO makes of it."""
     algorithm = ppo.make(**({"gamma": 0.5, "lam": 1.0} | config))
-    (row,) = rows_of(episode, 0)
+    (row,) = sequences_of(episode, 0)
     algorithm.mark([row])
     read = itertools.count(1)
     row.values = [next(read) / 10 if at else 0.0 for at in row.valued]
@@ -92,13 +93,13 @@ def test_a_turn_without_tokens_cannot_be_valued():
 
 def test_whitened_advantages_have_mean_0_and_variance_1_over_the_trained_tokens():
     rng = np.random.default_rng(0)
-    rows = [Row([0] * n, rng.integers(0, 2, n).astype(float).tolist(), [], 0, rng.normal(3, 2, n).tolist()) for n in (9, 4, 20)]
+    rows = [TokenSequence([0] * n, rng.integers(0, 2, n).astype(float).tolist(), [], 0, rng.normal(3, 2, n).tolist()) for n in (9, 4, 20)]
     before = np.array([a for row in rows for a, m in zip(row.advantages, row.mask, strict=True) if m])
     whiten(rows)
     after = np.array([a for row in rows for a, m in zip(row.advantages, row.mask, strict=True) if m])
     assert after == pytest.approx((before - before.mean()) / before.std(ddof=1))
     assert all(a == 0 for row in rows for a, m in zip(row.advantages, row.mask, strict=True) if not m)
-    alone = [Row([0], [1.0], [], 0, [5.0])]
+    alone = [TokenSequence([0], [1.0], [], 0, [5.0])]
     whiten(alone)
     assert alone[0].advantages == [0.0]
 

@@ -1,6 +1,6 @@
-"""Our losses and advantages beside those of verl and TRL, on one small batch (`_oracles`).
+"""Our losses and advantages beside those of verl and TRL, on one small batch (`oracles`).
 
-The numbers were given by verl 0.9.1 and TRL 1.16.0 themselves, by calling the functions of `_oracles`; where either is installed, the slow
+The numbers were given by verl 0.9.1 and TRL 1.16.0 themselves, by calling the functions of `oracles`; where either is installed, the slow
 tests call it again. Departures are named: our deviation of a group is that of all its rollouts (divided by n, as in the GRPO paper),
 theirs the unbiased one.
 """
@@ -10,19 +10,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import _oracles as oracles
+import oracles as oracles
 import pytest
 import torch
-from _oracles import ADVANTAGES, MASK, NEW, OLD, PREDICTED, REF, RETURNS, REWARDS, VALUES
-from _rollouts import tiny
+from losses import inputs
+from oracles import ADVANTAGES, MASK, NEW, OLD, PREDICTED, REF, RETURNS, REWARDS, VALUES
+from rollouts import tiny
 
 from dreamgym.returns import GroupStatistics
-from dreamgym.train.algos import grpo
+from dreamgym.train.algos import grpo, gspo
 from dreamgym.train.algos.grpo import relative
 from dreamgym.train.algos.ppo import gae, whiten
-from dreamgym.train.batch import Row
-from dreamgym.train.critic import Critic, CriticConfig
+from dreamgym.train.batch import TokenSequence
+from dreamgym.train.critic import Critic
 from dreamgym.train.objective import kl_estimate, token_weights
+from dreamgym.train.settings import CriticConfig
 
 BY_TOKENS = (-0.642867, [-0.112933, 0.0, -0.130564, -0.090812, -0.080472, 0.090644, 0.061198, 0.0, 0.0, -0.050959, -0.03806])
 BY_SEQUENCES = (-0.34633, [-0.082817, 0.0, -0.095747, -0.066595, -0.059013, 0.16618, 0.112197, 0.0, 0.0, -0.046713, -0.034888])
@@ -31,6 +33,7 @@ WITH_KL = (
     -0.638391,
     [-0.110171, -0.000838, -0.135117, -0.090644, -0.077318, 0.091099, 0.060036, -0.002993, -0.005813, -0.053537, -0.036231],
 )
+GSPO = (-0.335726, [-0.081748, -0.081748, -0.081748, -0.081748, -0.081748, 0.136546, 0.136546, 0.0, 0.0, 0.0, 0.0])
 DUAL = (-0.733755, [-0.145008, 0.0, 0.0, -0.116605, -0.103329, 0.0, 0.07858, 0.0, 0.0, -0.065433, -0.04887])
 VALUE = (0.464062, [-0.097004, -0.096117, 0.088703, 0.102714, 0.02229, -0.107255, 0.109649, -0.064716, 0.039917, 0.10785, 0.076626])
 GAE = (
@@ -48,23 +51,23 @@ KL = {
 TOKENS, SEQUENCES, CONSTANT = {}, {"aggregate": "sequence"}, {"aggregate": "constant", "max_tokens": 50}
 
 
-def rows(values: torch.Tensor | None = None) -> list[Row]:
+def rows(values: torch.Tensor | None = None) -> list[TokenSequence]:
     """The batch as rows of one observed token and the six after it."""
     masks = MASK.tolist()
-    made = [Row([0] * 7, [0.0, *mask], [], i) for i, mask in enumerate(masks)]
+    made = [TokenSequence([0] * 7, [0.0, *mask], [], i) for i, mask in enumerate(masks)]
     for row, mask, own in zip(made, masks, [] if values is None else values.tolist(), strict=False):
         row.advantages = [0.0, *(v * m for v, m in zip(own, mask, strict=True))]
     return made
 
 
-def ours(old: torch.Tensor = OLD, **config: Any) -> tuple[float, list[float]]:
+def ours(old: torch.Tensor = OLD, make: Any = grpo.make, **config: Any) -> tuple[float, list[float]]:
     """(value, gradient at the trained tokens) of our loss, weighed and normalised as the learner does it."""
-    algorithm, chosen, leaf = grpo.make(**config), MASK != 0, NEW[MASK != 0].clone().requires_grad_()
+    algorithm, chosen, leaf = make(**config), MASK != 0, NEW[MASK != 0].clone().requires_grad_()
     weights, normaliser = token_weights(rows(), range(3), algorithm.config)
     grid = torch.tensor(weights, dtype=torch.float64)[:, 1:]
-    loss, _ = algorithm.loss(
-        leaf, old[chosen], ADVANTAGES[:, None].expand(3, 6)[chosen], normaliser=normaliser, reference=REF[chosen], weights=grid[chosen]
-    )
+    advantages = ADVANTAGES[:, None].expand(3, 6)[chosen]
+    facts = {"reference": REF[chosen], "weights": grid[chosen], "turns": chosen.nonzero()[:, 0]}
+    loss, _ = algorithm.loss(inputs(leaf, old[chosen], advantages, normaliser=normaliser, **facts))
     loss.backward()
     return loss.item(), leaf.grad.tolist()
 
@@ -76,6 +79,10 @@ def alike(found: tuple[float, list[float]], expected: tuple[float, list[float]])
 @pytest.mark.parametrize(("config", "expected"), [(TOKENS, BY_TOKENS), (SEQUENCES, BY_SEQUENCES), (CONSTANT, BY_CONSTANT)])
 def test_the_clipped_loss_under_each_average_is_that_of_verl_and_of_trl(config: dict[str, Any], expected: tuple[float, list[float]]):
     assert alike(ours(**config), expected)
+
+
+def test_the_loss_of_gspo_is_that_of_verl_and_of_trl_where_a_row_is_one_sequence():
+    assert alike(ours(make=gspo.make), GSPO)
 
 
 def test_a_pull_to_the_reference_is_that_of_trl():
@@ -122,6 +129,7 @@ def test_each_estimate_of_the_divergence_is_that_of_verl(kind: Any):
 def test_trl_where_it_is_installed_still_gives_these_numbers():
     pytest.importorskip("trl", reason="TRL is not installed: pip install 'dreamgym[trl]'")
     assert alike(oracles.trl("dapo"), BY_TOKENS) and alike(oracles.trl("dapo", beta=0.1), WITH_KL)
+    assert alike(oracles.trl("grpo", level="sequence", clip=(3e-4, 4e-4)), GSPO)
     assert alike(oracles.trl("grpo"), BY_SEQUENCES) and alike(oracles.trl("dr_grpo"), BY_CONSTANT)
 
 
@@ -130,6 +138,7 @@ def test_verl_where_it_is_installed_still_gives_these_numbers():
     core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install 'dreamgym[verl]'")
     assert alike(oracles.verl_policy(core, "token-mean"), BY_TOKENS)
     assert alike(oracles.verl_policy(core, "seq-mean-token-mean"), BY_SEQUENCES)
+    assert alike(oracles.verl_policy(core, "seq-mean-token-mean", kind="gspo", clip=(3e-4, 4e-4)), GSPO)
     assert alike(oracles.verl_policy(core, "seq-mean-token-sum-norm", 50), BY_CONSTANT)
     assert alike(oracles.verl_policy(core, "token-mean", old=OLD - 0.25), DUAL) and alike(oracles.verl_value(core), VALUE)
     for found, expected in zip(oracles.verl_gae(core), GAE, strict=True):

@@ -7,24 +7,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from _rollouts import learner, tiny, trajectory
+from rollouts import learner, tiny, trajectory
 
-from dreamgym.llm.hf import HFEngine
-from dreamgym.train.batch import pad, rows_of
+from dreamgym.engines.local.engine import LocalEngine
+from dreamgym.train.batch import pad, sequences_of
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Completion, Request, Sampling
 
 PROMPTS = [[3, 4, 5], [6, 7, 8, 9, 2, 3], [4] * 11, [5, 2]]
 
 
-def sampled(engine: HFEngine, prompts: Sequence[Sequence[int]], turn: int) -> list[Completion]:
+def sampled(engine: LocalEngine, prompts: Sequence[Sequence[int]], turn: int) -> list[Completion]:
     """An answer of up to eight tokens to each prompt, at temperature 0.7, in the session of its episode."""
     how = Sampling(8, temperature=0.7)
     return engine.generate([Request(list(p), how, (turn, i), f"episode {i}") for i, p in enumerate(prompts)])
 
 
 def as_the_learner_computes(model: torch.nn.Module, said: Sequence[Completion]) -> list[float]:
-    rows = [row for i, one in enumerate(said) for row in rows_of(trajectory([0.0], [one]), i)]
+    rows = [row for i, one in enumerate(said) for row in sequences_of(trajectory([0.0], [one]), i)]
     with torch.no_grad():
         batch = pad([row.ids for row in rows], [row.mask for row in rows], range(len(rows)))
         return token_logprobs(model, batch, temperature=0.7)[0].tolist()
@@ -33,7 +33,7 @@ def as_the_learner_computes(model: torch.nn.Module, said: Sequence[Completion]) 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_what_was_sampled_has_the_learners_log_probabilities_and_after_an_update_the_new_policys(kind: str):
     model = tiny(kind=kind)
-    engine = HFEngine(model, SimpleNamespace(decode=lambda ids, **_: ""))
+    engine = LocalEngine(model, SimpleNamespace(decode=lambda ids, **_: ""))
     trained = learner(model, {"name": "grpo"}, lr=1e-2, temperature=0.7)
     trained._on_publish = lambda version: setattr(engine, "version", version)
     first = sampled(engine, PROMPTS, 0)

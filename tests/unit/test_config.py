@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from dreamgym.config import Config, build, dump, merge, read
+from dreamgym.config import PRESETS, RENAMED, Config, build, dump, find, merge, read, resolve
 from dreamgym.errors import ConfigError
-from dreamgym.recipes.config import RLBlock, RunConfig
+from dreamgym.recipes.config import RLBlock, RunConfig, TrainConfig
 
 
 class Dream(Config):
@@ -79,8 +79,22 @@ def test_all_mistakes_are_told_at_once():
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_a_preset_is_found_by_name_a_file_of_that_name_comes_first_and_the_nearest_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train-grpo").mkdir()  # a run directory of that name is no configuration
+    assert find(Path("train-grpo")) == PRESETS / "train-grpo.toml"
+    (tmp_path / "train-ppo").write_text("")
+    assert find(Path("train-ppo")) == Path("train-ppo")
+    with pytest.raises(ConfigError, match=r"Did you mean 'train-grpo'\? Give the path of a TOML file, or a preset: .*, compare,"):
+        find(Path("train-grop"))
+    with pytest.raises(ConfigError, match="No configuration file or preset"):
+        find(Path("x" * 300))
+
+
 def test_a_missing_or_broken_file_is_a_configuration_error(tmp_path: Path):
-    with pytest.raises(ConfigError, match="No configuration file"):
+    with pytest.raises(ConfigError, match="No configuration file or preset"):
         read(Settings, tmp_path / "absent.toml")
     with pytest.raises(ConfigError, match="Cannot read .* directory"):
         read(Settings, tmp_path)
@@ -93,8 +107,8 @@ def test_a_configuration_cannot_be_changed():
         Settings().name = "other"  # type: ignore[misc]
 
 
-letters = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
-plain = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | letters
+letters = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=9)
+plain = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | letters
 tables = st.recursive(
     plain | st.lists(plain, max_size=3), lambda inner: st.dictionaries(letters, inner, max_size=3) | st.lists(inner, max_size=2)
 )
@@ -110,11 +124,10 @@ class Everything(Settings):
     sizes=st.lists(st.integers(-(2**40), 2**40), max_size=4),
     guard=st.booleans(),
     limit=st.none() | st.integers(0, 9),
-    temperature=st.floats(allow_nan=False),
+    temperature=st.floats(allow_nan=False, allow_infinity=False),
     options=st.dictionaries(letters, tables, max_size=3),
-    shares=st.dictionaries(letters, st.floats(allow_nan=False), max_size=2),
+    shares=st.dictionaries(letters, st.floats(allow_nan=False, allow_infinity=False), max_size=2),
 )
-@example(name="", sizes=[], guard=False, limit=None, temperature=0.0, options={"": math.inf, "deep": [{"x": -math.inf}]}, shares={})
 def test_what_is_dumped_reads_back_as_the_same(tmp_path_factory: pytest.TempPathFactory, temperature: float, sizes: list[int], **more: Any):
     settings = Everything(sizes=tuple(sizes), dream=Dream(temperature=temperature), **more)
     assert build(Everything, tomllib.loads(dump(settings))) == settings
@@ -135,8 +148,14 @@ def test_what_toml_has_no_word_for_is_refused_and_not_left_out():
     ):
         with pytest.raises(ConfigError, match=f"'{name}.*' = .* cannot be written as TOML: it would read back as"):
             dump(wrong)
-    with pytest.raises(ConfigError, match="half a character"):
-        dump(Settings(name="\ud800"))
+
+
+@pytest.mark.parametrize(
+    "odd", ["\ud800", "a\0b", math.inf, math.nan, 2**63, -(10**400), ["a", {"b": "\ud800"}], {"\ud800": 1}], ids=lambda odd: repr(odd)[:20]
+)
+def test_a_value_that_no_file_or_library_takes_is_refused_in_free_tables_too(odd: Any):
+    with pytest.raises(ConfigError, match=r"^'options.a.*' is .* (Expected a finite number|Correct it)"):
+        Everything(options={"a": odd})
 
 
 def test_a_wrong_key_inside_a_list_of_blocks_is_named():
@@ -184,3 +203,12 @@ def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a
     with pytest.raises(ValidationError, match="use old = 'learner'"):
         RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old": "sampler"}})
     assert RLBlock.model_validate({"learner": {"old": "sampler"}}).learner.old == "sampler"
+
+
+@pytest.mark.parametrize("old", sorted(RENAMED))
+def test_an_old_key_is_refused_with_its_new_name(old: str):
+    block = "rl." if old.startswith("curriculum.") else ""
+    values = merge({}, {f"{block}{old}": 1, **({"experience.name": "prompted"} if old == "experience.llm" else {})})
+    with pytest.raises(ConfigError) as caught:
+        resolve(TrainConfig, values)
+    assert f"Unknown key '{block}{old}'" in str(caught.value) and f"It is called '{RENAMED[old]}' now." in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,11 @@ def test_a_builtin_is_found_by_its_file_name_and_private_modules_are_not():
     assert "corridor" in plugins.known("envs")
     assert not [name for name in plugins.known("envs") if name.startswith("_")]
     assert plugins.make("envs", "corridor", length=4).config.length == 4
+
+
+def test_every_extra_that_an_error_names_exists_and_every_extra_but_those_of_development_is_named():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(plugins.EXTRAS.values()) == set(project["optional-dependencies"]) - {"dev", "docs", "bench", "trl", "verl"}
 
 
 def test_a_dotted_name_is_imported_as_it_stands(outside):
@@ -93,4 +99,4 @@ def test_a_bug_inside_a_plugin_is_not_mistaken_for_a_missing_plugin(outside):
 
 def test_listing_the_known_plugins_imports_none_of_them():
     script = "import sys; from dreamgym import plugins; plugins.known('envs'); sys.exit('dreamgym.envs.corridor' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3]).returncode == 0

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from dreamgym.agent import Agent
+from dreamgym.engines.scripted import END_ID, ScriptedLLM
 from dreamgym.envs import corridor
-from dreamgym.envs._pool import EnvPool
-from dreamgym.layout import ACT, END, MARKERS, STATE, TASK, Vocabulary
-from dreamgym.llm.scripted import END_ID, ScriptedLLM
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
+from dreamgym.policy.agent import Agent
+from dreamgym.policy.templates.markers import Markers
 from dreamgym.rollout import group_by_task, rollout
-from dreamgym.train.batch import rows_of
-from dreamgym.types import Completion, Observation, StepResult, Task
+from dreamgym.train.batch import sequences_of
+from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task
 
-FAMILY = corridor.make(length=4)
+SUITE = corridor.make(length=4)
 IDS = {END: END_ID} | {marker: END_ID + 1 + i for i, marker in enumerate(MARKERS)}
 
 
@@ -34,11 +35,11 @@ def walker(prompt: str) -> str:
 
 
 def agent(llm: ScriptedLLM, **more: Any) -> Agent:
-    return Agent(llm, Vocabulary(llm.encode, llm.decode, IDS), FAMILY.domain, **more)
+    return Agent(llm, Markers(Vocabulary(llm.encode, llm.decode, IDS)), SUITE.rules, **more)
 
 
 def walk(tasks: Sequence[Task], *, answer: Any = walker, max_steps: int = 10, **how: Any):
-    llm, env = ScriptedLLM(answer), EnvPool(FAMILY.env, FAMILY.domain)
+    llm, env = ScriptedLLM(answer), EnvPool(SUITE.env, SUITE.rules)
     return rollout(agent(llm), env, tasks, seed=5, max_steps=max_steps, **how), llm, env
 
 
@@ -72,8 +73,8 @@ def test_states_and_next_states_form_a_chain():
 
 def test_the_conversation_is_append_only_so_a_whole_episode_is_one_row():
     (episode,), llm, _ = walk([task(1, 3)])
-    (row,) = rows_of(episode, 0)
-    words = agent(llm).vocabulary
+    (row,) = sequences_of(episode, 0)
+    words = Vocabulary(llm.encode, llm.decode, IDS)
     expected, mask = [words[TASK], *words.encode(episode.task.instruction)], []
     mask += [0.0] * len(expected)
     for t in episode.transitions:
@@ -91,8 +92,8 @@ def test_what_was_sampled_is_kept_as_tokens_even_where_the_environment_reads_ano
 
 
 def test_an_answer_that_is_cut_off_is_no_end_and_is_still_played():
-    llm, env = ScriptedLLM(lambda _: "right and on and on"), EnvPool(FAMILY.env, FAMILY.domain)
-    (episode,) = rollout(agent(llm, max_action_tokens=5), env, [task(1, 2)], seed=0, max_steps=2)
+    llm, env = ScriptedLLM(lambda _: "right and on and on"), EnvPool(SUITE.env, SUITE.rules)
+    (episode,) = rollout(agent(llm, max_reply_tokens=5), env, [task(1, 2)], seed=0, max_steps=2)
     assert [(t.completion.text, t.completion.finish, len(t.completion.ids)) for t in episode.turns] == [("right", "length", 5)] * 2
 
 
@@ -141,10 +142,10 @@ def test_episode_and_step_name_the_random_stream_whatever_runs_beside_it():
 
 
 def test_an_error_ends_its_episode_only_and_is_recorded():
-    broken = StepResult(Observation("?"), 1.0, True, info={"error": "the server went away"})
+    broken = StepResult(Observation("?"), 1.0, True, info=StepInfo(error="the server went away"))
     bad, good = rollout(Noting(), Script({(0, 1): broken}), [task(1, 2)] * 2, seed=5, max_steps=4)
     assert (bad.error, len(bad.turns), bad.success) == ("the server went away", 2, False)
-    assert bad.transitions[-1].info["error"] == "the server went away" and rows_of(bad, 0) == []
+    assert bad.transitions[-1].info.error == "the server went away" and sequences_of(bad, 0) == []
     assert (good.error, len(good.turns), good.truncated) == (None, 4, True)
     assert (good.policy_version, good.model_version, good.source) == (9, 4, "dream")
 
@@ -154,7 +155,7 @@ def test_a_conversation_that_outgrows_the_context_fails_and_the_others_go_on():
         max_context = 190  # of bytes: enough for two turns
 
     llm = Short(walker)
-    short, long = rollout(agent(llm), EnvPool(FAMILY.env, FAMILY.domain), [task(3, 4), task(1, 4)], seed=5, max_steps=10)
+    short, long = rollout(agent(llm), EnvPool(SUITE.env, SUITE.rules), [task(3, 4), task(1, 4)], seed=5, max_steps=10)
     assert short.success and short.error is None
     assert "no longer fits" in str(long.error) and not long.success and 0 < len(long.turns) < 4
     assert all(len(prompt) + 24 <= 190 for prompt in llm.prompts), "nobody was asked what could not be answered"

@@ -11,13 +11,13 @@ from pydantic import Field
 
 from dreamgym.config import Config, build
 from dreamgym.envs.alfworld import games
-from dreamgym.envs.alfworld.behaviours import HOUSEKEEPERS, MIX, OFFLINE, Memo, keep_house
-from dreamgym.envs.alfworld.domain import HouseDomain
-from dreamgym.envs.alfworld.games import Game, Split
+from dreamgym.envs.alfworld.games import Game
 from dreamgym.envs.alfworld.goals import read_goal
-from dreamgym.envs.alfworld.state import Told
+from dreamgym.envs.alfworld.rules import HouseRules
+from dreamgym.envs.alfworld.scripted_policies import MIX, OFFLINE, SCRIPTED_POLICIES, ScriptMemory, scripted_action
+from dreamgym.envs.alfworld.state import TrackedHouse
+from dreamgym.envs.base import EnvSuite, play
 from dreamgym.errors import UsageError, nearest
-from dreamgym.playing import play
 from dreamgym.types import Action, Observation, Task, Trajectory
 
 HORIZON = {"mini": 20, "full": 50}
@@ -45,17 +45,17 @@ class AlfWorldConfig(Config):
     """Who makes the logs: housekeepers of all skills, or the paper's offline set, 3,200 by experts to 2,000 by an oracle and at random."""
 
 
-class AlfWorldFamily:
-    """Everything a run needs of household games: tasks by split, fresh environments, logged behaviours, the domain."""
+class AlfWorldSuite(EnvSuite):
+    """Everything a run needs of household games: tasks by split, fresh environments, logged scripted_policies, the domain."""
 
     name = "alfworld"
 
     def __init__(self, config: AlfWorldConfig) -> None:
         self.config = config
-        self.domain = HouseDomain(crowded=config.data is not None)
+        self.rules = HouseRules(crowded=config.data is not None)
         self.max_steps = config.max_steps or (HORIZON["full"] if config.data else HORIZON[config.preset])
-        self.behaviours: Mapping[str, float] = OFFLINE if config.mix == "paper" else MIX
-        self.sizes: dict[Split, int] = {"train": config.train, "dev": config.dev, "test": config.test}
+        self.scripted_policies: Mapping[str, float] = OFFLINE if config.mix == "paper" else MIX
+        self.sizes: dict[str, int] = {"train": config.train, "dev": config.dev, "test": config.test}
         self.official = Official(config.data, self.sizes) if config.data else None
 
     @property
@@ -67,7 +67,7 @@ class AlfWorldFamily:
 
         return Generated(self.config.preset, self.config.seed)
 
-    def tasks(self, split: Split, n: int, *, seed: int = 0) -> list[Task]:
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """`n` tasks of a split in an order that `seed` names, fewer when it holds fewer. Test houses stand in scenes of their own."""
         if split not in self.sizes:
             raise UsageError(f"No split '{split}'.{nearest(split, self.sizes)} Known: {', '.join(self.sizes)}.")
@@ -75,29 +75,29 @@ class AlfWorldFamily:
         random.Random(f"tasks/{split}/{seed}").shuffle(order)
         return [self._task(self._numbered(split, number)) for number in order[:n]]
 
-    def env(self) -> Told:
+    def env(self) -> TrackedHouse:
         """A fresh house that loads the games of its tasks."""
         from dreamgym.envs.alfworld.world import House
 
-        return Told(House(self.games, engine=self.config.engine))
+        return TrackedHouse(House(self.games, engine=self.config.engine))
 
-    def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
+    def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         """One logged episode by a scripted housekeeper; `planner` repeats the walkthrough that is stored with the game."""
-        if behaviour not in HOUSEKEEPERS:
-            raise UsageError(f"No behaviour '{behaviour}'.{nearest(behaviour, HOUSEKEEPERS)} Known: {', '.join(HOUSEKEEPERS)}.")
-        name = f"{behaviour}/{task.id}/{seed}"
-        rng, memo = random.Random(f"behave/{name}"), Memo(self.games[task.id].walkthrough)
+        if policy not in SCRIPTED_POLICIES:
+            raise UsageError(f"No scripted policy '{policy}'.{nearest(policy, SCRIPTED_POLICIES)} Known: {', '.join(SCRIPTED_POLICIES)}.")
+        name = f"{policy}/{task.id}/{seed}"
+        rng, memory = random.Random(f"behave/{name}"), ScriptMemory(self.games[task.id].walkthrough)
 
         def act(state: Observation) -> Action:
-            return keep_house(behaviour, task.instruction, state, rng, memo)
+            return scripted_action(policy, task.instruction, state, rng, memory)
 
-        return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=name)
+        return play(self.env(), self.rules, task, act, max_steps=self.max_steps, behaviour=policy, name=name)
 
-    def demonstrations(self, split: Split, n: int) -> list[Trajectory]:
+    def demonstrations(self, split: str, n: int) -> list[Trajectory]:
         """Expert data as logged episodes: the walkthroughs stored with the games (official ones with `data`), each played out."""
-        return [self.behave(task, "planner", seed=0) for task in self.tasks(split, n)]
+        return [self.demonstrate(task, "planner", seed=0) for task in self.tasks(split, n)]
 
-    def _numbered(self, split: Split, number: int) -> Game:
+    def _numbered(self, split: str, number: int) -> Game:
         """A game by its place in a split; a generated one is made now."""
         if self.official is not None:
             return list(self.official.of(split).values())[number]
@@ -115,11 +115,11 @@ class AlfWorldFamily:
 class Official(Mapping[str, Game]):
     """The official games of a folder by their id; a split is read when somebody asks for it."""
 
-    def __init__(self, folder: Path, limits: Mapping[Split, int]) -> None:
+    def __init__(self, folder: Path, limits: Mapping[str, int]) -> None:
         self.folder, self.limits = folder, limits
-        self._splits: dict[Split, dict[str, Game]] = {}
+        self._splits: dict[str, dict[str, Game]] = {}
 
-    def of(self, split: Split) -> dict[str, Game]:
+    def of(self, split: str) -> dict[str, Game]:
         """The first games of a split, as many as its limit allows."""
         if split not in self._splits:
             self._splits[split] = {game.id: game for game in games.read(self.folder, split, limit=self.limits[split])}
@@ -138,6 +138,6 @@ class Official(Mapping[str, Game]):
         return sum(len(self.of(split)) for split in self.limits)
 
 
-def make(**config: Any) -> AlfWorldFamily:
+def make(**config: Any) -> AlfWorldSuite:
     """The ALFWorld family, by configuration (see AlfWorldConfig)."""
-    return AlfWorldFamily(build(AlfWorldConfig, config, where="env alfworld"))
+    return AlfWorldSuite(build(AlfWorldConfig, config, where="env alfworld"))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from dreamgym.envs.alfworld.games import KINDS, Split
+from dreamgym.envs.alfworld.games import KINDS
 from dreamgym.errors import MissingExtra
 
 OPENABLE = ("Cabinet", "Drawer", "Fridge", "Microwave", "Safe")
@@ -50,7 +50,7 @@ class Lore:
     does: Mapping[str, frozenset[str]]  # cleanable, heatable, ... -> objects that are
     movable: frozenset[str]  # objects that hold others, such as bowls
     goals: Mapping[str, tuple[str, tuple[str, ...]]]  # kind of task -> (goal in PDDL, wordings)
-    scenes: Mapping[Split, tuple[Scene, ...]]
+    scenes: Mapping[str, tuple[Scene, ...]]
     rooms: Mapping[str, frozenset[str]]  # kind of task -> rooms where it is set
 
 

@@ -15,11 +15,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dreamgym.errors import UsageError, nearest
 
-Split = Literal["train", "dev", "test"]
 KINDS = (
     "pick_and_place_simple", "look_at_obj_in_light", "pick_clean_then_place_in_recep",
     "pick_heat_then_place_in_recep", "pick_cool_then_place_in_recep", "pick_two_obj_and_place",
@@ -75,7 +74,7 @@ def parse(text: str, name: str, *, where: str) -> Game:
     return Game(name, _kind(name, where), goal[1], _scene(name), text, _walkthrough(data.get("walkthrough") or [], where))
 
 
-def read(folder: Path, split: Split, *, limit: int | None = None) -> Iterator[Game]:
+def read(folder: Path, split: str, *, limit: int | None = None) -> Iterator[Game]:
     """The games of a split in the order of their ids: from a pack or from folders, whichever `folder` holds.
 
     `folder` is what `$ALFWORLD_DATA` names, or one that holds `<split>.jsonl.xz` and `logic.json`.

@@ -17,7 +17,7 @@ from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld._problem import Layout, Thing, problem
 from dreamgym.envs.alfworld._scenes import FIXED, Lore, Scene, lore
 from dreamgym.envs.alfworld.engine import fast, numbered
-from dreamgym.envs.alfworld.games import FOLDERS, KINDS, Game, Split
+from dreamgym.envs.alfworld.games import FOLDERS, KINDS, Game
 from dreamgym.errors import InvariantError, UsageError, nearest
 
 TRIES = 20
@@ -54,7 +54,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class Objective:
     """What a game asks for."""
 
     kind: str
@@ -62,13 +62,13 @@ class Errand:
     receptacle: str  # where it goes; "" where it goes nowhere
 
 
-def generate(split: Split, n: int, seed: int = 0, *, preset: str = "mini") -> list[Game]:
+def generate(split: str, n: int, seed: int = 0, *, preset: str = "mini") -> list[Game]:
     """`n` games of a split, the six kinds of task in turn, each with the planner's walkthrough. The first n are the same for any n."""
     return [make(split, index, seed, preset=preset) for index in range(n)]
 
 
 @lru_cache(maxsize=1024)  # about 45 kB each
-def make(split: Split, index: int, seed: int = 0, *, preset: str = "mini") -> Game:
+def make(split: str, index: int, seed: int = 0, *, preset: str = "mini") -> Game:
     """One game, by its number."""
     if preset not in PRESETS:
         raise UsageError(f"No preset '{preset}' of household games.{nearest(preset, PRESETS)} Known: {', '.join(PRESETS)}.")
@@ -106,41 +106,41 @@ class Generated(Mapping[str, Game]):
         raise TypeError("There is no end to generated games. Ask for one by its id.")
 
 
-def _attempt(split: Split, kind: str, trial: str, preset: Preset, rng: random.Random) -> Game | None:
+def _attempt(split: str, kind: str, trial: str, preset: Preset, rng: random.Random) -> Game | None:
     """A game, or None when the floor plan does not allow the kind of task or the planner finds no way."""
     known = lore()
     scene = rng.choice([scene for scene in known.scenes[split] if scene.room in known.rooms[kind]])
-    errand = _errand(kind, scene, known, rng)
-    if errand is None:
+    objective = _objective(kind, scene, known, rng)
+    if objective is None:
         return None
-    layout = _stocked(errand, scene, _furniture(errand, scene, preset, rng), known, preset, rng)
+    layout = _place_objects(objective, scene, _furniture(objective, scene, preset, rng), known, preset, rng)
     if layout is None:
         return None
     pddl, wordings = known.goals[kind]
-    words = {"obj": errand.target, "recep": errand.receptacle, "toggle": LAMP, "mrecep": ""}
+    words = {"obj": objective.target, "recep": objective.receptacle, "toggle": LAMP, "mrecep": ""}
     goal = rng.choice(wordings).format(**{key: word.lower() for key, word in words.items()})
     text = problem(trial, layout, known, fixed=FIXED, goal=pddl.format(**words))
     whole = {"pddl_domain": known.domain, "grammar": games.with_goal(known.grammar, goal), "pddl_problem": text}
-    part = problem(trial, _what_matters(layout, errand), known, fixed=FIXED, goal=pddl.format(**words))
+    part = problem(trial, _relevant_layout(layout, objective), known, fixed=FIXED, goal=pddl.format(**words))
     walkthrough = fast().plan(whole["pddl_domain"], whole["grammar"], part, numbered(layout.ids()))
     if not walkthrough:
         return None
-    name = f"{FOLDERS[split]}/{kind}-{errand.target}-None-{errand.receptacle or LAMP}-{scene.number}/{trial}"
+    name = f"{FOLDERS[split]}/{kind}-{objective.target}-None-{objective.receptacle or LAMP}-{scene.number}/{trial}"
     data = json.dumps(whole | {"solvable": True, "walkthrough": walkthrough})
     return Game(name, kind, goal, scene.number, data, tuple(walkthrough))
 
 
-def _errand(kind: str, scene: Scene, known: Lore, rng: random.Random) -> Errand | None:
+def _objective(kind: str, scene: Scene, known: Lore, rng: random.Random) -> Objective | None:
     """Something that this kind of task can ask for in this scene."""
     movables = [thing for thing in scene.objects if thing not in FIXED]
     if kind == "look_at_obj_in_light":
         usable = LAMP in scene.objects and any(stand in scene.receptacles for stand in STANDS)
-        return Errand(kind, rng.choice(movables), "") if usable and movables else None
+        return Objective(kind, rng.choice(movables), "") if usable and movables else None
     tool = TOOL.get(kind, "")
     if tool and tool not in scene.receptacles:
         return None
     choices = [
-        Errand(kind, thing, receptacle)
+        Objective(kind, thing, receptacle)
         for thing in movables
         if not tool or thing in known.does[ABILITY[tool]]
         for receptacle in scene.receptacles
@@ -151,10 +151,10 @@ def _errand(kind: str, scene: Scene, known: Lore, rng: random.Random) -> Errand 
     return rng.choice(choices) if choices else None
 
 
-def _furniture(errand: Errand, scene: Scene, preset: Preset, rng: random.Random) -> list[Thing]:
+def _furniture(objective: Objective, scene: Scene, preset: Preset, rng: random.Random) -> list[Thing]:
     """Receptacles of the house: those that the task needs, and others of the scene, up to the preset's size."""
-    needed = {errand.receptacle, TOOL.get(errand.kind, "")} - {""}
-    if errand.kind == "look_at_obj_in_light":
+    needed = {objective.receptacle, TOOL.get(objective.kind, "")} - {""}
+    if objective.kind == "look_at_obj_in_light":
         needed.add(rng.choice([stand for stand in STANDS if stand in scene.receptacles]))
     pool = [kind for kind, count in scene.receptacles.items() for _ in range(min(count, preset.alike))]
     for kind in sorted(needed):
@@ -164,17 +164,21 @@ def _furniture(errand: Errand, scene: Scene, preset: Preset, rng: random.Random)
     return [Thing(kind, chosen[:place].count(kind)) for place, kind in enumerate(chosen)]
 
 
-def _stocked(errand: Errand, scene: Scene, furniture: list[Thing], known: Lore, preset: Preset, rng: random.Random) -> Layout | None:
+def _place_objects(
+    objective: Objective, scene: Scene, furniture: list[Thing], known: Lore, preset: Preset, rng: random.Random
+) -> Layout | None:
     """Objects put where they fit. The task's own lie anywhere but where they must go; None when there is no such place."""
-    wanted = 2 if errand.kind == "pick_two_obj_and_place" else 1
-    kinds = [errand.target] * wanted + ([LAMP] if errand.kind == "look_at_obj_in_light" else [])
+    wanted = 2 if objective.kind == "pick_two_obj_and_place" else 1
+    kinds = [objective.target] * wanted + ([LAMP] if objective.kind == "look_at_obj_in_light" else [])
     movables = [thing for thing in scene.objects if thing not in FIXED and any(_belongs(thing, one.kind, known) for one in furniture)]
-    others = [thing for thing in movables for _ in range(preset.copies if thing != errand.target else max(0, preset.copies - wanted))]
+    others = [thing for thing in movables for _ in range(preset.copies if thing != objective.target else max(0, preset.copies - wanted))]
     kinds += rng.sample(others, min(len(others), max(0, rng.randint(*preset.objects) - len(kinds))))
     inside: dict[Thing, Thing] = {}
     for place, kind in enumerate(kinds):
         homes = [
-            one for one in furniture if _belongs(kind, one.kind, known) and not (kind == errand.target and one.kind == errand.receptacle)
+            one
+            for one in furniture
+            if _belongs(kind, one.kind, known) and not (kind == objective.target and one.kind == objective.receptacle)
         ]
         if homes:
             inside[Thing(kind, kinds[:place].count(kind))] = rng.choice(homes)
@@ -184,10 +188,10 @@ def _stocked(errand: Errand, scene: Scene, furniture: list[Thing], known: Lore, 
     return Layout(tuple(furniture), inside, tuple(floor))
 
 
-def _what_matters(layout: Layout, errand: Errand) -> Layout:
+def _relevant_layout(layout: Layout, objective: Objective) -> Layout:
     """The house without what a plan never touches. A plan for it is one for the whole house: nothing there is ever in the way."""
-    inside = {thing: home for thing, home in layout.inside.items() if thing.kind in (errand.target, LAMP)}
-    kinds = {errand.receptacle, TOOL.get(errand.kind, "")}
+    inside = {thing: home for thing, home in layout.inside.items() if thing.kind in (objective.target, LAMP)}
+    kinds = {objective.receptacle, TOOL.get(objective.kind, "")}
     return Layout(tuple(one for one in layout.receptacles if one.kind in kinds or one in inside.values()), inside, ())
 
 

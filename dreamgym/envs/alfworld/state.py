@@ -5,13 +5,14 @@
     in the room                           holding clean mug 1
                                           at drawer 1: open pen 1 watch 1
 
-The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `Told` remembers what was printed,
+The engine prints only what is new: that the agent arrived, what it picked up, or that nothing happened. `TrackedHouse` remembers what
+was printed,
 and `state_of` folds that into the state. So an action that does nothing leaves the state as it was, and looking or taking stock adds
 nothing to it. Things are listed as they were put, those found there first and in one order, whatever order the engine prints them in.
 
 Every state says everything that is known, because whoever acts in a state, or dreams what follows, then finds all that matters in it. When
 states said only what is here, small models had to look for what a drawer held twelve steps ago, and did not find it (decision 13). What a
-step adds to a state is in `news`. What most actions are about, the hand and what lies here, stands last, next to what is written after it:
+step adds to a state is in `deltas`. What most actions are about, the hand and what lies here, is last, next to what is written after it:
 in the middle of the house small models did not find it, and took what was not there.
 """
 
@@ -175,7 +176,7 @@ def _things(listed: str, became: set[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Told:
+class TrackedHouse:
     """An `Env` of household games that adds to each raw observation what was printed so far, under "story"."""
 
     name = "alfworld"
@@ -272,7 +273,7 @@ def state_of(story: Story) -> State:
     if first is None:
         raise UsageError(
             "The first text names no places. Expected '... Looking quickly around you, you see a bed 1, ...' "
-            f"under raw['story'], got {story[:1]!r}. Wrap the environment in `state.Told`."
+            f"under raw['story'], got {story[:1]!r}. Wrap the environment in `state.TrackedHouse`."
         )
     tracked = Tracked(tuple(sorted(NAME.findall(first["list"]), key=in_order)))
     for _, text in story[1:]:

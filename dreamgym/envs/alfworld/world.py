@@ -15,7 +15,7 @@ class House:
     """One player in one house. `games` finds a task's game by the task's id.
 
     Raw observations are dicts of `text` (as the engine printed it), `admissible` (its list of commands, sorted), `goal` and `won`. The
-    reward is 1 at the step that wins and 0 before. The horizon is the family's business: an episode here ends when it is won.
+    reward is 1 at the step that wins and 0 before. The horizon is the suite's business: an episode here ends when it is won.
     """
 
     name = "alfworld"

@@ -1,9 +1,9 @@
-"""WebShop: a text shop over a generated catalogue (or the original files), its scripted shoppers, and its domain knowledge."""
+"""WebShop: a text shop over a generated catalogue (or the original files), its scripted policies, and its text rules."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +12,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dreamgym.config import Config, build
+from dreamgym.envs.base import EnvSuite, play
 from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, store
-from dreamgym.envs.webshop.behaviours import MIX, SHOPPERS, Memo
-from dreamgym.envs.webshop.domain import ShopDomain
 from dreamgym.envs.webshop.lucene import LuceneIndex
 from dreamgym.envs.webshop.pages import Mode
+from dreamgym.envs.webshop.rules import ShopRules
+from dreamgym.envs.webshop.scripted_policies import MIX, SCRIPTED_POLICIES, ScriptMemory
 from dreamgym.envs.webshop.shop import Search, WebShop
 from dreamgym.envs.webshop.tagger import TaggerName
 from dreamgym.errors import ConfigError
-from dreamgym.playing import play
-from dreamgym.types import Action, Observation, Task, Trajectory
+from dreamgym.types import Observation, Task, Trajectory
 
 
 class WebShopConfig(Config):
@@ -66,19 +66,19 @@ def _check(config: WebShopConfig) -> None:
         raise ConfigError("env webshop: goals = 'human' want 'human', the original's items_human_ins.json. Give it.")
 
 
-class WebShopFamily:
-    """Everything a run needs of the shop: tasks by split, fresh environments, logged behaviours, the domain."""
+class WebShopSuite(EnvSuite):
+    """Everything a run needs of the shop: tasks by split, fresh environments, logged scripted_policies, the domain."""
 
     name = "webshop"
-    behaviours = MIX
+    scripted_policies = MIX
 
     def __init__(self, config: WebShopConfig) -> None:
         self.config = config
         self.max_steps = config.max_steps
-        self.pays_fractions = "" if config.outcome else "outcome = false"
+        self.fractional_reward_option = "" if config.outcome else "outcome = false"
         _check(config)
         original = config.items is not None or config.built is not None
-        self.domain = ShopDomain(wide=original)
+        self.rules: ShopRules = ShopRules(wide=original)
         self.per_page = 10 if original else catalogue.preset(config.preset).per_page
         loaded = self._open(config)
         self.products, self.goals = loaded.products, loaded.goals
@@ -92,8 +92,8 @@ class WebShopFamily:
             if isinstance(self.products, store.Shelf)
             else {product.asin.lower(): product for product in self.products}
         )
-        self._by_instruction: dict[str, int] = {}
-        self.errands = self.tasks("train", 300)
+        self.other_tasks = self.tasks("train", 300)
+        self.can_ground_tasks = not original and not self.goals
 
     def _open(self, config: WebShopConfig) -> replay.Loaded:
         """The products, from files, a built folder or the generator, and the original's goals where they are asked for."""
@@ -106,28 +106,23 @@ class WebShopFamily:
         raw = catalogue.generate(config.preset, config.seed)
         return replay.Loaded(products.load(*raw, seed=config.seed), [], random.Random(config.seed))
 
-    def tasks(self, split: goals.Split, n: int, *, seed: int = 0) -> list[Task]:
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """`n` tasks of a split. Graded goals share no target product between splits; the original's splits are ranges of goal indices."""
         if self.goals:
             return self._original_tasks(split, n, seed)
         return goals.tasks(split, n, self.products, seed=seed, catalogue_seed=self.config.seed, env=self.name)
 
-    def _original_tasks(self, split: goals.Split, n: int, seed: int) -> list[Task]:
+    def _original_tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean."""
         places = originals.split(self.goals, split)
         if seed:
             random.Random(f"tasks/{split}/{seed}").shuffle(places)
         return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
 
-    def grounded(self, task: Task) -> Task | None:
+    def ground_task(self, task: Task) -> Task | None:
         """An invented task with the goal record that its words mean, aimed at the first product that meets it; None when none does."""
         goal = goals.goal_of(task.instruction, self._asked_for)
         return None if goal is None else replace(task, goal=goal)
-
-    @property
-    def grounds(self) -> bool:
-        """Whether `grounded` understands the instructions here: those of generated catalogues."""
-        return not self.domain.wide and not self.goals
 
     @cached_property
     def _asked_for(self) -> Mapping[str, list[products.Product]]:
@@ -147,7 +142,7 @@ class WebShopFamily:
                 pages.sub_page("", product, pages.SUB_PAGES[1]),
             )
             for nodes in shown:
-                yield self.domain.abstract({"mode": "text_rich", "text": pages.rich(nodes)})
+                yield self.rules.abstract({"mode": "text_rich", "text": pages.rich(nodes)})
 
     def env(self) -> WebShop:
         """A fresh shop that shares the catalogue."""
@@ -161,32 +156,17 @@ class WebShopFamily:
             by_asin=self._by_asin,
         )
 
-    def behave(self, task: Task, behaviour: str, *, seed: int) -> Trajectory:
-        """One logged episode by a scripted shopper; the one who pursues the wrong goal is given another training task's list."""
-        rng = random.Random(f"behave/{behaviour}/{task.id}/{seed}")
-        memo = Memo(other=rng.choice(self.errands).instruction)
-        shopper = SHOPPERS[behaviour]
+    def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
+        """One logged episode by a scripted policy; `wrong_goal` pursues another training task."""
+        rng = random.Random(f"behave/{policy}/{task.id}/{seed}")
+        memory = ScriptMemory(other=rng.choice(self.other_tasks).instruction)
 
         def act(state: Observation) -> str:
-            return shopper(task.instruction, state.text, rng, memo)
+            return SCRIPTED_POLICIES[policy](task.instruction, state.text, rng, memory)
 
-        return play(self.env(), self.domain, task, act, max_steps=self.max_steps, behaviour=behaviour, name=f"{behaviour}/{task.id}/{seed}")
-
-    def demonstrated(self, instruction: str, actions: Sequence[Action], *, name: str) -> Trajectory | None:
-        """A person's actions repeated in the shop and scored, or None when no goal here has the instruction (prices aside).
-
-        Prices and bounds are drawn anew, and search results depend on the catalogue: the pages may differ from those the person saw.
-        """
-        if not self._by_instruction:
-            self._by_instruction = {originals.without_price(goal["instruction_text"]): place for place, goal in enumerate(self.goals)}
-        place = self._by_instruction.get(originals.without_price(instruction))
-        if place is None or not actions:
-            return None
-        task = originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name)
-        left = iter(actions)
-        return play(self.env(), self.domain, task, lambda _: next(left), max_steps=len(actions), behaviour="human", name=name)
+        return play(self.env(), self.rules, task, act, max_steps=self.max_steps, behaviour=policy, name=f"{policy}/{task.id}/{seed}")
 
 
-def make(**config: Any) -> WebShopFamily:
+def make(**config: Any) -> WebShopSuite:
     """The shop family, by configuration (see WebShopConfig)."""
-    return WebShopFamily(build(WebShopConfig, config, where="env webshop"))
+    return WebShopSuite(build(WebShopConfig, config, where="env webshop"))

@@ -10,21 +10,20 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from dreamgym.envs.webshop import originals
-from dreamgym.envs.webshop.domain import requirements
 from dreamgym.envs.webshop.products import Product, price_bounds
+from dreamgym.envs.webshop.rules import requirements
 from dreamgym.types import Task
 
-Split = Literal["train", "dev", "test"]
-SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.65), "dev": (0.65, 0.75), "test": (0.75, 1.0)}
+SHARES: dict[str, tuple[float, float]] = {"train": (0.0, 0.65), "dev": (0.65, 0.75), "test": (0.75, 1.0)}
 OPENINGS = ("i am looking for a {}", "i need a {}", "find me a {}", "i would like a {}")
 NO_BOUND = 1_000_000.0
 LEVELS = (1, 2, 3, 4, 5)
 
 
-def products_of(split: Split, products: Sequence[Product], seed: int) -> list[Product]:
+def products_of(split: str, products: Sequence[Product], seed: int) -> list[Product]:
     """The target products of a split: a fixed shuffle of the catalogue, cut by share."""
     if split not in SHARES:
         raise ValueError(f"No split '{split}'. Known: {', '.join(SHARES)}.")
@@ -34,7 +33,7 @@ def products_of(split: Split, products: Sequence[Product], seed: int) -> list[Pr
     return order[low:high]
 
 
-def tasks(split: Split, n: int, products: Sequence[Product], *, seed: int, catalogue_seed: int, env: str) -> list[Task]:
+def tasks(split: str, n: int, products: Sequence[Product], *, seed: int, catalogue_seed: int, env: str) -> list[Task]:
     """`n` distinct tasks of a split, levels in equal shares. Fewer when the split cannot hold so many."""
     rng = random.Random(f"tasks/{split}/{seed}")
     targets = products_of(split, products, catalogue_seed)
@@ -50,7 +49,7 @@ def tasks(split: Split, n: int, products: Sequence[Product], *, seed: int, catal
     return list(found.values())
 
 
-def _split_of(goal: dict[str, Any]) -> Split:
+def _split_of(goal: dict[str, Any]) -> str:
     """The one split that may ask for this combination of requirements, by a hash of the combination in the shares of the products."""
     wanted = (goal["query"], *goal["attributes"], *sorted(goal["goal_options"].items()), goal["price_upper"])
     place = zlib.crc32(repr(wanted).encode()) / 2**32

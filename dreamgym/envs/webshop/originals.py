@@ -104,11 +104,6 @@ def task(goal: Goal, name: str, env: str) -> Task:
     return Task(id=name, instruction=goal["instruction_text"], env=env, difficulty=level, goal=goal)
 
 
-def without_price(instruction: str) -> str:
-    """An instruction as the original's baselines compare it: lower case, no quotes, no price."""
-    return instruction.lower().replace('"', "").replace("'", "").partition(", and price lower than")[0].strip().rstrip(".")
-
-
 def _bound(price: float, rng: random.Random) -> tuple[float, str]:
     bounds = price_bounds(price)
     if len(bounds) < 2:

@@ -5,19 +5,19 @@ The original's engine with Lucene's analyser and rounding is in `lucene.py`. Mea
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
-from dreamgym.envs.webshop.listing import LONGEST_LIST, terms
+from dreamgym.envs.webshop.bm25 import Bm25, Document
+from dreamgym.envs.webshop.listing import MAX_RESULTS, search_terms
 from dreamgym.envs.webshop.products import Product
 
-K1, B, LIMIT = 0.9, 0.4, LONGEST_LIST
+LIMIT = MAX_RESULTS
 
 
 def tokens(text: str) -> list[str]:
     """Lower-case words without stop words."""
-    return terms(text, stemmed=False)
+    return search_terms(text, stemmed=False)
 
 
 def document(product: Product) -> str:
@@ -27,30 +27,21 @@ def document(product: Product) -> str:
 
 
 class Index:
-    """An in-memory inverted index. `search` returns product positions, best first, ties by ASIN."""
+    """The catalogue under BM25. `search` returns product positions, best first, ties by ASIN."""
 
     def __init__(self, products: Sequence[Product]) -> None:
         self.asins = [product.asin for product in products]
-        counts = [Counter(tokens(document(product))) for product in products]
-        lengths = [sum(count.values()) for count in counts]
-        mean = sum(lengths) / max(1, len(lengths))
-        self.postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for i, count in enumerate(counts):
-            norm = K1 * (1 - B + B * lengths[i] / mean)
-            for word, tf in count.items():
-                self.postings[word].append((i, 1 - 1 / (1 + tf / norm)))
-        n = len(products)
-        self.idf = {word: math.log(1 + (n - len(rows) + 0.5) / (len(rows) + 0.5)) for word, rows in self.postings.items()}
+        self._positions = {asin: i for i, asin in enumerate(self.asins)}
+        self._bm25 = Bm25()
+        for product in products:
+            self._bm25.put(product.asin, Document(Counter(tokens(document(product))), whole=True))
         self._cache: dict[tuple[str, ...], list[int]] = {}
 
     def search(self, words: Sequence[str]) -> list[int]:
         """Positions of at most 50 products with a positive score for the bag of `words`."""
         key = tuple(words)
         if key not in self._cache:
-            scores: dict[int, float] = defaultdict(float)
-            for word in tokens(" ".join(words)):
-                for i, weight in self.postings.get(word, ()):
-                    scores[i] += self.idf[word] * weight
-            ranked = sorted(scores, key=lambda i: (-round(scores[i], 6), self.asins[i]))
-            self._cache[key] = ranked[:LIMIT]
+            scores = self._bm25.scores(tokens(" ".join(words)), {})
+            ranked = sorted(scores, key=lambda asin: (-round(scores[asin], 6), asin))
+            self._cache[key] = [self._positions[asin] for asin in ranked[:LIMIT]]
         return self._cache[key]

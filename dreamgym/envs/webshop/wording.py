@@ -1,6 +1,6 @@
 """What an instruction asks for, in the words of the original: people's sentences and its synthetic ones.
 
-`domain.requirements` reads the one wording of generated tasks exactly. `read` here takes any sentence apart into content words, options and
+`rules.requirements` reads the one wording of generated tasks exactly. `read` here takes any sentence apart into content words, options and
 a price bound, and gives None for what words alone cannot settle: a negation, an alternative, a bound from below. The guard refuses those.
 `missing` then asks evidence for options, price and at least half of the words, so it errs on the side of refusing.
 """

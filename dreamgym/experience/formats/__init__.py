@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dreamgym.experience.json_chat import Message
+from dreamgym.experience.json_replies import Message
 from dreamgym.experience.parse import Answer
 from dreamgym.types import Query
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dreamgym.experience.json_chat import BadReply, Message, unmarked
+from dreamgym.envs.base import TextRules
+from dreamgym.experience.json_replies import BadReply, Message, unmarked
 from dreamgym.experience.parse import Answer
-from dreamgym.types import Observation, Query
+from dreamgym.types import Observation, Query, Transition
 
 OPEN, CLOSE = "<predicted_observation>", "</predicted_observation>"
 HEADING = "**Environment Observation:**"
@@ -40,6 +41,18 @@ Given the task, earlier turns, the current state and an action, predict the **ex
 First think step by step. Then give the observation between {OPEN} and {CLOSE}, and nothing else there."""
 Ending = Callable[[Query, Observation], tuple[float, bool]]
 """(query, predicted observation) -> reward, and whether the episode ends."""
+
+
+def make(*, rules: TextRules) -> QwenAgentWorld:
+    """The format with ends by `TextRules.check_success`: a confirmed success ends the episode with reward 1, nothing else ends it."""
+
+    def ending(query: Query, state: Observation) -> tuple[float, bool]:
+        claim = Transition(query.state, query.action, state, 1.0, True)
+        verdict = rules.check_success(query.task.instruction, query.history, claim)
+        won = verdict is not None and verdict.passed
+        return float(won), won
+
+    return QwenAgentWorld(ending)
 
 
 class QwenAgentWorld:

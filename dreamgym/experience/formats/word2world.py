@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dreamgym.experience.json_chat import BadReply, Message, unmarked
+from dreamgym.envs.base import TextRules
+from dreamgym.experience.json_replies import BadReply, Message, unmarked
 from dreamgym.experience.parse import Answer
 from dreamgym.types import Observation, Query, Task
 
@@ -21,6 +22,11 @@ SUCCESS = " [SUCCESS]"
 def first_page(task: Task, first: Observation) -> str:
     """The system message, where nothing better is known: the task, and the first state."""
     return f"{task.instruction}\n{first.text}"
+
+
+def make(*, rules: TextRules) -> Word2World:
+    """The format with the task and the first state as its system message."""
+    return Word2World()
 
 
 class Word2World:

@@ -72,14 +72,14 @@ class Endpoint:
             except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
                 told = f"{error}. Expected base_url to be such as http://localhost:8000/v1"
                 break
-            except (httpx.TransportError, ValueError) as error:
+            except (httpx.TransportError, ValueError, RecursionError) as error:
                 told = str(error) or type(error).__name__
             if attempt < self._config.retries:
                 self._sleep(wait)
         told = told.replace(key, "***") if key else told
         raise ServerError(
             f"Embeddings of '{self._config.model}' from {self._url} failed after {attempt + 1} attempts: {told}. "
-            f"Check that the server runs, serves this model, and that {self._config.key_env} holds its key if it wants one.",
+            f"Check that the server runs, serves this model, and that {self._config.key_env} holds its key if it needs one.",
             status=status,
         )
 

@@ -22,7 +22,7 @@ NOTHING = "(nothing)"  # what a text without tokens is read as: a mean of nothin
 class HiddenConfig(PairConfig):
     """Beside the model."""
 
-    weights: str  # a name for these: another version of the model wants another
+    weights: str  # a name for these weights: another version of the model needs another
     max_tokens: int = Field(default=512, ge=1)  # of a text; the rest is not read
     batch: int = Field(default=32, ge=1)
 

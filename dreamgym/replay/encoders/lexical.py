@@ -24,7 +24,7 @@ WORD = re.compile(r"\d+\.\d+|\w+")
 MAX_WORDS = 200_000  # distinct words remembered before their hashes are forgotten and computed again
 PAIR = np.uint64(1 << 39)  # marks a feature as a pair of words
 SIGN = np.uint64(1 << 38)
-FEATURE = np.uint64((1 << 40) - 1)  # low bits of a key; the number of the text stands above them
+FEATURE = np.uint64((1 << 40) - 1)  # low bits of a key; the number of the text is above them
 BATCH = 4096  # texts hashed at a time
 
 
@@ -71,7 +71,7 @@ class HashedText:
         self._cache = cache
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """float32 [n, dim], rows of length 1; a text has the same row whatever stands beside it."""
+        """float32 [n, dim], rows of length 1; the row of a text does not depend on the other texts."""
         found: dict[str, NDArray[np.float32]] = {}
         for text in dict.fromkeys(texts):
             if text in self._texts:

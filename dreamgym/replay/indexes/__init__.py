@@ -26,7 +26,7 @@ class Index(Protocol):
         ...
 
     def reserve(self, rows: int) -> None:
-        """Have room for so many rows in all: the blocks that growing leaves behind are memory that nobody uses."""
+        """Allocate room for `rows` rows in all."""
         ...
 
     def truncate(self, length: int) -> None:
@@ -35,10 +35,6 @@ class Index(Protocol):
 
     def retain(self, keep: NDArray[np.bool_]) -> None:
         """Forget the positions that are False in `keep` [N]; the others move up, in order."""
-        ...
-
-    def vectors(self, positions: Positions) -> Vectors:
-        """The rows at `positions` [n]: float32 [n, dim]."""
         ...
 
     def search(

@@ -1,11 +1,11 @@
-"""Which positions belong to a group (a trajectory): found without looking at every position, for there are many queries."""
+"""Which positions belong to a group (a trajectory): found without a pass over all positions."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dreamgym.replay.growing import Growing
+from dreamgym.replay.growable_array import GrowableArray
 
 Positions = NDArray[np.int64]
 GATHER = 0.3  # a filter that keeps less than this share of the rows is searched in a copy of them
@@ -15,7 +15,7 @@ class Groups:
     """Owns the group number of every position, and the runs of positions that each group has."""
 
     def __init__(self, capacity: int = 1024):
-        self._numbers = Growing(np.int64, capacity=capacity)
+        self._numbers = GrowableArray(np.int64, capacity=capacity)
         self._runs: dict[int, list[tuple[int, int]]] = {}  # group -> [start, stop) of each run
         self._known = 0  # positions that are in `_runs`
 
@@ -32,7 +32,7 @@ class Groups:
         self._numbers.append(groups)
 
     def reserve(self, rows: int) -> None:
-        """Have room for so many positions in all."""
+        """Allocate room for `rows` positions in all."""
         self._numbers.reserve(rows)
 
     def truncate(self, length: int) -> None:

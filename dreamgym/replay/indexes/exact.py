@@ -4,8 +4,8 @@ Few rows are searched by one float32 product per block of queries and a partitio
 bfloat16, in two passes that find the same (`_coarse`).
 
 Cosines are rounded to five decimals before they are ranked, and equals go by lower position. Vectors are logged as float16, so the
-decimals after that say nothing; but the last bits of a BLAS product depend on where in the matrix a row stands, and without the
-rounding twin rows would come back in an order that changes when the matrix grows.
+further decimals carry no information; the last bits of a BLAS product depend on the position of a row in the matrix, and without
+rounding the order of equal rows would change when the matrix grows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field
 
 from dreamgym.config import Config, build
 from dreamgym.errors import ConfigError, InvariantError
-from dreamgym.replay.growing import Growing
+from dreamgym.replay.growable_array import GrowableArray
 from dreamgym.replay.indexes import Positions, Vectors
 from dreamgym.replay.indexes._groups import GATHER, Groups, within
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dreamgym.replay.indexes._coarse import CoarseMatrix
 
 DECIMALS = 5
-STRETCH = 64  # scores in a row, of which the largest stands for all
+STRETCH = 64  # scores in a row, of which the largest represents all
 
 
 class ExactConfig(Config):
@@ -58,7 +58,7 @@ class ExactIndex:
         self.dim = config.dim
         self._config = config
         self._block = config.block
-        self._vectors = Growing(np.float32, width=(config.dim,), capacity=config.capacity)
+        self._vectors = GrowableArray(np.float32, width=(config.dim,), capacity=config.capacity)
         self._groups = Groups(config.capacity)
         self._coarse: CoarseMatrix | None = None
         self._device = config.device
@@ -77,7 +77,7 @@ class ExactIndex:
         self._groups.append(groups)
 
     def reserve(self, rows: int) -> None:
-        """Have room for so many rows in all."""
+        """Allocate room for `rows` rows in all."""
         self._vectors.reserve(rows)
         self._groups.reserve(rows)
 
@@ -93,10 +93,6 @@ class ExactIndex:
         self._vectors.retain(keep)
         self._groups.retain(keep)
         self._coarse = None  # made again from what is left by the next search
-
-    def vectors(self, positions: Positions) -> Vectors:
-        """The rows at `positions` [n]: float32 [n, dim]."""
-        return self._vectors.view[positions].astype(np.float32)
 
     def search(
         self, vectors: Vectors, *, k: int, mask: NDArray[np.bool_] | None = None, exclude: Positions | None = None
@@ -133,7 +129,7 @@ class ExactIndex:
             part.cosines[query, : len(best)] = row[best]
 
     def _search_coarse(self, part: Part) -> None:
-        """Candidates by the coarse matrix, then their cosines in float64, which do not depend on where a row stands."""
+        """Candidates by the coarse matrix, then their cosines in float64, which do not depend on a row's position."""
         assert self._coarse is not None
         query, position = self._coarse.candidates(part.queries, k=part.k, mask=part.mask, hidden=part.hidden)
         scores = np.empty(len(query), np.float32)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from dreamgym.config import Config, build
 from dreamgym.errors import InvariantError
-from dreamgym.replay.growing import Growing
+from dreamgym.replay.growable_array import GrowableArray
 from dreamgym.replay.indexes import Positions, Vectors, exact
 from dreamgym.replay.indexes._groups import Groups
 
@@ -39,7 +39,7 @@ class IvfIndex:
     def __init__(self, config: IvfConfig):
         self.dim = config.dim
         self._config = config
-        self._vectors = Growing(np.float32, width=(config.dim,))
+        self._vectors = GrowableArray(np.float32, width=(config.dim,))
         self._groups = Groups()
         self._cells: Any = None  # faiss index of the positions below `_inside`
         self._inside = 0
@@ -59,7 +59,7 @@ class IvfIndex:
         self._rest.add(vectors, groups)
 
     def reserve(self, rows: int) -> None:
-        """Have room for so many rows in all."""
+        """Allocate room for `rows` rows in all."""
         for part in (self._vectors, self._groups, self._rest):
             part.reserve(rows)
 
@@ -77,11 +77,6 @@ class IvfIndex:
         self._vectors.retain(keep)
         self._groups.retain(keep)
         self._start_over()
-
-    def vectors(self, positions: Positions) -> Vectors:
-        """The rows at `positions` [n]: float32 [n, dim]."""
-        rows: Vectors = self._vectors.view[positions]
-        return rows
 
     def search(
         self, vectors: Vectors, *, k: int, mask: NDArray[np.bool_] | None = None, exclude: Positions | None = None

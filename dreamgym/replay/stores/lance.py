@@ -90,7 +90,7 @@ class LanceStore:
             for entry in entries:
                 added = memories(entry, row + len(logged))
                 logged += added
-                neighbours += [json.dumps(entry.trajectory.turns[memory.step].transition.neighbours) for memory in added]
+                neighbours += [json.dumps(entry.trajectory.turns[memory.step].transition.info.neighbours) for memory in added]
             if any(memory.reward != memory.reward for memory in logged):
                 raise InvariantError(f"Replay log '{self.path}' refused a row: a reward is not a number.")
             if logged:

@@ -2,36 +2,37 @@
 
 WAL with synchronous=FULL: a batch that was acknowledged survives kill -9 and power loss, a batch that was not leaves no trace, and
 other processes may read, and append, while this one writes. Everything a row needs to be understood is in the file: text, reward,
-where it came from, which policy and model versions made it, what the guard said, and its vector (float16).
+where it came from, which policy and model versions made it, the guard's verdict, and its vector (float16).
 
-Rows are only ever removed by `hide_after`, when a run resumes from a checkpoint: what the interrupted run appended after it is
-deleted and its numbers are given out again, so that the resumed run numbers its rows as an uninterrupted one would have. An evicted
-row stays in the file, marked with the sequence at which it went, so that going back to an earlier checkpoint brings it back.
-
-A log of an older schema is brought forward when it is opened, in the same transaction that checks it.
+Rows are only removed by `hide_after`, when a run resumes from a checkpoint: rows that the interrupted run appended after it are
+deleted and their numbers are used again, so that the resumed run numbers its rows as an uninterrupted one would have. An evicted
+row stays in the file, marked with the sequence at which it was evicted, so that going back to an earlier checkpoint restores it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from sys import intern
+from typing import Any, get_args
 
 import numpy as np
 
 from dreamgym.config import Config, build
 from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.protocols import Encoder
-from dreamgym.replay.mounts import network_filesystem
+from dreamgym.replay.filesystems import network_filesystem
 from dreamgym.replay.stores import Entry, HalfVectors, memories, storable
 from dreamgym.types import Memory, Source
 
 logger = logging.getLogger(__name__)
 
+SOURCES = get_args(Source)
 APPLICATION = 0x44474D52  # "DGMR", so that another program's SQLite file is not taken for a log
 VERSION = 2
 
@@ -63,15 +64,12 @@ CREATE TABLE transitions (
     reward REAL NOT NULL,
     terminated INTEGER NOT NULL,
     reasoning TEXT NOT NULL,
-    verdict TEXT NOT NULL,           -- '' when nobody judged, 'passed', or reasons
+    verdict TEXT NOT NULL,           -- '' for a real step, else the kind of the guard's verdict
     neighbours TEXT NOT NULL,        -- JSON list of the rows the experience model was shown
     vector BLOB NOT NULL,            -- float16, little-endian
     evicted_at INTEGER               -- the log's sequence when the row was evicted; NULL while it is in use
 );
 """
-
-MIGRATIONS = {1: "ALTER TABLE transitions ADD COLUMN evicted_at INTEGER"}
-"""What makes a log of the next version out of one of this."""
 
 READ = """
 SELECT t.row, e.id, t.step, e.env, e.instruction, e.source, t.state, t.action, t.next_state, t.reward, t.terminated, e.success,
@@ -150,8 +148,24 @@ class SqliteStore:
                 page = found.fetchmany(self._page)
             if not page:
                 return
-            vectors = np.frombuffer(b"".join(columns[-1] for columns in page), "<f2").reshape(len(page), self.dim)
-            yield [_memory(*columns[:-1]) for columns in page], vectors.astype(np.float16)
+            yield self._parsed(page)
+
+    def _parsed(self, page: Sequence[tuple[Any, ...]]) -> tuple[list[Memory], HalfVectors]:
+        """Rows of READ as memories and vectors [n, dim]. RunDirError names the first row that is damaged."""
+        found = []
+        vectors = np.empty((len(page), self.dim), np.float16)
+        for i, columns in enumerate(page):
+            try:
+                found.append(_memory(*columns[:-1]))
+                vectors[i] = np.frombuffer(columns[-1], "<f2").reshape(self.dim)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise self._damaged(f"row {columns[0]}: {error}") from error
+        if not (sound := np.isfinite(vectors).all(axis=1)).all():
+            raise self._damaged(f"row {page[int(sound.argmin())][0]}: its vector holds a number that is not finite")
+        return found, vectors
+
+    def _damaged(self, what: str) -> RunDirError:
+        return RunDirError(f"Replay log '{self.path}' is damaged: {what}. Restore the file from a backup, or start a new run directory.")
 
     def hide_after(self, row: int) -> int:
         """Delete the rows above `row`, which an interrupted run appended after its last checkpoint; their numbers are used again.
@@ -219,7 +233,7 @@ class SqliteStore:
             with self._explained():
                 self._check(config)
         else:
-            with self._writing():  # one process creates the tables or brings them forward, and none sees half of it
+            with self._writing():  # one process creates the tables, and none sees half of them
                 if not self._number("PRAGMA application_id") and not self._number("SELECT count(*) FROM sqlite_master"):
                     self._create(config)
                 self._check(config)
@@ -233,21 +247,20 @@ class SqliteStore:
         if self._number("PRAGMA application_id") != APPLICATION:
             raise RunDirError(f"'{self.path}' is not a replay log. Expected a file written by dreamgym, or a path with no file.")
         version = self._number("PRAGMA user_version")
-        if not 1 <= version <= VERSION or (config.read_only and version != VERSION):
+        if version != VERSION:
             raise RunDirError(
                 f"Replay log '{self.path}' has schema version {version}; this dreamgym reads version {VERSION}. "
-                + ("Open it once for writing, which brings it forward." if version < VERSION else
-                   "Use the dreamgym that wrote it, or start a new run directory.")
-            )  # fmt: skip
-        for older in range(version, VERSION):
-            self._db.execute(MIGRATIONS[older])
-            self._db.execute(f"PRAGMA user_version = {older + 1}")
+                "Use the dreamgym that wrote it, or start a new run directory."
+            )
         self.encoder, self.dim = self._check_encoder(config.encoder, config.dim)
 
     def _check_encoder(self, encoder: str | None, dim: int | None) -> tuple[str, int]:
         """The id and the dimensions that the log was built with; refuses others (None: any)."""
         meta = dict(self._db.execute("SELECT key, value FROM meta"))
-        built, size = meta["encoder"], int(meta["dim"])
+        try:
+            built, size = str(meta["encoder"]), int(meta["dim"])
+        except (KeyError, ValueError) as error:
+            raise self._damaged(f"its table 'meta' has no valid encoder and dim, but {meta}") from error
         if encoder not in (None, built) or dim not in (None, size):
             raise RunDirError(
                 f"Replay log '{self.path}' was built with encoder '{built}' ({size} numbers a row), not with "
@@ -342,7 +355,7 @@ def _trajectory(entry: Entry, number: int, first_row: int) -> tuple[object, ...]
     """A row of `trajectories`, in the order of the schema."""
     it = entry.trajectory
     texts = storable(it.id), storable(it.task.env), storable(it.task.id), storable(it.task.instruction), it.source, storable(it.behaviour)
-    numbers = it.policy_version, it.model_version, it.success, it.truncated, len(it.turns), it.total_reward, first_row
+    numbers = it.policy_version, it.model_version, it.success, it.truncated, len(it.turns), float(it.total_reward), first_row
     return number, *texts, *numbers
 
 
@@ -350,7 +363,7 @@ def _transition(entry: Entry, memory: Memory, number: int, i: int) -> tuple[obje
     """A row of `transitions`, in the order of the schema; `i` counts the entry's admitted turns."""
     texts = memory.state, memory.action, memory.next_state
     outcome = memory.reward, memory.terminated, memory.reasoning, memory.verdict
-    neighbours = json.dumps(entry.trajectory.turns[memory.step].transition.neighbours)
+    neighbours = json.dumps(entry.trajectory.turns[memory.step].transition.info.neighbours)
     return memory.row, number, memory.step, *texts, *outcome, neighbours, entry.vectors[i].astype("<f2").tobytes(), None
 
 
@@ -358,10 +371,18 @@ def _memory(
     row: int, trajectory: str, step: int, env: str, instruction: str, source: Source, state: str, action: str, next_state: str,
     reward: float, terminated: int, success: int, reasoning: str, policy_version: int, model_version: int, verdict: str,
 ) -> Memory:  # fmt: skip
-    """A row of READ. Interned, because a text is the next state of one row, the state of the following one, and both of many more."""
+    """A row of READ. Interned, because a text is the next state of one row, the state of the following one, and both of many more.
+
+    TypeError or ValueError where a column holds something else: SQLite does not enforce the types of columns.
+    """
+    for number in (row, step, reward, terminated, success, policy_version, model_version):
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError(f"expected a finite number, found {number!r:.80}")
+    if source not in SOURCES:
+        raise ValueError(f"expected a source of {', '.join(SOURCES)}, found {source!r:.80}")
     return Memory(
         row, intern(trajectory), step, intern(env), intern(instruction), source, intern(state), intern(action), intern(next_state),
-        reward, bool(terminated), bool(success), reasoning, policy_version, model_version, verdict,
+        float(reward), bool(terminated), bool(success), intern(reasoning), policy_version, model_version, intern(verdict),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@
     D_it      = sum_k gamma^(k - t) (r_ik - penalty of turn k)        the discounted return from there
 
 An anchor group holds every turn of the group's rollouts whose observation is the same text, also two of one rollout that came back.
-A state seen once has nobody to be compared with: 0. The loss is GRPO's.
+A state seen once has no group to be compared with: 0. The loss is GRPO's.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 
 from dreamgym.config import build
 from dreamgym.returns import GroupStatistics, discounted, rewards, statistics
 from dreamgym.train.algos.grpo import relative
-from dreamgym.train.objective import ClippedConfig, clipped_loss
+from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
 from dreamgym.types import Trajectory
 
 
@@ -51,7 +50,7 @@ class GiGPO:
         found = statistics(rollouts)
         episodes = relative(found.returns, found, self.config.normalise)
         steps = self.steps(rollouts)
-        return [[a + self.config.omega * s for s in row] for a, row in zip(episodes, steps, strict=True)]
+        return [[a + self.config.omega * s for s in sequence] for a, sequence in zip(episodes, steps, strict=True)]
 
     def steps(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
         """A_S of every turn of the sound rollouts of one task."""
@@ -67,11 +66,9 @@ class GiGPO:
                 advantages[i][t] = a
         return advantages
 
-    def loss(
-        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: torch.Tensor | None
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(self, inputs: LossInputs) -> LossOutputs:
         """GRPO's clipped loss; see `objective.clipped_loss`."""
-        return clipped_loss(logprobs, old, advantages, self.config, normaliser=normaliser, **terms)
+        return clipped_loss(inputs, self.config)
 
 
 def make(**config: Any) -> GiGPO:

@@ -4,8 +4,8 @@
     L   = -sum m * min(rho * A, clip(rho, 1 - low, 1 + high) * A) / Z  +  beta * sum m * KL / Z  -  eta * sum m * H / Z
 
 Z is the number of trained tokens in the whole batch (token-mean, DAPO), given by the caller, so that micro-batches do not matter.
-A group without variance, or of one, teaches nothing: advantage 0. Rollouts of advantage 0 are left out, and their tokens do not count in Z.
-`negative_weight` scales negative advantages. Small policies are pushed apart by long failing episodes; 0 learns from successes alone.
+A group without variance, or of one rollout, has advantage 0. Rollouts of advantage 0 are left out, and their tokens do not count in Z.
+`negative_weight` scales negative advantages; at 0 only successes are trained on, which is more stable for small policies.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-
 from dreamgym.config import build
 from dreamgym.returns import GroupStatistics, statistics
-from dreamgym.train.objective import ClippedConfig, clipped_loss
+from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
 from dreamgym.types import Trajectory
 
 EPS = 1e-6
@@ -46,10 +44,10 @@ class GRPO:
         return [self._weakened(a) for a in relative(group.returns, group, self.config.normalise)]
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn: the rollout's own, less what the turn is charged (`config.penalty`).
+        """Per group and rollout without an error, the advantage of every turn: the rollout's less the turn's penalty (`config.penalty`).
 
-        The penalty is taken before the division. In a group that is not mixed it stands alone and undivided: divided by its own
-        deviation, one slip in an otherwise even group would count like a failure.
+        The penalty is subtracted before the division. In a group that is not mixed it is not divided: by its own deviation, one
+        invalid action in an otherwise even group would count like a failure.
         """
         return [self._group(group) for group in groups]
 
@@ -58,24 +56,18 @@ class GRPO:
         rollouts = [t for t in group if t.error is None]
         scores = [[t.total_reward - self.config.penalty(turn.transition) for turn in t.turns] for t in rollouts]
         if returns.kind != "mixed":
-            lost = [[score - t.total_reward for score in row] for row, t in zip(scores, rollouts, strict=True)]
-            return [[self._weakened(a) for a in row] for row in lost]
+            lost = [[score - t.total_reward for score in sequence] for sequence, t in zip(scores, rollouts, strict=True)]
+            return [[self._weakened(a) for a in sequence] for sequence in lost]
         stepwise = self.config.statistics == "step"
-        base = GroupStatistics(tuple(score for row in scores for score in row)) if stepwise else returns
-        return [[self._weakened(a) for a in relative(row, base, self.config.normalise)] for row in scores]
+        base = GroupStatistics(tuple(score for sequence in scores for score in sequence)) if stepwise else returns
+        return [[self._weakened(a) for a in relative(sequence, base, self.config.normalise)] for sequence in scores]
 
     def _weakened(self, advantage: float) -> float:
         return advantage if advantage > 0 else advantage * self.config.negative_weight
 
-    def loss(
-        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: torch.Tensor | None
-    ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Summed clipped objective over the N trained tokens of a micro-batch, divided by the whole batch's `normaliser`.
-
-        All tensors are [N]; `terms` are those of `objective.clipped_loss`. Returns the loss and sums of diagnostics (divide by the
-        number of tokens).
-        """
-        return clipped_loss(logprobs, old, advantages, self.config, normaliser=normaliser, **terms)
+    def loss(self, inputs: LossInputs) -> LossOutputs:
+        """The clipped loss of a micro-batch; see `objective.clipped_loss`."""
+        return clipped_loss(inputs, self.config)
 
 
 def relative(scores: Sequence[float], base: GroupStatistics, normalise: Literal["std", "mean"]) -> list[float]:

@@ -11,18 +11,19 @@ Advantages are whitened over the trained tokens of the whole batch. Groups are n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import Field
 
 from dreamgym.config import build
 from dreamgym.errors import UsageError
 from dreamgym.returns import rewards
-from dreamgym.train.batch import Row
-from dreamgym.train.critic import CriticConfig
-from dreamgym.train.objective import ClippedConfig, clipped_loss
+from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
+from dreamgym.train.settings import CriticConfig
 from dreamgym.types import Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym.train.batch import TokenSequence
 
 
 class PPOConfig(ClippedConfig):
@@ -37,7 +38,7 @@ class PPOConfig(ClippedConfig):
     bootstrap: bool = False
     """Whether an episode cut at the horizon goes on in its value. Off, it counts as ended: a success after the horizon is none, and a
     policy that reads its whole episode is valued there at a turn it never acts in, so nothing corrects a value that is too high
-    (docs/decisions/0010). On is for tasks that would go on, and whose states do not tell how much time is left."""
+    (docs/lab/decisions/0010). Switch it on for tasks that would continue and whose states do not show the remaining time."""
     whiten: bool = True
     critic: CriticConfig = CriticConfig()
 
@@ -50,41 +51,41 @@ class PPO:
     def __init__(self, config: PPOConfig) -> None:
         self.config, self.critic = config, config.critic
 
-    def mark(self, rows: Sequence[Row]) -> None:
-        """Say before which tokens a value is read: the first of every turn, or all that were sampled."""
-        for row in rows:
-            first = [turn >= 0 and turn != before for before, turn in zip([-1, *row.turns], row.turns, strict=False)]
-            row.valued = [float(new) for new in first] if self.config.level == "turn" else list(row.mask)
+    def mark(self, sequences: Sequence[TokenSequence]) -> None:
+        """Mark the tokens before which a value is read: the first of every turn, or all that were sampled."""
+        for sequence in sequences:
+            first = [turn >= 0 and turn != before for before, turn in zip([-1, *sequence.turns], sequence.turns, strict=False)]
+            sequence.valued = [float(new) for new in first] if self.config.level == "turn" else list(sequence.mask)
 
-    def assign(self, trajectory: Trajectory, rows: Sequence[Row], last: float) -> None:
+    def assign(self, trajectory: Trajectory, sequences: Sequence[TokenSequence], last: float) -> None:
         """Put advantages and value targets on the tokens of one trajectory, from the values read there and `last`, the value after it."""
-        places = [(row, at) for row in rows for at, m in enumerate(row.mask) if m]
-        steps = [(row, at) for row, at in places if row.valued[at]]
-        turns = [row.turns[at] for row, at in steps]
+        places = [(sequence, at) for sequence in sequences for at, m in enumerate(sequence.mask) if m]
+        steps = [(sequence, at) for sequence, at in places if sequence.valued[at]]
+        turns = [sequence.turns[at] for sequence, at in steps]
         if missing := set(range(len(trajectory.turns))) - set(turns):
             raise UsageError(f"PPO values every turn, but turn {min(missing)} of '{trajectory.id}' has no sampled tokens.")
         earned = rewards(trajectory, self.config.penalty)
         step_rewards = [earned[turn] if turn != after else 0.0 for turn, after in zip(turns, [*turns[1:], -1], strict=True)]
-        advantages, returns = gae(step_rewards, [row.values[at] for row, at in steps], last, gamma=self.config.gamma, lam=self.config.lam)
-        for row in rows:
-            row.advantages, row.returns = [0.0] * len(row.ids), [0.0] * len(row.ids)
+        advantages, returns = gae(
+            step_rewards, [sequence.values[at] for sequence, at in steps], last, gamma=self.config.gamma, lam=self.config.lam
+        )
+        for sequence in sequences:
+            sequence.advantages, sequence.returns = [0.0] * len(sequence.ids), [0.0] * len(sequence.ids)
         step = -1
-        for row, at in places:
-            if row.valued[at]:
+        for sequence, at in places:
+            if sequence.valued[at]:
                 step += 1
-                row.returns[at] = returns[step]
-            row.advantages[at] = advantages[step]
+                sequence.returns[at] = returns[step]
+            sequence.advantages[at] = advantages[step]
 
-    def finish(self, rows: Sequence[Row]) -> None:
+    def finish(self, sequences: Sequence[TokenSequence]) -> None:
         """Whiten the advantages of the whole batch, where that is switched on."""
         if self.config.whiten:
-            whiten(rows)
+            whiten(sequences)
 
-    def loss(
-        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: torch.Tensor | None
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(self, inputs: LossInputs) -> LossOutputs:
         """The policy's loss; see `objective.clipped_loss`. The value's is `Critic.loss`."""
-        return clipped_loss(logprobs, old, advantages, self.config, normaliser=normaliser, **terms)
+        return clipped_loss(inputs, self.config)
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], last: float, *, gamma: float, lam: float) -> tuple[list[float], list[float]]:
@@ -99,14 +100,20 @@ def gae(rewards: Sequence[float], values: Sequence[float], last: float, *, gamma
     return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
 
 
-def whiten(rows: Sequence[Row]) -> None:
+def whiten(sequences: Sequence[TokenSequence]) -> None:
     """Shift and scale the advantages of all trained tokens to mean 0 and unbiased variance 1; without variance, only shift."""
-    tokens = torch.tensor([a for row in rows for a, m in zip(row.advantages, row.mask, strict=True) if m], dtype=torch.float64)
+    import torch
+
+    tokens = torch.tensor(
+        [a for sequence in sequences for a, m in zip(sequence.advantages, sequence.mask, strict=True) if m], dtype=torch.float64
+    )
     if not len(tokens):
         return
     mean, scale = tokens.mean().item(), tokens.std().item() if len(tokens) > 1 else 0.0
-    for row in rows:
-        row.advantages = [(a - mean) / (scale if scale > 1e-8 else 1.0) * m for a, m in zip(row.advantages, row.mask, strict=True)]
+    for sequence in sequences:
+        sequence.advantages = [
+            (a - mean) / (scale if scale > 1e-8 else 1.0) * m for a, m in zip(sequence.advantages, sequence.mask, strict=True)
+        ]
 
 
 def make(**config: Any) -> PPO:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from dreamgym.config import build
 from dreamgym.returns import statistics
-from dreamgym.train.objective import ObjectiveConfig, charged, regularised
+from dreamgym.train.objective import LossInputs, LossOutputs, ObjectiveConfig, charged, regularised
 from dreamgym.types import Trajectory
 
 
@@ -57,12 +56,9 @@ class Reinforce:
         n = len(found.returns)
         return [(r - found.mean) * n / (n - 1) for r in found.returns]  # = r - mean of the others
 
-    def loss(
-        self, logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float, **terms: Any
-    ) -> tuple[torch.Tensor, dict[str, float]]:
-        """-sum A * log p / Z with the terms of `objective.regularised`. All tensors are [N]."""
-        objective = charged(advantages, old, terms.get("reference"), self.config) * logprobs
-        return regularised(objective, logprobs, old, self.config, normaliser=normaliser, **terms)
+    def loss(self, inputs: LossInputs) -> LossOutputs:
+        """-sum A * log p / Z with the terms of `objective.regularised`."""
+        return regularised(charged(inputs, self.config) * inputs.logprobs, inputs, self.config)
 
     def state_dict(self) -> dict[str, float]:
         return {"mean": self.mean}

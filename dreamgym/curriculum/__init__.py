@@ -1,0 +1,1 @@
+"""The curriculum task generator (section 4.2 of the paper)."""

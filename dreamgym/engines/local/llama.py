@@ -1,0 +1,224 @@
+"""A plain functional forward for Llama weights: packed tokens, no padding, differentiable. Verified against transformers in the tests.
+
+transformers' forward spends its time on padding, elementwise passes and Python. Here sequences are stored end to end ("packed"), so that
+the linear layers see real tokens only; attention runs per sequence. `forward` reads the module's own parameters and is for training;
+`Weights` holds them fused and cast, for the engine.
+
+Letters in shapes: N packed tokens, W width, H query heads, K key-value heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dreamgym.engines.local import causal_lm
+from dreamgym.engines.local.attention import BLOCK, block_attention
+from dreamgym.engines.local.padded_prefill import Padded
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q [N, H, D], k [N, K, D], v [N, K, D]) -> [N, H, D]"""
+
+COMPILE_FROM = 512  # wide on a GPU, elementwise passes are worth compiling; below it, they are not worth the wait for the compiler
+FUSE_BELOW = 300_000_000  # parameters; a larger model is not worth a second copy of its projections
+
+
+def supports(module: Any) -> bool:
+    """Whether `module` is a plain Llama: dense, without biases, SiLU, and with rotary positions that do not depend on length."""
+    from transformers import LlamaForCausalLM
+
+    if type(module) is not LlamaForCausalLM or any(hasattr(part, "base_layer") for part in module.modules()):
+        return False  # peft puts its layers in place of linear ones, and their `weight` is the one without the adapter
+    config = module.config
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    return not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu" and rope in ("default", "linear", "llama3")
+
+
+class Weights:
+    """Parameters of a Llama in the order of use, with q/k/v and gate/up fused, cast to `dtype` (None: as they are)."""
+
+    def __init__(self, module: Any, *, dtype: torch.dtype | None = None, fuse: bool = True) -> None:
+        config = module.config
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = module.model.layers[0].self_attn.head_dim
+        self.eps = config.rms_norm_eps
+        self.padding = module.model.embed_tokens.padding_idx  # that row gets no gradient, as in transformers
+
+        def cast(*weights: Tensor) -> tuple[Tensor, ...]:
+            ready = tuple(w if dtype is None else w.to(dtype) for w in weights)
+            return (torch.cat(ready),) if fuse and len(ready) > 1 else ready
+
+        self.embedding, self.norm, self.head = module.model.embed_tokens.weight, module.model.norm.weight, module.lm_head.weight
+        self.blocks = []
+        for block in module.model.layers:
+            attention, mlp = block.self_attn, block.mlp
+            self.blocks.append((
+                block.input_layernorm.weight,
+                cast(attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight),
+                cast(attention.o_proj.weight),
+                block.post_attention_layernorm.weight,
+                cast(mlp.gate_proj.weight, mlp.up_proj.weight),
+                cast(mlp.down_proj.weight),
+            ))  # fmt: skip
+
+
+def rotary(module: Any, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """(cos, sin), each float32 [N, 1, D], at `positions` [N]."""
+    like = torch.empty(0, dtype=torch.float32, device=positions.device)
+    cos, sin = module.model.rotary_emb(like, position_ids=positions[None])
+    return cos[0, :, None], sin[0, :, None]
+
+
+def hidden(
+    weights: Weights,
+    ids: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    attend: Attend,
+    *,
+    stream: torch.dtype | None = None,
+    recompute: bool = False,
+) -> Tensor:
+    """Final normed hidden states [N, W] of packed `ids` [N]. `attend` mixes tokens; everything else is per token.
+
+    `stream` is the dtype of the residual stream (None: of the embedding); the linear layers run in the dtype of their weights.
+    `recompute` keeps no activations inside layers for the backward pass, but computes them again there.
+    """
+    h, k = weights.heads, weights.kv_heads
+    x = F.embedding(ids, weights.embedding, weights.padding)
+    x = x if stream is None else x.to(stream)
+    fused = compiles(x.device, x.shape[-1])
+    before: Callable[..., tuple[Tensor, Tensor]] = compiled(_before_attention) if fused else _before_attention
+    after: Callable[..., Tensor] = compiled(_after_attention) if fused else _after_attention
+
+    def block(layer: int, x: Tensor) -> Tensor:
+        norm1, qkv, out, norm2, gate_up, down = weights.blocks[layer]
+        if fused:
+            any_length(x, cos, sin)
+        qk, v = before(x, norm1, qkv, cos, sin, h + k, weights.eps, qkv[0].dtype if fused else None)
+        mixed = attend(layer, qk[:, :h], qk[:, h:], v).reshape(len(x), -1)
+        if fused:
+            any_length(x, mixed)
+        return after(x, mixed, out, norm2, gate_up, down, weights.eps)
+
+    for layer in range(len(weights.blocks)):
+        x = checkpoint(block, layer, x, use_reentrant=False) if recompute else block(layer, x)
+    return F.rms_norm(x, (x.shape[-1],), weights.norm.to(x.dtype), weights.eps)
+
+
+def _before_attention(
+    x: Tensor, norm: Tensor, qkv: tuple[Tensor, ...], cos: Tensor, sin: Tensor, turned: int, eps: float, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """(queries and keys with their positions in them [N, turned, D], values [N, K, D]) of the stream x [N, W].
+
+    Queries and keys are of `dtype`, or where it is None as they come: float32 when cos is.
+    """
+    half = cos.shape[-1] // 2
+    y = F.rms_norm(x, (x.shape[-1],), norm.to(x.dtype), eps)
+    y = _linear(y, qkv).unflatten(-1, (-1, 2 * half))
+    a, b = y[:, :turned, :half], y[:, :turned, half:]
+    cos, sin = cos[..., :half], sin[..., :half]  # the other half is the same
+    qk = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    return qk if dtype is None else qk.to(dtype), y[:, turned:]
+
+
+def _after_attention(
+    x: Tensor, mixed: Tensor, out: tuple[Tensor, ...], norm: Tensor, gate_up: tuple[Tensor, ...], down: tuple[Tensor, ...], eps: float
+) -> Tensor:
+    """The stream [N, W] after what attention mixed [N, H*D] and the perceptron are added."""
+    x = x + _linear(mixed, out).to(x.dtype)
+    y = F.rms_norm(x, (x.shape[-1],), norm.to(x.dtype), eps)
+    gate, up = _linear(y, gate_up).chunk(2, -1)
+    return x + _linear(F.silu(gate) * up, down).to(x.dtype)
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its elementwise passes fused into few kernels. The first call of a kind takes some seconds."""
+    return torch.compile(function)
+
+
+def compiles(device: torch.device, width: int) -> bool:
+    """Whether layers of that width are compiled there."""
+    return device.type == "cuda" and width >= COMPILE_FROM
+
+
+def any_length(*packed: Tensor) -> None:
+    """Say that N varies from call to call, so that a compiled function is not compiled again for it."""
+    for x in packed:
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+
+
+def _linear(x: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+    x = x.to(parts[0].dtype)
+    return F.linear(x, parts[0]) if len(parts) == 1 else torch.cat([F.linear(x, w) for w in parts], -1)
+
+
+def causal(lengths: Sequence[int], dtype: torch.dtype | None = None) -> Attend:
+    """Attention of packed sequences, each over itself; in `dtype` (None: that of the queries).
+
+    Short sequences that are alike in length are attended to side by side, padded to the longest of them: one by one, calling costs more
+    than computing. Of long ones no padding is computed.
+    """
+    sizes = list(lengths)
+    together: Padded | None = None
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        nonlocal together
+        kind = dtype or q.dtype
+        q, k, v = q.to(kind), k.to(kind), v.to(kind)
+        in_blocks = blocks(kind, q.device)
+        if (in_blocks or q.is_cuda) and _alike(sizes, q.device):
+            together = together or Padded(sizes, q.device)
+            return together.causal_in_blocks(q, k, v) if in_blocks else together.causal(q, k, v)
+        one = _block if in_blocks else _flash
+        parts = [one(*part) for part in zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    return attend
+
+
+def _alike(lengths: Sequence[int], device: torch.device) -> bool:
+    """Whether padding costs less than calls: on a GPU while half of it is real, on a CPU for short sequences of nearly one length."""
+    longest, total = max(lengths, default=0), sum(lengths)
+    if device.type == "cuda":
+        return len(lengths) > 1 and longest * len(lengths) <= 2 * total
+    return len(lengths) > 1 and longest <= BLOCK and longest * len(lengths) <= 1.25 * total
+
+
+def blocks(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether attention in blocks beats torch's own: bfloat16 on a CPU, as measured."""
+    return dtype == torch.bfloat16 and device.type == "cpu"
+
+
+def computes_in_bfloat16(device: torch.device) -> bool:
+    """Whether matrix products in bfloat16 are faster than in float32: on GPUs, and on CPUs with instructions for them."""
+    return device.type == "cuda" or (device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+
+
+def _block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return block_attention(q, k.transpose(0, 1), v.transpose(0, 1))
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+
+
+def forward(module: Any, ids: Tensor, lengths: Sequence[int], *, dtype: torch.dtype | None = None) -> Tensor:
+    """Hidden states [N, W] after the final norm, differentiable in the module's parameters; logits are `hidden @ module.lm_head.weight.T`.
+
+    `ids` [N] holds sequences end to end, of `lengths` (they sum to N): [a0 a1 a2 b0 b1] with (3, 2). `dtype` is the dtype of linear
+    layers and attention (torch.bfloat16 is several times faster on CPUs that have it); the residual stream and the result keep the
+    parameters' dtype. A module in training whose gradient checkpointing is on keeps no activations inside layers.
+    """
+    positions = torch.cat([torch.arange(n, device=ids.device) for n in lengths])
+    cos, sin = rotary(module, positions)
+    recompute = module.training and torch.is_grad_enabled() and causal_lm.recomputes(module)
+    return hidden(Weights(module, dtype=dtype), ids, cos, sin, causal(lengths, dtype), recompute=recompute)

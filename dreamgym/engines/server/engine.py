@@ -1,0 +1,328 @@
+"""An engine over a model server: vLLM, SGLang, llama.cpp, or any OpenAI-compatible chat host.
+
+`ServerEngine` implements `protocols.LLM`: prompts go out as token ids, and the ids that were sampled come back with their
+log-probabilities, so that they can be trained on. A host that returns text only (dialect "chat": hosted models, `transformers serve`)
+cannot serve `generate`, and says so; `replies` gives its texts, for teachers and judges. `publish_weights` moves new
+weights over.
+
+`http_client` sends and retries, `chat_replies` reads replies, `rate_limit` limits requests a minute, `dialects` holds each server's
+request and answer formats, `weight_sync` publishes weights.
+
+    plugins.make("engines", "server", base_url="http://localhost:8000/v1", model="policy", dialect="vllm", tokenizer="checkpoints/policy")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import itertools
+import math
+import queue
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.engines.server.chat_replies import about_tokens, most_tokens, reply_in
+from dreamgym.engines.server.config import ServerConfig
+from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact, seed_of
+from dreamgym.engines.server.http_client import Client
+from dreamgym.engines.server.rate_limit import Clock
+from dreamgym.engines.server.weight_sync import publish_weights, score
+from dreamgym.engines.usage import Tokens, Usage
+from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
+from dreamgym.llm.request_queue import RequestQueue
+from dreamgym.llm.tokenized import Tokenized
+from dreamgym.types import Completion, Request
+
+PROBE = "Red mug, 12.50 - a naïve café?\n[buy now]"  # letters, digits, accents, a newline: where tokenizers differ
+
+
+class ServerEngine(Tokenized, RequestQueue):
+    """Samples from a server. Implements `protocols.LLM`; `version` is set by `publish_weights` once the server has the weights.
+
+    Log-probabilities are of the whole vocabulary at the sampling temperature, as `types.Completion` promises. Where the server reports
+    others (vLLM: at temperature 1; or renormalised over top_p and top_k under processed_logprobs), requests are refused, or, with
+    training=False, answered with nan, which no loss survives unnoticed.
+    """
+
+    def __init__(self, config: ServerConfig, tokenizer: Any = None, *, module: Any = None, clock: Clock | None = None) -> None:
+        """`module`: the model whose weights are published, with which the server's log-probabilities are compared."""
+        super().__init__()
+        self.config, self.tokenizer, self.module, self.version = config, tokenizer, module, 0
+        self.model = config.model  # what requests ask for: an adapter's name once one is published
+        self.usage = Usage(price_per_million_input=config.price_per_million_input, price_per_million_output=config.price_per_million_output)
+        self.client = Client(config, self.usage, clock or Clock())
+        self.dialect: Dialect | None = DIALECTS.get(config.dialect)
+        if self.dialect is not None and tokenizer is None:
+            raise ConfigError(f"dialect='{config.dialect}' speaks in token ids: set tokenizer to the checkpoint that the server runs.")
+        self.max_context = config.max_context
+        self._probe = self.encode(PROBE) if self.dialect is not None else []
+        self._under_way: dict[int, tuple[Request, int, Future[Sampled]]] = {}
+        self._results: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._agreement: asyncio.Task[str] | None = None
+
+    def release(self, sessions: Sequence[str]) -> None:
+        """Nothing is kept here: the server's prefix cache serves every turn of an episode."""
+
+    def publish(self, version: int, save: Callable[[], Path]) -> None:
+        """See `protocols.LLM`. The server must see the folder at the same path, and give the log-probabilities of our own module."""
+        path = save()
+        scorer = None if self.module is None else functools.partial(score, self.module)
+        publish_weights(self, path, version, lora=(path / "adapter_config.json").is_file(), verify=False, scorer=scorer)
+
+    def close(self) -> None:
+        """Abort what is under way and let the connections go."""
+        self.cancel(list(self._under_way))
+        self.client.close()
+
+    def doctor(self) -> dict[str, Any]:
+        """What the server is, checked: it answers, it serves the model, and its tokenizer is ours. ServerError where it is not so."""
+        report: dict[str, Any] = {"server": self.client.api, "model": self.model, "dialect": self.config.dialect}
+        if self.config.dialect != "llama_cpp":
+            report["models"] = served = [card["id"] for card in self.cards()]
+            if self.model not in served:
+                raise ServerError(
+                    f"{self.client.api} serves {', '.join(served) or 'nothing'}, not '{self.model}'. Set model to one of them."
+                )
+        if self.dialect is None:
+            return report | {"tokens": "text only: replies works, generate does not"}
+        self._learn_context()
+        return report | {"max_context": self.max_context, "tokenizer": self.client.wait(self._agree())}
+
+    def replies(
+        self,
+        conversations: Iterable[Sequence[Mapping[str, Any]]],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seeds: Sequence[tuple[int, ...]] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        allow_truncated: bool = False,
+    ) -> Generator[tuple[int, str | Exception], None, None]:
+        """Replies to chats as they come, each with its conversation's place; the ServerError of one that failed for good is its reply.
+
+        Conversations are taken as there is room for them (`concurrency`). What is under way when the caller stops listening is cancelled.
+        """
+        done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        under_way: dict[int, Future[str]] = {}
+        waiting = enumerate(conversations)
+        try:
+            while True:
+                for i, chat in itertools.islice(waiting, self.config.concurrency - len(under_way)):
+                    self._check_rate(max_tokens + about_tokens(chat))
+                    seed = seeds[i] if seeds else None
+                    future = self.client.start(self._reply(chat, max_tokens, temperature, seed, response_format, allow_truncated))
+                    under_way[i] = future
+                    future.add_done_callback(functools.partial(_put, done, i))
+                if not under_way:
+                    return
+                i = done.get()
+                try:
+                    reply: str | Exception = under_way.pop(i).result()
+                except ServerError as error:
+                    reply = error
+                yield i, reply
+        finally:
+            for future in under_way.values():
+                future.cancel()
+
+    async def _reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_tokens: int,
+        temperature: float,
+        seed: tuple[int, ...] | None,
+        response_format: Mapping[str, Any] | None,
+        allow_truncated: bool,
+    ) -> str:
+        payload: dict[str, Any] = {
+            "model": self.model,
+            "messages": [dict(message) for message in messages],
+            self.config.max_tokens_key: max_tokens,
+            "temperature": temperature,
+        }
+        if seed is not None:
+            payload["seed"] = seed_of(seed) >> 32  # hosts take 32 bits at best
+        if response_format is not None:
+            payload["response_format"] = dict(response_format)
+        guess = about_tokens(messages)
+
+        def read(body: Any) -> tuple[str, Tokens | None]:
+            return reply_in(body, max_tokens, allow_truncated)
+
+        url = f"{self.client.api}/chat/completions"
+        most = Tokens(most_tokens(messages), max_tokens)
+        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, most=most)
+
+    def _check(self, request: Request) -> None:
+        if self.dialect is None:
+            raise UsageError(
+                f"{self.client.api} is a chat server (dialect='chat'): it returns text without token ids, so nothing it says can be "
+                "trained on. Use `replies`, or serve the policy with vLLM, SGLang or llama.cpp."
+            )
+        sampling = request.sampling
+        if sampling.grammar:
+            raise UsageError(
+                "Servers each have their own grammars: put the server's option into `extra`, and leave Sampling.grammar empty."
+            )
+        wrong = inexact(self.config.server_logprobs or self.dialect.logprobs, sampling)
+        if wrong and self.config.training:
+            raise UsageError(
+                f"The server reports log-probabilities {wrong}, so they are not the learner's. Sample at temperature 1, top_p=1, top_k=0; "
+                "or set server_logprobs if the server runs otherwise (vLLM: --logprobs-mode processed_logprobs gives 'processed'); "
+                "or set training=False to sample without log-probabilities."
+            )
+        if not len(request.prompt):
+            raise UsageError("A prompt is empty: give at least one token.")
+        self._learn_context()
+        assert self.max_context is not None
+        room = self.max_context - sampling.max_tokens
+        if len(request.prompt) > room:
+            raise UsageError(
+                f"A prompt of {len(request.prompt)} tokens does not fit: the context of {self.max_context} "
+                f"less max_tokens={sampling.max_tokens} leaves {room}. Shorten the history, or lower max_tokens."
+            )
+        self._check_rate(len(request.prompt) + sampling.max_tokens)
+
+    def _check_rate(self, tokens: int) -> None:
+        limit = self.config.tokens_per_minute
+        if limit is not None and tokens > limit:
+            raise UsageError(f"A request of up to {tokens} tokens never fits tokens_per_minute={limit}. Lower max_tokens, or raise it.")
+
+    def _enqueue(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
+        for ticket, request in zip(tickets, requests, strict=True):
+            request = replace(request, prompt=_ids(request.prompt))  # a conversation may grow while it is continued
+            future = self.client.start(self._sample(ticket, request, self.model))
+            self._under_way[ticket] = (request, self.version, future)
+            future.add_done_callback(functools.partial(_put, self._results, ticket))
+
+    def _advance(self) -> bool:
+        """Wait until something under way is done, and take with it what else is."""
+        if not self._under_way:
+            return False
+        self._resolve(self._results.get())
+        while not self._results.empty():
+            self._resolve(self._results.get())
+        return True
+
+    def _resolve(self, ticket: int) -> None:
+        if ticket not in self._under_way:
+            return  # dropped meanwhile
+        request, version, future = self._under_way.pop(ticket)
+        try:
+            self._finished[ticket] = self._completion(request, version, future.result())
+        except Exception as error:  # a boundary: it is raised to whoever waits for the ticket
+            self._failed[ticket] = _of_ticket(error, ticket)
+
+    def _drop(self, tickets: Sequence[int]) -> None:
+        for ticket in reversed(tickets):  # the queued before those at work, whose place they would take for a moment
+            if ticket in self._under_way:
+                self._under_way.pop(ticket)[2].cancel()
+
+    async def _sample(self, ticket: int, request: Request, model: str) -> Sampled:
+        """Ask for one completion, after the server's tokenizer was found to be ours."""
+        assert self.dialect is not None
+        if self._agreement is None or (self._agreement.done() and (self._agreement.cancelled() or self._agreement.exception())):
+            self._agreement = asyncio.ensure_future(self._agree())
+        await asyncio.shield(self._agreement)
+        dialect, prompt, sampling = self.dialect, request.prompt, request.sampling
+        stream = request.seed if request.seed is not None else (-1, self.config.seed, ticket)
+        path, payload = dialect.ask(model, prompt, sampling, seed_of(stream))
+        if dialect.name == "sglang" and model != self.config.model:
+            payload["lora_path"] = model
+
+        def read(body: Any) -> tuple[Sampled, Tokens]:
+            return dialect.read(body, prompt, sampling, training=self.config.training)
+
+        most = Tokens(len(prompt), sampling.max_tokens)
+        url = self.url(path)
+        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=most.prompt + most.completion, most=most)
+
+    def _completion(self, request: Request, version: int, sampled: Sampled) -> Completion:
+        assert self.dialect is not None
+        ids, stop, scores = sampled.ids, sampled.stop, sampled.logprobs
+        if inexact(self.config.server_logprobs or self.dialect.logprobs, request.sampling):
+            scores = (math.nan,) * len(ids)
+        text = self.decode(ids[: len(ids) - stop])
+        return Completion(tuple(request.prompt), ids, scores, text, "stop" if stop else "length", version)
+
+    async def _agree(self) -> str:
+        """Compare the server's ids of a probe text with ours; says what was compared. Prompt lengths are compared in every answer."""
+        assert self.dialect is not None
+        try:
+            payload = self.dialect.tokenize(self.config.model, PROBE)
+            body = await self.client.control("POST", self.url(self.dialect.tokenize_path), payload, retries=self.config.retries)
+        except ServerError as error:
+            if error.status in (404, 405, 501):
+                return "not offered by the server: only the lengths of prompts are compared"
+            raise
+        theirs = body.get("tokens") if isinstance(body, dict) else None
+        if not isinstance(theirs, list):
+            raise ServerError(f"{self.url(self.dialect.tokenize_path)} answered {body!r:.100}. Expected an object with a list 'tokens'.")
+        if theirs != self._probe:
+            at = next((i for i, ids in enumerate(itertools.zip_longest(theirs, self._probe)) if ids[0] != ids[1]), 0)
+            raise ServerError(
+                f"The server's tokenizer is not ours: of a probe text, token {at} is {theirs[at : at + 1]} there and "
+                f"{self._probe[at : at + 1]} here. Set tokenizer to the checkpoint that the server runs."
+            )
+        return "the same ids for a probe text"
+
+    def cards(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """What the server says of each model it serves; ServerError for an answer that lists none."""
+        body = self.client.wait(self.client.control("GET", url := f"{self.client.api}/models", timeout_s=timeout_s))
+        found = body.get("data") if isinstance(body, dict) else None
+        if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
+            raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
+        return found
+
+    def _learn_context(self) -> None:
+        """Ask the server how long its context is, once, unless max_context says it."""
+        if self.max_context is not None or self.dialect is None:
+            return
+        if self.dialect.name == "llama_cpp":
+            body = self.client.wait(self.client.control("GET", self.url("/props")))
+            settings = body.get("default_generation_settings") if isinstance(body, dict) else None
+            found = settings.get("n_ctx") if isinstance(settings, dict) else None
+        else:
+            found = next((card.get("max_model_len") for card in self.cards() if card["id"] == self.config.model), None)
+        if not isinstance(found, int) or found < 2:
+            raise ConfigError(f"{self.client.api} does not report the context length of '{self.config.model}'. Set max_context.")
+        self.max_context = found
+
+    def url(self, path: str) -> str:
+        """The address of a path: under base_url when it begins with `/v1`, else under the server's root."""
+        return self.client.api + path.removeprefix("/v1") if path.startswith("/v1/") else self.client.root + path
+
+    def idle(self) -> None:
+        """Raise unless nothing is under way: weights must not change under a request."""
+        if self._under_way:
+            raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")
+
+
+def _put(done: queue.SimpleQueue[int], i: int, _: Future[Any]) -> None:
+    done.put(i)
+
+
+def _ids(prompt: Sequence[int]) -> tuple[int, ...]:
+    """Plain integers: a prompt may be an array, and JSON knows none."""
+    return tuple(int(token) for token in prompt)
+
+
+def _of_ticket(error: Exception, ticket: int) -> Exception:
+    """The error as this ticket's own: requests that failed together share one object."""
+    if isinstance(error, ServerError):
+        error = copy.copy(error)
+        error.ticket = ticket
+    return error
+
+
+def load_tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # a boundary: tokenizers, json and transformers each raise their own kinds
+        raise UsageError(f"Cannot read a tokenizer at '{path}': {error} Give the checkpoint directory that the server runs.") from error

@@ -1,0 +1,236 @@
+"""The base classes of environments. `TextRules` holds what is known about an environment's texts, `EnvSuite` everything a run needs of it.
+
+Only the state mapping (`abstract`) and the tasks (`all_tasks`) are required. Every other member has a neutral default, and its docstring
+says what the default means. Rules read the instruction, the states and the history. They never see the simulator, because they judge dreams
+as well.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from dreamgym.errors import UsageError, nearest
+from dreamgym.protocols import Env, ReplayBuffer
+from dreamgym.types import Action, Memory, Observation, Query, Task, Trajectory, Transition, Turn, Verdict, View
+
+SPLITS = {"train": (0.0, 0.7), "dev": (0.7, 0.85), "test": (0.85, 1.0)}
+"""The default shares of the tasks."""
+
+
+class Composer(Protocol):
+    """Composes the answer to a query from several memories, such as a page of search results from remembered items."""
+
+    def compose(self, query: Query, hidden: str) -> Memory | None:
+        """The composed memory, without the trajectory `hidden`; None where nothing can be composed. `row` is 0 unless it is a real row."""
+        ...
+
+
+class TextRules(ABC):
+    """What is known about the texts of an environment."""
+
+    name: str
+    token_patterns: Sequence[str] = ()
+    """Regular expressions of what a tokenizer trained for this environment keeps in one piece, such as `[buy now]`. Default: none."""
+    about: str = ""
+    """What the environment is and how it answers, for instruct models. Default: they are given the task alone."""
+    action_format: str = ""
+    """How an action is written at the end of a reply, for instruct models. Default: `policy.instructions` must say it."""
+    partially_observed: bool = False
+    """Whether states hide most of the world. If so, `reveals_new` and `revisit_consistency` are implemented. Default: fully observed."""
+    encodes_deltas: bool = False
+    """Whether the experience model writes `encode_delta` in place of the next state. Default: it writes the state."""
+
+    @abstractmethod
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        """The state mapping: a raw observation as clean text that lists the actionable elements."""
+
+    def canonical(self, action: Action) -> Action:
+        """One spelling of actions that the environment cannot distinguish. Default: the action as it is."""
+        return action
+
+    def view(self, observation: Observation) -> View:
+        """The state as the policy reads it, with short references for names that could only be memorised. Default: the state itself."""
+        return View(observation.text)
+
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """Whether the state offers the action. False: a rule answers that nothing changes. Default None: unknown, the model answers."""
+        return None
+
+    def noop_reason(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """Why an admissible action changes nothing, as reasoning text. Default "": it may change something."""
+        return ""
+
+    def action_kind(self, observation: Observation, action: Action) -> str:
+        """The kind of the action, for measures by kind. Default: its first word."""
+        return action.replace("[", " ").replace("(", " ").split(" ", 1)[0]
+
+    def explain(self, task: Task, history: Sequence[Transition], transition: Transition) -> str:
+        """The scripted teacher's reasoning for a real transition, in one line. Default "": there is no reasoning."""
+        return ""
+
+    def check_success(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict | None:
+        """Whether the texts confirm a claimed success: passed, refused, or undecided where they show neither, which is refused as well.
+        Default None: these rules do not judge success, and the model's reward stands."""
+        return None
+
+    def contradictions(self, history: Sequence[Transition], claim: Transition) -> list[str]:
+        """Why the states that lead to a claimed success cannot all be real. Default []: none is known."""
+        return []
+
+    def reveals_new(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """Whether the next state shows something for the first time, so that it must be sampled. Default None: unknown."""
+        return None
+
+    def revisit_consistency(self, history: Sequence[Transition]) -> list[bool]:
+        """For each return to a known place: whether it showed what had been observed there. Default []: no place is known."""
+        return []
+
+    def encode_delta(self, transition: Transition) -> str:
+        """What changed in a step, as the experience model writes it. Used where `encodes_deltas`. Default: the next state itself."""
+        return transition.next_state.text
+
+    def apply_delta(self, observation: Observation, text: str) -> Observation | None:
+        """The inverse of `encode_delta`; None for a text that cannot be applied. Default: the text is the next state."""
+        return Observation(text) if text.strip() else None
+
+    def memory_text(self, memory: Memory) -> str:
+        """A retrieved memory as the experience model reads it. Default: the action and the next state."""
+        return f"{memory.action}\n{memory.next_state}"
+
+    def well_formed(self, instruction: str) -> bool:
+        """Whether a synthetic instruction is worded as a task. Default: every text of one line is."""
+        return bool(instruction.strip()) and "\n" not in instruction
+
+    def task_key(self, instruction: str) -> str:
+        """What an instruction asks for, whatever its wording: no synthetic task has the key of a held-out one. Default: its words, without
+        case and punctuation."""
+        return " ".join(re.findall(r"\w+", instruction.lower()))
+
+    def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
+        """Whether real memory shows that a synthetic instruction can be fulfilled; None where it shows neither, and the curriculum refuses
+        it. Default True: every well-formed instruction is accepted."""
+        return True
+
+    def composer(self, replay: ReplayBuffer) -> Composer | None:
+        """Composes answers from several memories of `replay`. Default None: memories are retrieved one by one."""
+        return None
+
+
+class EnvSuite(ABC):
+    """What `make(**config)` of an environment plug-in returns."""
+
+    name: str
+    rules: TextRules
+    max_steps: int
+    """The horizon of an episode."""
+    scripted_policies: Mapping[str, float] = {}
+    """The scripted policies that logs are generated with, and their shares, which sum to 1. Default: none, logs come from files."""
+    fractional_reward_option: str = ""
+    """The option under which the environment rewards parts of a success, which no text check knows, such as `outcome = false`. Default "":
+    rewards are 0 or 1."""
+    can_ground_tasks: bool = False
+    """Whether `ground_task` is implemented for the settings at hand. Default: it is not, and synthetic tasks are not tried for real."""
+
+    log_files: Sequence[Path] = ()
+    """Recorded episodes that belong to the suite, read where `logs.files` names none. Default: none."""
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        """`n` distinct tasks of a split in an order that `seed` names; fewer when the split holds fewer. Splits share no task. Default:
+        `all_tasks`, split by a hash of `task_key`, so that further tasks move none to another split."""
+        check_split(split)
+        low, high = SPLITS[split]
+        known = {self.task_key(task): task for task in self.all_tasks()}
+        keys = sorted(key for key in known if low <= _fraction(key) < high)
+        random.Random(f"tasks/{split}/{seed}").shuffle(keys)
+        return [known[key] for key in keys[:n]]
+
+    def all_tasks(self) -> Iterable[Task]:
+        """Every task there is, for suites that do not override `tasks`."""
+        raise NotImplementedError(f"{type(self).__name__} needs all_tasks(), or tasks() where the splits are its own.")
+
+    def task_key(self, task: Task) -> str:
+        """What two recorded episodes of the same task have in common, so that held-out tasks are kept out of the logs. Default: the id."""
+        return task.id
+
+    def env(self) -> Env | None:
+        """A new instance of the real environment. Default None: there is none, and everything that needs one is skipped."""
+        return None
+
+    @property
+    def has_env(self) -> bool:
+        """Whether there is a real environment, without making one: it may be slow, and workers may be the ones to make it. Default: whether
+        `env` is overridden."""
+        return type(self).env is not EnvSuite.env
+
+    def require_env(self) -> Env:
+        """`env()`; UsageError for a suite without an environment."""
+        env = self.env()
+        if env is None:
+            raise UsageError(f"The environment suite '{self.name}' holds logs only: there is no real environment to act in.")
+        return env
+
+    def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
+        """One real episode by a scripted policy; the same seed gives the same episode. Default: `scripted_action` at every step."""
+        if policy not in self.scripted_policies:
+            known = f"{nearest(policy, self.scripted_policies)} Known: {', '.join(self.scripted_policies) or 'none'}."
+            raise UsageError(f"The environment suite '{self.name}' has no scripted policy '{policy}'.{known}")
+        name = f"{policy}/{task.id}/{seed}"
+        rng = random.Random(f"behave/{name}")
+
+        def act(state: Observation) -> Action:
+            return self.scripted_action(task, policy, state, rng)
+
+        return play(self.require_env(), self.rules, task, act, max_steps=self.max_steps, behaviour=policy, name=name)
+
+    def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
+        """What a scripted policy does in a state, for suites that have some and do not override `demonstrate`."""
+        raise NotImplementedError(f"{type(self).__name__} has scripted policies, so it needs scripted_action(), or demonstrate().")
+
+    def inventory(self) -> Iterable[Observation]:
+        """States that show everything the world holds, for measures only. Default: unknown."""
+        return ()
+
+    def ground_task(self, task: Task) -> Task | None:
+        """A synthetic task as the real environment scores it, for measures only; None where nothing real fulfils it."""
+        return None
+
+
+def check_split(split: str) -> None:
+    """UsageError for anything but train, dev and test."""
+    if split not in SPLITS:
+        raise UsageError(f"No split '{split}'.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
+
+
+def play(
+    env: Env, rules: TextRules, task: Task, act: Callable[[Observation], Action], *, max_steps: int, behaviour: str, name: str
+) -> Trajectory:
+    """Run `act` until the task ends or `max_steps` are taken; each transition carries the scripted teacher's reasoning."""
+    state = rules.abstract(env.reset(task))
+    transitions: list[Transition] = []
+    terminated = False
+    while len(transitions) < max_steps and not terminated:
+        action = rules.canonical(act(state))
+        raw, reward, terminated = env.step(action)
+        bare = Transition(state, action, rules.abstract(raw), reward, terminated)
+        transitions.append(bare.with_reasoning(rules.explain(task, transitions, bare)))
+        state = bare.next_state
+    return Trajectory(
+        id=name,
+        task=task,
+        source="demo",
+        turns=tuple(Turn(transition) for transition in transitions),
+        success=terminated and transitions[-1].reward >= 1.0,
+        truncated=not terminated,
+        behaviour=behaviour,
+    )
+
+
+def _fraction(key: str) -> float:
+    """A number in [0, 1) that depends on the text alone."""
+    return int.from_bytes(sha256(key.encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64

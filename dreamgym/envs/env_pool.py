@@ -1,0 +1,65 @@
+"""Many real episodes side by side in this process: the `BatchEnv` of a real environment, with every step counted.
+
+The shop answers thousands of steps a second. Environments that are slow or crash get worker processes (`_workers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dreamgym.envs.base import TextRules
+from dreamgym.errors import UsageError
+from dreamgym.protocols import Env
+from dreamgym.types import Action, Observation, StepResult, Task, Transition
+
+
+class EnvPool:
+    """Real environments behind the interface that dreams have too (the `RealEnv` protocol). `steps` is what the real world was charged."""
+
+    source = "real"
+    version = 0
+
+    def __init__(self, make_env: Callable[[], Env], rules: TextRules) -> None:
+        self.make_env, self.rules = make_env, rules
+        self.envs: list[Env] = []
+        self.steps = 0
+        self._spare: Env | None = None  # for walks, which disturb no episode
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """One episode per task; `seed` is for stochastic environments."""
+        return [self.begin(slot, task) for slot, task in enumerate(tasks)]
+
+    def begin(self, slot: int, task: Task) -> Observation:
+        """A new episode in one slot; those in the others go on."""
+        while len(self.envs) <= slot:
+            self.envs.append(self.make_env())
+        if not self.envs[slot].accepts(task):
+            raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Practise it in a dream.")
+        return self.rules.abstract(self.envs[slot].reset(task))
+
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+        """Act in the episodes named by `slots`."""
+        self.steps += len(slots)
+        results = []
+        for slot, action in zip(slots, map(self.rules.canonical, actions), strict=True):
+            raw, reward, terminated = self.envs[slot].step(action)
+            results.append(StepResult(self.rules.abstract(raw), reward, terminated, action=action))
+        return results
+
+    def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
+        """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept."""
+        return [self._walk(task, actions) for task, actions in walks]
+
+    def _walk(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
+        env = self._spare = self._spare or self.make_env()
+        if not env.accepts(task):
+            return None
+        state, walk = self.rules.abstract(env.reset(task)), list[Transition]()
+        for action in actions:
+            raw, reward, terminated = env.step(action)
+            walk.append(Transition(state, action, self.rules.abstract(raw), reward, terminated))
+            state = walk[-1].next_state
+            if terminated:
+                break
+        self.steps += len(walk)
+        return tuple(walk)

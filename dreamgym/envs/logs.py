@@ -1,0 +1,83 @@
+"""An environment suite made from recorded episodes alone: no simulator, no rules, no code.
+
+    dreamgym train runs/mine env.name=logs env.options='{files = ["episodes.jsonl"]}'
+
+`files = ["corridor"]` names the sample of this package: 40 scripted episodes in the corridor.
+The files are JSON Lines as `runs.episodes` reads them. Tasks are split by their instruction. There is no real environment, so whatever
+needs one (probes, audit, evaluation) is skipped, and practice in the dream is never compared with reality.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from dreamgym.config import Config, build
+from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.errors import UsageError
+from dreamgym.runs.episodes import read_trajectories
+from dreamgym.types import Observation, Task
+
+SAMPLES = Path(str(resources.files("dreamgym"))) / "samples"
+
+
+class LogConfig(Config):
+    """Which episodes the suite is made from."""
+
+    files: tuple[Path, ...] = Field(min_length=1)
+    """JSON Lines files of episodes in one environment."""
+    max_steps: int | None = Field(None, ge=1)
+    """Horizon of a dreamed episode; the longest recorded episode when not given."""
+    about: str = ""
+    """What the environment is, for instruct models."""
+    action_format: str = ""
+    """How an action is written, for instruct models."""
+
+
+class LogRules(TextRules):
+    """Rules that know nothing: states are the recorded texts, and every default of `TextRules` holds."""
+
+    def __init__(self, name: str, config: LogConfig) -> None:
+        self.name, self.about, self.action_format = name, config.about, config.action_format
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        """The recorded text itself."""
+        return Observation(raw["text"])
+
+
+class LogSuite(EnvSuite):
+    """Tasks and horizon of recorded episodes."""
+
+    def __init__(self, config: LogConfig) -> None:
+        """UsageError for files that cannot be read or that hold episodes of several environments."""
+        self.log_files = tuple(_sample(file) for file in config.files)
+        episodes = [episode for file in self.log_files for episode in read_trajectories(file)]
+        names = sorted({episode.task.env for episode in episodes})
+        if len(names) > 1:
+            raise UsageError(f"The log files hold episodes of several environments ({', '.join(names)}). Give one run the files of one.")
+        self.name = names[0]
+        self.rules = LogRules(self.name, config)
+        self.max_steps = config.max_steps or max(len(episode.turns) for episode in episodes)
+        self._tasks = [episode.task for episode in episodes]
+
+    def task_key(self, task: Task) -> str:
+        """The instruction, without case and spacing: no environment gives a task id a meaning of its own."""
+        return " ".join(task.instruction.lower().split())
+
+    def all_tasks(self) -> list[Task]:
+        return self._tasks
+
+
+def make(**config: Any) -> LogSuite:
+    """The suite of recorded episodes, by configuration (see LogConfig)."""
+    return LogSuite(build(LogConfig, config, where="env logs"))
+
+
+def _sample(file: Path) -> Path:
+    """The sample of that name where there is no such file."""
+    sample = SAMPLES / f"{file.name}.jsonl"
+    return sample if not os.path.exists(file) and str(file) == file.name and os.path.exists(sample) else file

@@ -1,0 +1,414 @@
+"""Real episodes in worker processes: for environments that are slow, leak or crash.
+
+Each worker builds the suite by its name and options and keeps an `EnvPool` of its share of the episodes. It answers one thing at a
+time (a reset, a step, a whole scripted episode), so that whoever is silent or dead is known to have failed at the next one. It is
+replaced; what it had not answered is asked again, and an episode that it held is redone when it is acted in: reset, and the actions so
+far repeated. Environments are deterministic given a task and its actions (the contract tests see to it), so nobody notices, except by
+`restarts`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from dreamgym import plugins
+from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Trajectory, Transition
+
+TRIES = 3
+"""Workers that may die of the same reset, step or scripted episode before it is given up."""
+SILENT_S = 900.0
+"""After how long a silent worker counts as dead in a run."""
+GRACE_S = 1.0
+"""How long workers may take to leave by themselves when the pool is closed, or when the caller is dead."""
+TICK_S = 1.0
+"""How often silent workers are looked after."""
+Request = tuple[Any, ...]
+"""What a worker is asked: the name of a method of `_Desk`, and its arguments."""
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def start_workers(suite: str, options: Mapping[str, Any], workers: int) -> Iterator[WorkerPool | None]:
+    """The workers of a run, started when they are needed and ended with the block; None when there are to be 0 of them."""
+    if not workers:
+        yield None
+        return
+    with WorkerPool(suite, options, workers=workers, timeout_s=SILENT_S) as pool:
+        yield pool
+
+
+class WorkerPool:
+    """`EnvPool` in processes (the `RealEnv` protocol), and scripted episodes too. Close it, or use it in a `with` block.
+
+    `steps` is what the real world was charged for results, `redone_steps` what replaced workers repeated, `restarts` how many were
+    replaced. Workers start when they are first needed. One that is silent for `timeout_s` seconds about a reset, a step or a whole
+    episode counts as dead; None waits for ever. A script that makes a pool needs the usual `if __name__ == "__main__":`, since workers
+    are spawned. UsageError for options that cannot be sent to another process.
+    """
+
+    source = "real"
+    version = 0
+
+    def __init__(self, suite: str, options: Mapping[str, Any] | None = None, *, workers: int = 2, timeout_s: float | None = None) -> None:
+        if workers < 1:
+            raise UsageError(f"workers={workers} must be at least 1.")
+        self.suite, self.options, self.timeout_s = suite, dict(options or {}), timeout_s
+        _packed(self.options, f"The options of environment '{suite}'")
+        self.workers: list[_Worker | None] = [None] * workers
+        self.episodes: list[Episode] = []
+        self.steps = self.redone_steps = self.restarts = 0
+        self._share = 1  # episodes of a worker; neighbours share one, so that rollouts of one task do
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """One episode per task. InvariantError for a task that workers die of."""
+        self._share = share = self._spread(len(tasks))
+        begun: dict[int, Episode] = {}
+
+        def heard(slot: int, answer: Any) -> None:
+            if isinstance(answer, _Lost):
+                raise InvariantError(self._blame(tasks[slot], "its reset", answer))
+            begun[slot] = Episode(tasks[slot], answer, self.workers[slot // share])
+
+        owners = [slot // share for slot in range(len(tasks))]
+        self._ask(owners, lambda slot: ("begin", slot % share, tasks[slot]), heard)
+        self.episodes = [begun[slot] for slot in range(len(tasks))]
+        return [episode.observation for episode in self.episodes]
+
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+        """Act in the episodes named by `slots`. One that workers die of, or that does not repeat, gets a result with an `error`
+        in its info: a failed rollout."""
+        owners = [slot // self._share for slot in slots]
+        results: dict[int, StepResult] = {}
+
+        def request(place: int) -> Request:
+            episode = self.episodes[slots[place]]
+            past = None if episode.holder is self.workers[owners[place]] else (episode.task, tuple(episode.actions), episode.observation)
+            return ("act", slots[place] % self._share, actions[place], past)
+
+        def heard(place: int, answer: Any) -> None:
+            episode, holder = self.episodes[slots[place]], self.workers[owners[place]]
+            if isinstance(answer, _Lost):
+                lost = StepInfo(error=self._blame(episode.task, f"'{actions[place]:.80}'", answer))
+                results[place] = StepResult(episode.observation, 0.0, False, info=lost, action=actions[place])
+                return
+            if episode.holder is not holder:
+                self.redone_steps += len(episode.actions)
+            episode.holder, episode.observation, results[place] = holder, answer.observation, answer
+            episode.actions.append(actions[place])
+
+        self._ask(owners, request, heard)
+        self.steps += len(slots)
+        return [results[place] for place in range(len(slots))]
+
+    def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
+        """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept,
+        and for a walk that workers die of, which is logged."""
+
+        def lost(place: int, answer: _Lost) -> None:
+            log.error(self._blame(walks[place][0], f"{len(walks[place][1])} actions repeated", answer))
+
+        found = self._each([("repeat", task, tuple(actions)) for task, actions in walks], lost)
+        self.steps += sum(len(walk) for walk in found if walk)
+        return found
+
+    def demonstrate(self, jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
+        """An episode by a scripted behaviour for every (task, behaviour, seed), in order. InvariantError for one that workers die of."""
+
+        def lost(place: int, answer: _Lost) -> None:
+            task, behaviour, seed = jobs[place]
+            raise InvariantError(self._blame(task, f"behaviour '{behaviour}', seed {seed}", answer))
+
+        return self._each([("demonstrate", *job) for job in jobs], lost)
+
+    def close(self) -> None:
+        """End the workers, and whatever they have started. A pool that is used again starts new ones."""
+        hired = [worker for worker in self.workers if worker]
+        self.workers = [None] * len(self.workers)
+        for worker in hired:
+            worker.line.close()  # who has nothing to do leaves by itself
+        until = time.monotonic() + GRACE_S
+        for worker in hired:
+            worker.end(until - time.monotonic())
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spread(self, n: int) -> int:
+        """How many of `n` things each worker gets."""
+        return -(-n // len(self.workers)) or 1
+
+    def _each(self, requests: Sequence[Request], lost: Callable[[int, _Lost], None]) -> list[Any]:
+        """The answers, in order, of requests that any worker may serve; None where `lost` was called and returned."""
+        share, found = self._spread(len(requests)), dict[int, Any]()
+
+        def heard(place: int, answer: Any) -> None:
+            if isinstance(answer, _Lost):
+                lost(place, answer)
+            found[place] = None if isinstance(answer, _Lost) else answer
+
+        self._ask([place // share for place in range(len(requests))], requests.__getitem__, heard)
+        return [found[place] for place in range(len(requests))]
+
+    def _ask(self, owners: Sequence[int], request: Callable[[int], Request], heard: Callable[[int, Any], None]) -> None:
+        """Have worker `owners[place]` answer `request(place)` for every place, all workers at once, and pass each answer to `heard`.
+
+        When a worker dies, a new one gets the requests that were not answered, made anew. The one of which `TRIES` workers died has a
+        _Lost for an answer. An exception of the environment is raised when all is answered.
+        """
+        waiting: dict[int, deque[int]] = {}
+        for place, owner in enumerate(owners):
+            waiting.setdefault(owner, deque()).append(place)
+        deaths, problem = Counter[int](), None
+        try:
+            self._send(waiting, request)
+            while waiting:
+                for worker, answer in self._answers(waiting):
+                    places = waiting[worker]
+                    if isinstance(answer, _Dead):
+                        deaths[places[0]] += 1
+                        self._bury(worker, answer, deaths[places[0]])
+                    if not isinstance(answer, _Dead) or deaths[places[0]] == TRIES:
+                        place = places.popleft()
+                        if isinstance(answer, Exception) and not isinstance(answer, _Lost):
+                            problem = problem or answer
+                        else:
+                            heard(place, answer)
+                    if isinstance(answer, _Dead) and places:
+                        self._send({worker: places}, request)
+                waiting = {worker: places for worker, places in waiting.items() if places}
+        except BaseException:  # an answer that nobody hears must not be taken for a later one
+            self.close()
+            raise
+        if problem:
+            raise problem
+
+    def _send(self, waiting: Mapping[int, Iterable[int]], request: Callable[[int], Request]) -> None:
+        """Give workers their requests; they all begin before the first is given any."""
+        for worker in waiting:
+            self.workers[worker] = self.workers[worker] or _Worker(self.suite, self.options)
+        for worker, places in waiting.items():
+            self._at(worker).send([request(place) for place in places])
+
+    def _answers(self, waiting: Iterable[int]) -> list[tuple[int, Any]]:
+        """What the workers have to say by now, at most one answer each. Waits for a moment when they have nothing."""
+        wait([self._at(worker).line for worker in waiting], TICK_S)
+        return [(worker, answer) for worker in waiting for answer in self._at(worker).receive(self.timeout_s)]
+
+    def _at(self, worker: int) -> _Worker:
+        found = self.workers[worker]
+        assert found is not None
+        return found
+
+    def _bury(self, worker: int, death: _Dead, nth: int) -> None:
+        """See to it that a new worker takes the place of a dead one, the `nth` that died of the same request."""
+        log.warning("a worker of '%s' died (%s) and is replaced", self.suite, death)
+        self.restarts += 1
+        self._at(worker).end()
+        self.workers[worker] = None
+        if nth == TRIES and not death.made:
+            raise UsageError(
+                f"Worker processes of environment '{self.suite}' die before it is made ({death}). It has to be made from its name and "
+                'options in a fresh process, so a script that starts them needs `if __name__ == "__main__":`; or set env.workers = 0.'
+            )
+
+    def _blame(self, task: Task, doing: str, death: _Lost) -> str:
+        if not isinstance(death, _Dead):
+            return f"Environment '{self.suite}', task '{task.id}': {death}"
+        return (
+            f"Environment '{self.suite}', task '{task.id}': {TRIES} workers in a row died of {doing}, the last by {death}. Play that task "
+            "with env.workers = 0 to see why; if memory ran out, use fewer workers."
+        )
+
+
+@dataclass
+class Episode:
+    """What it takes to bring an episode back: its task, what was done, the state to find again, and who holds it."""
+
+    task: Task
+    observation: Observation
+    holder: _Worker | None
+    actions: list[Action] = field(default_factory=list)
+
+
+class _Lost(Exception):
+    """The answer to what cannot be had: why."""
+
+
+class _Dead(_Lost):
+    """What is received from a worker that is no more. `made`: it had made its environment."""
+
+    def __init__(self, reason: str, *, made: bool) -> None:
+        super().__init__(reason)
+        self.made = made
+
+
+class _Worker:
+    """One process, the line to it, and whether it has made its environment."""
+
+    def __init__(self, suite: str, options: Mapping[str, Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.suite = suite
+        self.line, there = context.Pipe()
+        self.process = context.Process(target=_serve, args=(there, suite, dict(options)), daemon=True)
+        self.process.start()
+        there.close()
+        self.made = False
+        self.heard_s = time.monotonic()
+
+    def send(self, requests: Sequence[Request]) -> None:
+        """Have the requests answered one by one."""
+        packed = _packed(requests, f"A task of environment '{self.suite}'")
+        self.heard_s = time.monotonic()
+        with suppress(OSError):  # it is dead, as `receive` will find
+            self.line.send_bytes(packed)
+
+    def receive(self, timeout_s: float | None) -> list[Any]:
+        """One answer, an exception that the environment raised, or a `_Dead`; nothing as long as there is none.
+
+        Raises why the environment cannot be made. Making it may take longer than an answer.
+        """
+        alive, message = self.process.is_alive(), b""
+        try:
+            if self.line.poll():
+                message = self.line.recv_bytes()
+        except (EOFError, OSError):
+            alive = False
+        if message:
+            return self._read(pickle.loads(message))
+        if not alive:
+            self.process.join(GRACE_S)
+            return [_Dead(_cause(self.process.exitcode), made=self.made)]
+        if self.made and timeout_s is not None and time.monotonic() - self.heard_s > timeout_s:
+            return [_Dead(f"no answer in {timeout_s:g} s", made=True)]
+        return []
+
+    def _read(self, answer: Any) -> list[Any]:
+        self.heard_s = time.monotonic()
+        if self.made:
+            return [answer]
+        if answer is not None:
+            raise answer
+        self.made = True
+        return []
+
+    def end(self, wait_s: float = 0.0) -> None:
+        """Let it leave within that time, then end it and what it has started."""
+        assert self.process.pid
+        self.line.close()
+        wait([self.process.sentinel], max(0.0, wait_s))
+        with suppress(ProcessLookupError, PermissionError):  # it has no group yet, or no more
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join()
+
+
+class _Desk:
+    """Where a worker does what it is asked. RunningBatch are its own: 0, 1, ..."""
+
+    def __init__(self, suite: EnvSuite) -> None:
+        self.suite, self.pool = suite, EnvPool(suite.require_env, suite.rules)
+
+    def begin(self, slot: int, task: Task) -> Observation:
+        return self.pool.begin(slot, task)
+
+    def act(self, slot: int, action: Action, past: tuple[Task, Sequence[Action], Observation] | None) -> StepResult:
+        """One step, in an episode that is here, or that a `past` brings back: its task, what was done, and the state that led to."""
+        if past is not None:
+            task, actions, left = past
+            state = self.pool.begin(slot, task)
+            for earlier in actions:
+                state = self.pool.step([slot], [earlier])[0].observation
+            if state != left:
+                raise _Lost("its worker died, and the same actions led elsewhere in another, so the episode cannot be redone.")
+        return self.pool.step([slot], [action])[0]
+
+    def repeat(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
+        return self.pool.repeat([(task, actions)])[0]
+
+    def demonstrate(self, task: Task, behaviour: str, seed: int) -> Trajectory:
+        return self.suite.demonstrate(task, behaviour, seed=seed)
+
+
+def _serve(line: Connection, suite: str, options: dict[str, Any]) -> None:
+    """A worker's life: make the suite, say so, then answer requests until the line is cut."""
+    os.setsid()  # Ctrl-C is for the caller, and whatever the environment starts can be ended with it
+    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+    cut = threading.Event()
+    atexit.register(_end_all, cut)  # registered before what the environment may have to put in order, so done after it
+    try:
+        desk = _Desk(plugins.make("envs", suite, **options))
+    except Exception as error:  # the boundary of the process: whatever it is, it is the caller's to hear
+        line.send_bytes(_sendable(error, suite))
+        return
+    line.send_bytes(pickle.dumps(None))
+    with suppress(EOFError, OSError):  # the line is cut
+        while True:
+            for name, *arguments in line.recv():
+                try:
+                    answer = getattr(desk, name)(*arguments)
+                except Exception as error:  # the same boundary
+                    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+                    answer = error
+                line.send_bytes(_sendable(answer, suite))
+    cut.set()
+
+
+def _end_with_the_caller() -> None:
+    """However the caller ends, and whatever its worker is doing then."""
+    if caller := multiprocessing.parent_process():
+        caller.join()
+        time.sleep(GRACE_S)
+        os.killpg(0, signal.SIGKILL)
+
+
+def _end_all(cut: threading.Event) -> None:
+    """End whatever this worker has started, and itself, when it leaves because its line is cut."""
+    if cut.is_set():
+        os.killpg(0, signal.SIGKILL)
+
+
+def _packed(value: Any, what: str) -> bytes:
+    """The value as bytes; UsageError for one that cannot leave its process."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise UsageError(f"{what} cannot be sent to another process: {error}. Use plain values, or set env.workers = 0.") from error
+
+
+def _sendable(answer: Any, suite: str) -> bytes:
+    """The answer as bytes, or an error that says why it cannot travel."""
+    try:
+        packed = pickle.dumps(answer)
+        if isinstance(answer, Exception):
+            pickle.loads(packed)
+        return packed
+    except Exception as error:
+        said = f"A worker of environment '{suite}' cannot send {answer!r:.200}: {error}. Give plain values, or set env.workers = 0."
+        return pickle.dumps(InvariantError(said))
+
+
+def _cause(exit_code: int | None) -> str:
+    """What a process died of."""
+    if exit_code is None:
+        return "a line that it closed"
+    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"

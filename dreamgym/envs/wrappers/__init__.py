@@ -1,0 +1,37 @@
+"""Suites around other suites: controls that show what a result owes to hand-written rules and to the words of one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.protocols import Env
+from dreamgym.types import Observation, Task, Trajectory
+
+
+class WrappedSuite(EnvSuite):
+    """Another suite with rules of its own. Tasks, environment, scripted policies and horizon are the inner suite's."""
+
+    def __init__(self, inner: EnvSuite, rules: TextRules) -> None:
+        self.inner, self.rules = inner, rules
+        self.name, self.max_steps, self.scripted_policies = inner.name, inner.max_steps, inner.scripted_policies
+        self.fractional_reward_option, self.log_files = inner.fractional_reward_option, inner.log_files
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        return self.inner.tasks(split, n, seed=seed)
+
+    def task_key(self, task: Task) -> str:
+        return self.inner.task_key(task)
+
+    @property
+    def has_env(self) -> bool:
+        return self.inner.has_env
+
+    def env(self) -> Env | None:
+        return self.inner.env()
+
+    def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
+        return self.inner.demonstrate(task, policy, seed=seed)
+
+    def inventory(self) -> Iterable[Observation]:
+        return self.inner.inventory()

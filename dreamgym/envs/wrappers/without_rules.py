@@ -1,0 +1,41 @@
+"""A suite without its hand-written rules: the state mapping remains, and every other rule has its neutral default.
+
+No action is answered by rule, no success is checked in the text, no search result is composed, and logs carry no reasoning. What a run
+reaches here, it reaches by what was learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dreamgym import plugins
+from dreamgym.envs.base import TextRules
+from dreamgym.envs.wrappers import WrappedSuite
+from dreamgym.types import Observation, Task, Trajectory
+
+
+class StateMapping(TextRules):
+    """The state mapping of other rules, and nothing else of them."""
+
+    def __init__(self, inner: TextRules) -> None:
+        self.inner, self.name = inner, inner.name
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        return self.inner.abstract(raw)
+
+
+class WithoutRules(WrappedSuite):
+    """The inner suite with `StateMapping` as its rules. Its scripted policies act as before; their reasoning is removed from the logs."""
+
+    def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
+        episode = super().demonstrate(task, policy, seed=seed)
+        turns = [replace(turn, transition=turn.transition.with_reasoning("")) for turn in episode.turns]
+        return replace(episode, turns=tuple(turns))
+
+
+def make(*, suite: str, options: Mapping[str, Any] | None = None) -> WithoutRules:
+    """The suite plug-in `suite`, made from `options`, without its rules."""
+    inner = plugins.make("envs", suite, **(options or {}))
+    return WithoutRules(inner, StateMapping(inner.rules))

@@ -1,0 +1,51 @@
+"""Does the model know what follows from what was seen? Real episodes, one step at a time, with their real history.
+
+In a world that shows a part of itself, a first look is a draw: its next state cannot be right or wrong. Everything else is settled, and
+there the model can be held to the letter. Paired replay cannot ask this, because dream and reality part at the first drawer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.envs.base import TextRules
+from dreamgym.experience.pipeline import ExperienceModel
+from dreamgym.statistics import Rate, wilson
+from dreamgym.types import Query, Trajectory
+
+OFF_THE_RECORD = 1_000_000_000  # keys of two numbers, so that the model keeps nothing of what it answers here
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The model's answers to steps of real episodes. Steps that a rule answers are left out."""
+
+    exact: Rate  # of settled steps that went on, the share whose next state is right to the letter
+    ends_seen: Rate  # of steps that really ended with success, the share the model ended with success
+    ends_invented: Rate  # of steps that really went on, the share the model ended
+
+
+def settled(model: ExperienceModel, episodes: Sequence[Trajectory], rules: TextRules) -> Settled:
+    """Ask for every step of every real episode; what the guard thinks of the answers does not matter. Unreadable ones are wrong."""
+    exact, seen, invented = [], [], []
+    for t in range(max((len(each.turns) for each in episodes), default=0)):
+        asked = [i for i, each in enumerate(episodes) if len(each.turns) > t]
+        steps = {i: episodes[i].transitions for i in asked}
+        keys = [(OFF_THE_RECORD + i, t) for i in asked]
+        queries = [
+            Query(episodes[i].task, steps[i][:t], steps[i][t].state, steps[i][t].action, key) for i, key in zip(asked, keys, strict=True)
+        ]
+        for i, query, said in zip(asked, queries, model.predict(queries), strict=True):
+            real = steps[i][t]
+            if said.info.decided_by == "rule":
+                continue
+            if real.terminated:
+                if real.reward >= 1.0:
+                    seen.append(bool(said.info.raw_terminated) and (said.info.raw_reward or 0.0) >= 1.0)
+                continue
+            invented.append(bool(said.info.raw_terminated))
+            if not rules.reveals_new(query.state, query.history, query.action):
+                exact.append(said.next_state == real.next_state and not said.info.judged("unreadable"))
+        model.forget(keys)
+    return Settled(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, invented)))

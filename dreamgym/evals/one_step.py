@@ -1,0 +1,236 @@
+"""Teacher-forced fidelity: from a true history, what does the experience model say comes next, and what really came?
+
+Each step of held-out real episodes is one question, and so are near misses, actions that the real environment refused
+(`near_misses`). Errors do not add up along an episode, as they do in paired replay (`replayed`): the two measures complete each other.
+
+    questions = ask_about(episodes, real, domain, misses=0.3, seed=0)
+    raw = forecast(model, questions)              # with its guard off
+    measure(questions, raw, known=parts) and measure(questions, watched(guard, questions, raw), known=parts)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from dreamgym.envs.base import TextRules
+from dreamgym.evals import near_misses
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.state_delta import encode
+from dreamgym.protocols import RealEnv
+from dreamgym.statistics import Interval, Rate, wilson
+from dreamgym.types import Action, Prediction, Query, Trajectory, Transition
+
+End = Literal["success", "failure", "goes on", "left out"]
+ENDS: tuple[End, ...] = ("success", "failure", "goes on", "left out")
+ELEMENT = re.compile(r"\[[^\[\]\n]+\]")
+
+
+class Predictor(Protocol):
+    """Anything that says what follows: an experience model, or a memory of the logs."""
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]: ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing to predict, and the truth. `kind` is the kind of action, or the way in which a near miss misses."""
+
+    query: Query
+    truth: Transition
+    kind: str
+    near_miss: bool = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether the action did something in reality."""
+        return not near_misses.stood_still(self.truth)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of held-out transitions, in rates."""
+
+    state_exact: Rate
+    state_exact_valid: Rate  # actions that did something in reality
+    state_exact_knowable: Rate  # those of them whose outcome the history shows, or a log of the same action: the rest can only be guessed
+    state_exact_invalid: Rate  # near misses
+    state_exact_invalid_logged: Rate  # actions of the scripted policies after which reality stood still
+    element_f1: Interval  # mean over valid actions of the F1 of a page's parts
+    false_success: Rate  # of real failures, the share called a success
+    false_failure: Rate  # of real successes, the share called a failure, or no end
+    false_end: Rate  # of steps after which reality went on, the share called an end
+    reward_error: Interval  # mean |predicted reward - real reward|, of the answers that could be read
+    invented_items: Rate  # of the parts of predicted pages, those that exist nowhere in reality
+    confusion: dict[str, dict[str, int]]  # real end -> predicted end -> questions
+    by_action: dict[str, Rate]  # next states exactly right, by kind of action
+    by_miss: dict[str, Rate]  # and by way of missing
+    unreadable: int
+    masked: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with the terminals of each kind counted."""
+        terminals = {"real_failures": self.false_success.n, "real_successes": self.false_failure.n}
+        return asdict(self) | {"terminals": terminals}
+
+
+def ask_about(
+    episodes: Sequence[Trajectory], real: RealEnv, rules: TextRules, *, misses: float, seed: int
+) -> tuple[list[Question], dict[str, int]]:
+    """Every step of real episodes as a question, and a near miss beside about `misses` of them; and counts of what was asked.
+
+    Episodes that broke are left out: nobody knows what followed.
+    """
+    sound = [episode for episode in episodes if episode.error is None and episode.turns]
+    drawn = near_misses.draw(sound, real, rules, share=misses, seed=seed)
+    missed = {(one.episode, one.step): one for one in drawn.misses}
+    questions = []
+    for i, episode in enumerate(sound):
+        for t, truth in enumerate(episode.transitions):
+            key, history = (seed, i, t), episode.transitions[:t]
+            if one := missed.get((i, t)):
+                still = Transition(truth.state, one.action, truth.state, 0.0, False)
+                questions.append(Question(Query(episode.task, history, truth.state, one.action, key), still, one.way, near_miss=True))
+            kind = rules.action_kind(truth.state, truth.action)
+            questions.append(Question(Query(episode.task, history, truth.state, truth.action, key), truth, kind))
+    counts = {"episodes": len(sound), "transitions": sum(len(episode.turns) for episode in sound), "near_misses": len(drawn.misses)}
+    return questions, counts | {"near_misses_that_took_effect": drawn.took_effect, "near_misses_lost": drawn.lost}
+
+
+def forecast(
+    model: Predictor, questions: Sequence[Question], *, batch: int = 256, forget: Callable[[list[tuple[int, ...]]], None] | None = None
+) -> list[Prediction]:
+    """A prediction per question, in order. Episodes are walked side by side, a step at a time, so that their caches and the memories
+    shown with earlier steps are there, as in a dream; a near miss is asked before the step that was really taken.
+
+    `forget` is the model's, and frees what it keeps of episodes that are done.
+    """
+    rounds: dict[int, dict[tuple[int, bool], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, question in enumerate(questions):
+        _, episode, step = question.query.key
+        rounds[episode // batch][step, not question.near_miss].append(place)
+    answers: dict[int, Prediction] = {}
+    for chunk in rounds.values():
+        for when in sorted(chunk):
+            places = chunk[when]
+            answers |= dict(zip(places, model.predict([questions[place].query for place in places]), strict=True))
+        if forget:
+            forget(sorted({questions[place].query.key[:2] for places in chunk.values() for place in places}))
+    return [answers[place] for place in range(len(questions))]
+
+
+def watched(guard: Guard, questions: Sequence[Question], raw: Sequence[Prediction]) -> list[Prediction]:
+    """The same predictions with a guard before and after them. The history being the real one, nothing else would have been asked."""
+    queries = [question.query for question in questions]
+    before = [guard.before(query) for query in queries]
+    asked = [i for i, answer in enumerate(before) if answer is None]
+    after = dict(zip(asked, guard.review([queries[i] for i in asked], [raw[i] for i in asked]), strict=True))
+    return [answer or after[i] for i, answer in enumerate(before)]
+
+
+def measure(
+    questions: Sequence[Question], predictions: Sequence[Prediction], *, known: Collection[str], logged: Collection[tuple[Action, str]] = ()
+) -> HeldOut:
+    """Predictions against the truth. `known` are the parts of pages that exist (`parts_of`); those of the true states always do. `logged`
+    are (action, next state) as the logs have them."""
+    pairs = list(zip(questions, predictions, strict=True))
+    right = [
+        one.next_state == q.truth.next_state and not one.info.judged("unreadable") for q, one in pairs
+    ]  # one that was not read stood still
+    confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
+    for q, one in pairs:
+        confusion[_end(q.truth.reward, q.truth.terminated)][_predicted_end(one)] += 1
+    invented = [
+        part not in known and part not in parts_of(q.truth.state.text) and part not in parts_of(q.truth.next_state.text)
+        for q, one in pairs
+        for part in parts_of(one.next_state.text)
+    ]
+
+    def exact(chosen: Callable[[Question], bool]) -> Rate:
+        picked = [hit for hit, (q, _) in zip(right, pairs, strict=True) if chosen(q)]
+        return wilson(sum(picked), len(picked))
+
+    def called(real: End, *wrong: End) -> Rate:
+        row = confusion[real]
+        return wilson(sum(row[end] for end in wrong), sum(row[end] for end in ENDS[:3]))
+
+    kinds = sorted({q.kind for q in questions if q.valid and not q.near_miss})
+    return HeldOut(
+        state_exact=exact(lambda q: True),
+        state_exact_valid=exact(lambda q: q.valid),
+        state_exact_knowable=exact(lambda q: q.valid and _knowable(q, logged)),
+        state_exact_invalid=exact(lambda q: q.near_miss),
+        state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
+        element_f1=_mean(
+            [0.0 if one.info.judged("unreadable") else f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]
+        ),
+        false_success=called("failure", "success"),
+        false_failure=called("success", "failure", "goes on"),
+        false_end=called("goes on", "success", "failure"),
+        reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.judged("unreadable")]),
+        invented_items=wilson(sum(invented), len(invented)),
+        confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
+        by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]
+        by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in near_misses.WAYS},  # type: ignore[misc]
+        unreadable=sum(one.info.judged("unreadable") for one in predictions),
+        masked=sum(one.info.judged("masked") for one in predictions),
+    )
+
+
+def parts_of(state: str) -> tuple[str, ...]:
+    """What a page consists of: each line's facts, and each `[element]` of a line of elements alone.
+
+    >>> parts_of("[b017] $12 red mug\\n[next >][back]")
+    ('[b017] $12 red mug', '[next >]', '[back]')
+    """
+    found: list[str] = []
+    for line in state.split("\n"):
+        elements = ELEMENT.findall(line)
+        facts = ELEMENT.sub("", line).strip(" :")
+        if len(elements) == 1 and facts:
+            found.append(line.strip())  # an item and what is said of it
+        else:
+            found += [facts, *elements] if facts else elements
+    return tuple(found)
+
+
+def known_parts(states: Iterable[str]) -> set[str]:
+    """Everything that some pages consist of."""
+    return {part for state in set(states) for part in parts_of(state)}
+
+
+def f1(predicted: str, real: str) -> float:
+    """The harmonic mean of precision and recall of a page's parts, each counted as often as it stands there; 1 for two empty pages."""
+    ours, theirs = Counter(parts_of(predicted)), Counter(parts_of(real))
+    total = ours.total() + theirs.total()
+    return 2 * (ours & theirs).total() / total if total else 1.0
+
+
+def _knowable(question: Question, logged: Collection[tuple[Action, str]]) -> bool:
+    """Whether the history shows this outcome, or all but a few lines of it, or some log shows it after the same action."""
+    query, after = question.query, question.truth.next_state.text
+    seen = (*(transition.state.text for transition in query.history), query.state.text)
+    return (query.action, after) in logged or encode(seen, after).is_delta
+
+
+def _end(reward: float, terminated: bool) -> End:
+    return "goes on" if not terminated else "success" if reward >= 1.0 else "failure"
+
+
+def _predicted_end(prediction: Prediction) -> End:
+    if prediction.info.judged("unreadable") or prediction.info.judged("masked"):
+        return "left out"  # of training as well: it ends the episode as a failed rollout
+    return _end(prediction.reward, prediction.terminated)
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    """A mean with its normal 95 % interval."""
+    if not values:
+        return Interval(None, None, None, 0)
+    mean, half = float(np.mean(values)), 1.96 * float(np.std(values)) / len(values) ** 0.5
+    return Interval(mean, mean - half, mean + half, len(values))

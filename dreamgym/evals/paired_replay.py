@@ -1,0 +1,163 @@
+"""Paired replay: what the real environment says of an episode that was dreamed.
+
+The dreamed action sequence is executed in the real environment on the same task. Where the two part, and whether they end alike,
+is the only honest measure of a dream under the policy that practises in it; accuracy on logged data does not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.protocols import RealEnv
+from dreamgym.statistics import Rate, wilson
+from dreamgym.types import Trajectory, Transition, Turn
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One dreamed episode beside its real twin."""
+
+    dreamed_success: bool
+    real_success: bool
+    ended: bool  # the dream terminated (rather than running into the horizon)
+    agreeing_steps: int  # next states equal before the first divergence
+    steps: int  # taken in the real environment, which may have ended before the dream did
+    diverged: bool
+    raw_success: bool  # the model's own claim, before the guard
+    parted: bool  # in state, reward or end
+    reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
+    valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
+    invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
+    out_of_support: bool = False  # some step of the dream has no precedent in real memory
+
+    @property
+    def compared(self) -> int:
+        """Steps up to and with the first that parts: beyond it dream and reality are asked different questions."""
+        return self.agreeing_steps + self.diverged
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """A set of paired replays in rates."""
+
+    dream_success: Rate
+    real_success: Rate
+    false_success: Rate  # of episodes that really fail, the share the dream called a success
+    false_failure: Rate  # of episodes that really succeed, the share the dream called a failure
+    raw_false_success: Rate
+    consistency: Rate  # of dreamed successes, the share that really succeed
+    state_exact: Rate  # steps before or at the first divergence whose next state is equal
+    state_exact_valid: Rate  # the same, of actions that changed something in reality
+    state_exact_invalid: Rate  # and of actions after which reality stood still
+    first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
+    masked_share: Rate | None = None  # of all episodes that reality can repeat, those the guard left out; None: nobody looked
+    false_failure_at_most: Rate | None = None  # false failure if every left-out episode that really succeeds were called a failure
+
+    @property
+    def gap(self) -> float:
+        return self.dream_success.value - self.real_success.value
+
+
+def replay(episodes: Sequence[Trajectory], real: RealEnv) -> list[Replay]:
+    """Execute each dreamed episode's actions in the real environment. Episodes of invented tasks cannot be, and are left out."""
+    return [compare(episode, twin) for episode, twin in paired_episodes(episodes, real)]
+
+
+def paired_episodes(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
+    """Each sound episode that can be relived, with its real twin."""
+    return replay_actions([episode for episode in episodes if episode.error is None], real)
+
+
+def masked_episodes(episodes: Sequence[Trajectory], real: RealEnv) -> list[Replay]:
+    """What reality says of the episodes that the guard left out, because it disagrees with the model or that with itself.
+
+    `replay` leaves them out as well, so no rate of it counts them: give these to `summarise`, and it says how much they could hide.
+    """
+    return [compare(episode, twin) for episode, twin in replay_actions([episode for episode in episodes if episode.masked], real)]
+
+
+def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = None) -> Fidelity:
+    """Rates over terminals and steps. `left_out` are the `masked_episodes` episodes of the same dreams; they are in two rates of their
+    own."""
+    failing = [r for r in replays if r.ended and not r.real_success]
+    succeeding = [r for r in replays if r.real_success]
+    claimed = [r for r in replays if r.dreamed_success]
+    lost = [r for r in succeeding if not r.dreamed_success]
+    hidden = sum(r.real_success for r in left_out or ())
+    divergences = [r.agreeing_steps + 1 for r in replays if r.diverged]
+    return Fidelity(
+        dream_success=wilson(len(claimed), len(replays)),
+        real_success=wilson(len(succeeding), len(replays)),
+        false_success=wilson(sum(r.dreamed_success for r in failing), len(failing)),
+        false_failure=wilson(len(lost), len(succeeding)),
+        raw_false_success=wilson(sum(r.raw_success for r in failing), len(failing)),
+        consistency=wilson(sum(r.real_success for r in claimed), len(claimed)),
+        state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.compared for r in replays)),
+        state_exact_valid=wilson(sum(r.valid[0] for r in replays), sum(r.valid[1] for r in replays)),
+        state_exact_invalid=wilson(sum(r.invalid[0] for r in replays), sum(r.invalid[1] for r in replays)),
+        first_divergence=sum(divergences) / len(divergences) if divergences else None,
+        masked_share=None if left_out is None else wilson(len(left_out), len(left_out) + len(replays)),
+        false_failure_at_most=None if left_out is None else wilson(len(lost) + hidden, len(succeeding) + hidden),
+    )
+
+
+def by_support(replays: Sequence[Replay], left_out: Sequence[Replay]) -> dict[str, tuple[Fidelity, Rate]]:
+    """The rates of dreams whose every step has a precedent in real memory ("precedented"), and of those that are guesses somewhere
+    ("guessing"), each with its share of all: which dreams may be trusted, told without asking the real environment."""
+    found = {}
+    for name, outside in (("in_support", False), ("out_of_support", True)):
+        part, out = ([one for one in some if one.out_of_support is outside] for some in (replays, left_out))
+        found[name] = summarise(part, out), wilson(len(part) + len(out), len(replays) + len(left_out))
+    return found
+
+
+def replay_actions(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
+    """Each episode whose task reality knows, with what really follows its actions, until they or the real episode end."""
+    walks = real.repeat([(episode.task, [transition.action for transition in episode.transitions]) for episode in episodes])
+    return [(episode, _twin(episode, walk)) for episode, walk in zip(episodes, walks, strict=True) if walk]
+
+
+def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
+    last = walk[-1]
+    return Trajectory(
+        f"{episode.id}/relived",
+        episode.task,
+        "real",
+        tuple(map(Turn, walk)),
+        success=last.terminated and last.reward >= 1.0,
+        truncated=not last.terminated,
+        behaviour=episode.behaviour,
+    )
+
+
+def compare(episode: Trajectory, real: Trajectory) -> Replay:
+    """A dreamed episode beside its real twin, as `replay_actions` gives it."""
+    agreeing, diverged, parted, reward_error = 0, False, False, 0.0
+    counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
+    for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
+        exact = true.next_state == dreamed.next_state
+        moved = true.next_state != true.state or true.terminated
+        counts[moved][0] += exact
+        counts[moved][1] += 1
+        agreeing, diverged = agreeing + exact, not exact
+        reward_error += abs(dreamed.reward - true.reward)
+        parted = parted or diverged or dreamed.reward != true.reward or dreamed.terminated != true.terminated
+        if diverged:
+            break
+    last = episode.transitions[-1]
+    claim = last.reward if last.info.raw_reward is None else last.info.raw_reward
+    return Replay(
+        dreamed_success=episode.success,
+        real_success=real.success,
+        ended=last.terminated,
+        agreeing_steps=agreeing,
+        steps=len(real.turns),
+        diverged=diverged,
+        raw_success=last.terminated and claim >= 1.0,
+        parted=parted,
+        reward_error=reward_error,
+        valid=(counts[True][0], counts[True][1]),
+        invalid=(counts[False][0], counts[False][1]),
+        out_of_support=any(transition.info.out_of_support for transition in episode.transitions),
+    )

@@ -1,0 +1,37 @@
+"""Does a dreamed house stay the same house? What a place shows when it is visited again is settled by what it showed before.
+
+The first sight of a place is the dreamer's to invent; the second is not. Agreement with the real environment cannot say this of a world
+that hides most of itself: there a dream may differ from the real house at the first door and still be a sound one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.envs.base import TextRules
+from dreamgym.statistics import Rate, wilson
+from dreamgym.types import Trajectory
+
+
+@dataclass(frozen=True)
+class Revisits:
+    """How faithful places were to what had been seen of them."""
+
+    faithful: Rate  # of returns to a place, the share that showed what had to be there
+    sound_episodes: Rate  # of episodes with a return, the share in which every one did
+    by_half: tuple[Rate, Rate]  # `faithful` of the first and of the last half of each episode's returns: does it wear off?
+
+
+def revisits(trajectories: Sequence[Trajectory], rules: TextRules) -> Revisits:
+    """Over all episodes that did not fail technically. Real ones give 1.0, or the domain has misread them."""
+    found = [rules.revisit_consistency(t.transitions) for t in trajectories if t.error is None]
+    found = [each for each in found if each]
+    every = [one for each in found for one in each]
+    early = [one for each in found for one in each[: len(each) // 2]]
+    late = [one for each in found for one in each[len(each) - len(each) // 2 :]]
+    return Revisits(_rate(every), _rate([all(each) for each in found]), (_rate(early), _rate(late)))
+
+
+def _rate(facts: Sequence[bool]) -> Rate:
+    return wilson(sum(facts), len(facts))

@@ -1,0 +1,1 @@
+"""Experience models: a kind of plug-in."""

@@ -1,0 +1,254 @@
+"""The experience model of the paper: a language model fitted to logs (Eq. 5), in a layout of markers (`experience.prompts`).
+
+One generation answers all queries of a step. The same weights write the first states of synthetic tasks and vary tasks (Eq. 6).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+from zlib import crc32
+
+from pydantic import AfterValidator, Field
+
+from dreamgym.config import build
+from dreamgym.engines import build_engine, check_settings
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.parse import Answer, parse
+from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
+from dreamgym.experience.prompts import PromptParts, Step, decode_state, encode_delta, grammar, prompt, variation
+from dreamgym.experience.retriever import RetrievalConfig, Retriever
+from dreamgym.experience.state_delta import EncodedState
+from dreamgym.llm.vocabulary import END, STATE, TASK, Vocabulary
+from dreamgym.protocols import LLM, ReplayBuffer
+from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    check_settings(settings)
+    return settings
+
+
+class FinetunedConfig(RetrievalConfig):
+    """Settings of the fitted experience model. The first five hold in training as at inference."""
+
+    reasoning: bool = True
+    history: int = Field(default=16, ge=0)
+    """Steps in context; beyond them the window slides."""
+    state_delta: bool = True
+    """Write a next state that resembles a visible one as its difference (`experience.state_delta`). Rules that encode their own deltas
+    (`TextRules.encode_delta`) take precedence."""
+    name_env: bool = False
+    """Put the environment's name before the instruction: for one model of several environments (`recipes.universal`)."""
+    max_context: int | None = Field(default=None, ge=64)
+    """Tokens of prompt and answer together; None: as many as the engine takes. Longer prompts lose their oldest steps first, then memories;
+    both are counted. A state is never cut."""
+    max_answer_tokens: int = Field(default=160, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    """Of dreamed states. 0 (the likeliest answer) suits deterministic environments. 1 suits partially observed ones, where the likeliest
+    content of an unseen place would be the same in every dream."""
+    draw: Literal["all", "hidden"] = "all"
+    """`hidden`: sample only answers that show something for the first time (`TextRules.reveals_new`), and take the likeliest answer
+    elsewhere. Rollouts of one task then share the random stream of each place: returns differ by actions more than by luck."""
+    redraws: int = Field(default=0, ge=0)
+    """How often an unreadable sampled answer is sampled again."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Nucleus sampling of dreamed states."""
+    start_temperature: float = Field(default=0.0, ge=0.0)
+    """Of first states. Above 0 a task starts differently in every iteration; its rollouts within one share the first state."""
+    replayed_starts: bool = False
+    """Start the dream of an instruction from the logs in a logged first state; the model writes the others."""
+    vary_temperature: float = Field(default=1.0, ge=0)
+    structured: bool = False
+    """Constrain answers by a grammar. Needs the extra `structured` and an engine that takes grammars."""
+
+    segment_weights: SegmentWeights = SegmentWeights()
+    engine: Annotated[dict[str, Any], AfterValidator(_checked)] = Field(default_factory=dict)
+    """The engine that samples from the fitted weights, by `name` ("local" by default), with its settings."""
+
+    @property
+    def prompt_parts(self) -> PromptParts:
+        return PromptParts(self.reasoning, self.history, self.name_env, self.state_delta)
+
+
+Config = FinetunedConfig
+
+
+def make(inputs: ModelInputs, **settings: Any) -> FinetunedExperienceModel:
+    """The experience model over the fitted weights of a run."""
+    if inputs.module is None or inputs.vocabulary is None:
+        raise InvariantError("The experience model 'finetuned' samples from fitted weights, and none were given.")
+    config = build(Config, settings, prefix="experience.")
+    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer)
+    llm.publish(inputs.version, lambda: inputs.checkpoint)
+    return FinetunedExperienceModel(llm, inputs.vocabulary, inputs.replay, inputs.guard, config, seed=inputs.seed)
+
+
+def row_builder(inputs: ModelInputs, **settings: Any) -> RowBuilder:
+    """Training rows with memories as the fitted model will read them."""
+    if inputs.vocabulary is None:
+        raise InvariantError("Training rows of the experience model 'finetuned' need a vocabulary, and none was given.")
+    config, rules = build(Config, settings, prefix="experience."), inputs.guard.rules
+    retriever = Retriever(inputs.replay, rules, config, seed=inputs.seed)
+    return RowBuilder(inputs.vocabulary, config.prompt_parts, config.segment_weights, rules, retriever)
+
+
+class FinetunedExperienceModel(ExperienceModel):
+    """A language model that writes reasoning, next state, reward and end. `counts` also has the parts of prompts that did not fit."""
+
+    def __init__(
+        self, llm: LLM, vocabulary: Vocabulary, replay: ReplayBuffer, guard: Guard, config: FinetunedConfig, *, seed: int = 0
+    ) -> None:
+        super().__init__(guard, Retriever(replay, guard.rules, config, seed=seed))
+        self.llm, self.words, self.replay, self.config, self.seed = llm, vocabulary, replay, config, seed
+        self._starts: dict[str, list[str]] | None = None  # by instruction of the logs
+        self._steps: dict[tuple[int, ...], list[Step]] = {}
+
+    @property
+    def version(self) -> int:
+        return self.llm.version
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        about = {self.config.prompt_parts.about(task): task.instruction for task in tasks}
+        texts = self._logged_starts(list(about.values()), seed) if self.config.replayed_starts else {}
+        prompts = {i: self._opening(text) for i, (text, name) in enumerate(about.items()) if name not in texts}
+        sampling, instructions = self._sampling(self.config.start_temperature), list(about.values())
+        completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in prompts.items()])
+        texts |= {instructions[i]: self._first(completion) for i, completion in zip(prompts, completions, strict=True)}
+        return [Observation(texts[task.instruction]) for task in tasks]
+
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        for episode in episodes:
+            self._steps.pop(episode, None)
+        self.llm.release([f"dream/{episode}" for episode in episodes])
+
+    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
+        sampling = replace(self._sampling(self.config.vary_temperature), top_p=1.0)
+        completions = self.llm.generate(
+            [
+                Request(variation(self.words, [self.config.prompt_parts.about(task)]), sampling, (self.seed, seed, i))
+                for i, task in enumerate(seeds)
+            ]
+        )
+        return [one.text if one.finish == "stop" and not self.words.marks & set(one.ids[:-1]) else "" for one in completions]
+
+    def _sampling(self, temperature: float, rules: str = "") -> Sampling:
+        top_p = self.config.top_p if temperature else 1.0
+        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, top_p=top_p, grammar=rules)
+
+    def _opening(self, instruction: str) -> list[int]:
+        return [self.words[TASK], *self.words.encode(instruction), self.words[STATE]]
+
+    def _logged_starts(self, instructions: Sequence[str], seed: int) -> dict[str, str]:
+        """A logged first state for each instruction of the logs; `seed` chooses among several."""
+        if self._starts is None:
+            self._starts = defaultdict(list)
+            for memory in self.replay.memories():
+                if memory.step == 0 and memory.source == "demo":  # what else is real may have come after an interruption
+                    self._starts[memory.instruction].append(memory.state)
+        known = {name: self._starts[name] for name in instructions if name in self._starts}
+        return {name: random.Random(f"start/{self.seed}/{seed}/{name}").choice(states) for name, states in known.items()}
+
+    def _request(self, query: Query, prompt: list[int]) -> Request:
+        """How an answer is decoded. What reveals something new draws from the stream of its task and action, the rest from its step's."""
+        rules = grammar(self.config.prompt_parts) if self.config.structured else ""
+        new = None if self.config.draw == "all" else self.guard.rules.reveals_new(query.state, query.history, query.action)
+        temperature = 0.0 if new is False else self.config.temperature
+        stream = (*query.key[:1], crc32(f"{query.task.instruction}/{query.action}".encode())) if new else query.key
+        return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.key[:2]}")
+
+    def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
+        """One generation for all. Unreadable sampled answers get all their further attempts at once; the first readable one counts."""
+        requests = [self._request(query, self._prompt(query, found)) for query, found in zip(queries, memories, strict=True)]
+        answers = [self._read(query, one.ids) for query, one in zip(queries, self.llm.generate(requests), strict=True)]
+        failed = [i for i, one in enumerate(answers) if isinstance(one, Unreadable) and requests[i].sampling.temperature]
+        attempts = [(i, attempt) for i in failed for attempt in range(1, 1 + self.config.redraws)]
+        redrawn = self.llm.generate([_redraw(requests[i], attempt) for i, attempt in attempts]) if attempts else []
+        for (i, _), completion in zip(attempts, redrawn, strict=True):
+            if isinstance(answers[i], Unreadable):
+                self.counts["redrawn"] += 1
+                answers[i] = self._read(queries[i], completion.ids)
+        self.counts.update("unreadable" if isinstance(one, Unreadable) else "repaired" if one.repaired else "clean" for one in answers)
+        return answers
+
+    def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
+        """The prompt of a query, shortened to fit. UsageError when the state alone does not fit."""
+        past, shown = self._past(query), self._memory_texts(found)
+        limit = self.config.max_context or getattr(self.llm, "max_context", None)
+        while True:
+            asked = Step(_open(query), shown)
+            ids = prompt(self.words, self.config.prompt_parts.about(query.task), past, query.state.text, asked, self.config.prompt_parts)
+            if limit is None or len(ids) + self.config.max_answer_tokens <= limit:
+                return ids
+            past = past[max(0, len(past) - self.config.history) :]
+            if past and self.config.history:
+                past = past[1:]
+                self.counts["history_left_out"] += 1
+            elif shown:
+                shown = shown[:-1]  # the least similar
+                self.counts["memories_left_out"] += 1
+            else:
+                raise UsageError(
+                    f"The state and action of task '{query.task.id}' take {len(ids)} tokens: with max_answer_tokens="
+                    f"{self.config.max_answer_tokens} that is more than the context of {limit}. A state is never cut: use a model with "
+                    "a longer context, or a state mapping that says less."
+                )
+
+    def _past(self, query: Query) -> list[Step]:
+        """The history with its memories: dreamed steps as they were written, before the guard, and real steps as they are."""
+        kept, rules = self._steps.get(query.key[:2], [])[: len(query.history)], self.guard.rules
+        if len(kept) < len(query.history):
+            return [Step(transition, (), encode_delta(rules, transition)) for transition in query.history]
+        return [
+            own if given.info.verdict else Step(given, own.memories, encode_delta(rules, given))
+            for own, given in zip(kept, query.history, strict=True)
+        ]
+
+    def _first(self, completion: Completion) -> str:
+        """A dreamed first state; "" for one that is cut off or holds a marker."""
+        ids = completion.ids[:-1]
+        sound = completion.finish == "stop" and completion.text.strip() and not self.words.marks & set(ids)
+        self.counts["start_clean" if sound else "start_unreadable"] += 1
+        return completion.text if sound else ""
+
+    def _memory_texts(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
+        return tuple(self.guard.rules.memory_text(neighbour.memory) for neighbour in found)
+
+    def _read(self, query: Query, ids: Sequence[int]) -> Answer | Unreadable:
+        answer = parse(self.words, ids, self.config.prompt_parts)
+        if answer is not None:
+            encoded = EncodedState(answer.state, answer.is_delta)
+            state = decode_state(self.guard.rules, query, encoded, self.config.prompt_parts)
+            if state is not None:
+                return replace(answer, state=state, is_delta=False)
+        return Unreadable(self.words.decode(ids))
+
+    def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
+        """Keep each episode's steps with their memories, so that the next prompt extends this one token for token."""
+        for i, (query, prediction) in enumerate(zip(queries, predictions, strict=True)):
+            if len(query.key) < 3:
+                continue
+            past = self._steps.setdefault(query.key[:2], [])
+            if len(past) >= len(query.history):  # a step that is queried again replaces the prediction
+                step = _as_written(query, prediction)
+                past[len(query.history) :] = [Step(step, self._memory_texts(memories.get(i, ())), encode_delta(self.guard.rules, step))]
+
+
+def _redraw(request: Request, attempt: int) -> Request:
+    """The same prompt with another random stream, outside the episode's session, whose cache holds the first answer."""
+    return replace(request, seed=(*(request.seed or ()), attempt), session=None)
+
+
+def _open(query: Query) -> Transition:
+    return Transition(query.state, query.action, query.state, 0.0, False)
+
+
+def _as_written(query: Query, prediction: Prediction) -> Transition:
+    """The step as the model wrote it, before the guard."""
+    info = prediction.info
+    return query.transition(replace(prediction, reward=info.raw_reward or 0.0, terminated=bool(info.raw_terminated)))

@@ -1,0 +1,199 @@
+"""The experience model without training: an instruct model that is prompted with Eq. 4 in words.
+
+Its prompts are JSON (`chat_prompts`, `json_replies`). An unreadable reply is requested once more with the error named, and then counts as
+unreadable. A prompt that does not fit loses its oldest steps of history first, then memories; both are counted. A state that alone does
+not fit is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from dreamgym.config import build
+from dreamgym.engines import build_engine
+from dreamgym.errors import UsageError
+from dreamgym.experience import chat_prompts as prompts
+from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.json_replies import Format, Message, about_tokens, messages, read_object, text_in
+from dreamgym.experience.parse import Answer
+from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
+from dreamgym.experience.retriever import RetrievalConfig, Retriever
+from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
+from dreamgym.types import Neighbour, Observation, Query, Task
+
+EXAMPLES = 4  # first states or tasks in a prompt that asks for another one
+
+
+class PromptedConfig(RetrievalConfig):
+    """Settings of the prompted experience model."""
+
+    engine: ChatEngine
+    """The engine that answers chats: `{base_url = "http://localhost:8000/v1", model = "dreamer"}`, or another by `name`."""
+    about: str = ""
+    """A description of the environment. Default: that of its rules."""
+    k: int = Field(default=3, ge=0)
+    """Retrieved memories per step; 0 is the ablation without replay. An untrained model knows the environment from them alone."""
+    reasoning: bool = True
+    """False is the ablation: replies, history and memories have no reasoning."""
+    history: int = Field(default=16, ge=0)
+    """Steps of history in a prompt; 0 is the ablation without history."""
+    max_context: int = Field(default=16384, ge=256)
+    """Tokens of prompt and reply together that the server takes."""
+    max_answer_tokens: int = Field(default=1024, ge=16)
+    temperature: float = Field(default=0.0, ge=0)
+    vary_temperature: float = Field(default=1.0, ge=0)
+    format: Format = "json_schema"
+    max_cost: float | None = Field(default=None, gt=0)
+    """Of all requests of a process, in the currency of the engine's prices; beyond it the run ends with an error."""
+
+    def requests(self, temperature: float) -> AskConfig:
+        """Settings of the requests to the engine."""
+        return AskConfig(max_tokens=self.max_answer_tokens, temperature=temperature, format=self.format, max_cost=self.max_cost)
+
+
+Config = PromptedConfig
+
+
+def make(inputs: ModelInputs, **settings: Any) -> PromptedExperienceModel:
+    """The experience model over an engine that answers chats."""
+    config = build(Config, settings, prefix="experience.")
+    chat = build_engine(config.engine)
+    return PromptedExperienceModel(chat, inputs.replay, inputs.guard, config, openings=inputs.openings, seed=inputs.seed)
+
+
+class PromptedExperienceModel(ExperienceModel):
+    """Prompts an instruct model. `counts` also has the parts of prompts that did not fit.
+
+    `openings` are first states of known tasks by instruction, which serve as examples. `count_tokens` is the model's tokenizer where there
+    is one; the default counts three bytes a token.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        replay: ReplayBuffer,
+        guard: Guard,
+        config: PromptedConfig,
+        *,
+        openings: Mapping[str, str] | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(guard, Retriever(replay, guard.rules, config, seed=seed))
+        self.chat, self.config, self.about = chat, config, config.about or guard.rules.about
+        self.openings, self.seed = dict(openings or {}), seed
+        self.count_tokens = count_tokens or (lambda text: about_tokens(text, bytes_per_token=3.0))
+
+    @property
+    def usage(self) -> UsageMeter:
+        return self.chat.usage
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        known = {task.instruction: task for task in tasks}
+        talks = [self._opening(task) for task in known.values()]
+        states = self._texts(talks, "state", self.config.temperature, [(self.seed, seed, i) for i in range(len(talks))])
+        by_instruction = dict(zip(known, states, strict=True))
+        return [Observation(by_instruction[task.instruction]) for task in tasks]
+
+    def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
+        """UsageError when a state does not fit into the context; ServerError when the server fails for every query, or for good."""
+        reasoning = self.config.reasoning
+        replies = ask(
+            self.chat,
+            [self._question(query, found) for query, found in zip(queries, memories, strict=True)],
+            lambda _, text: prompts.read_answer(text, reasoning=reasoning),
+            self.config.requests(self.config.temperature),
+            prompts.properties(reasoning=reasoning),
+            name="transition",
+            seeds=[(self.seed, *query.key) for query in queries],
+        )
+        for reply in replies:
+            self._count(reply)
+        return [reply.value or Unreadable(reply.raw or reply.problem) for reply in replies]
+
+    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
+        talks = [self._variation(task) for task in seeds]
+        return self._texts(talks, "task", self.config.vary_temperature, [(self.seed, seed, i) for i in range(len(seeds))])
+
+    def _question(self, query: Query, found: Sequence[Neighbour]) -> list[Message]:
+        """The prompt of one query, shortened to fit."""
+        reasoning, size = self.config.reasoning, self.config.history
+        past = [prompts.past_step(step, reasoning=reasoning) for step in query.history[max(0, len(query.history) - size) :]]
+        shown = [prompts.memory_step(neighbour.memory, reasoning=reasoning) for neighbour in found] if self.config.k else None
+        system = prompts.predict(query.task.env, self.about, reasoning=reasoning)
+        while True:
+            talk = messages(system, prompts.step(query.task.instruction, past, shown, query.state.text, query.action))
+            if self._fits(talk):
+                return talk
+            if past:
+                past = past[1:]
+                self.counts["history_left_out"] += 1
+            elif shown:
+                shown = shown[:-1]  # the least similar
+                self.counts["memories_left_out"] += 1
+            else:
+                raise UsageError(self._too_long(talk, f"the state and action of task '{query.task.id}'"))
+
+    def _opening(self, task: Task) -> list[Message]:
+        examples = [{"task": other, "state": self.openings[other]} for other in self._alike(task) if self.config.k]
+        return self._with_examples(prompts.start(task.env, self.about), task, "examples", examples)
+
+    def _variation(self, task: Task) -> list[Message]:
+        more = [other for other in self._alike(task) if other != task.instruction]
+        return self._with_examples(prompts.vary(task.env, self.about), task, "more tasks", more)
+
+    def _alike(self, task: Task) -> list[str]:
+        """The instructions that share most words with this one."""
+        return sorted(self.openings, key=lambda other: (-_likeness(task.instruction, other), other))[:EXAMPLES]
+
+    def _with_examples(self, system: str, task: Task, name: str, examples: Sequence[Any]) -> list[Message]:
+        """A prompt about a task, with as many examples as fit."""
+        for n in range(len(examples), -1, -1):
+            talk = messages(system, {name: list(examples[:n]), "task": task.instruction})
+            if self._fits(talk):
+                self.counts.update({"examples_left_out": len(examples) - n} if n < len(examples) else {})
+                return talk
+        raise UsageError(self._too_long(talk, f"the instruction of task '{task.id}'"))
+
+    def _texts(self, talks: Sequence[list[Message]], key: str, temperature: float, seeds: Sequence[tuple[int, ...]]) -> list[str]:
+        """The text in each reply; "" for an unreadable one."""
+        replies = ask(
+            self.chat,
+            talks,
+            lambda _, text: text_in(read_object(text, [key]), key),
+            self.config.requests(temperature),
+            {key: prompts.TEXT},
+            name=key,
+            seeds=seeds,
+        )
+        for reply in replies:
+            self._count(reply, f"{key}_")
+        return [reply.value or "" for reply in replies]
+
+    def _count(self, reply: Reply[Any], what: str = "") -> None:
+        """Count replies by kind. UsageError when the budget is spent: a dream without answers would teach nothing."""
+        self.counts[f"{what}{reply.kind}"] += 1
+        if reply.kind == "unaffordable":
+            raise UsageError(f"The experience model has spent its budget: {reply.problem}. Raise max_cost and resume.")
+
+    def _fits(self, talk: Sequence[Message]) -> bool:
+        return self._tokens(talk) + self.config.max_answer_tokens <= self.config.max_context
+
+    def _tokens(self, talk: Sequence[Message]) -> int:
+        return sum(self.count_tokens(message["content"]) + 8 for message in talk)  # 8: what a template puts around a message
+
+    def _too_long(self, talk: Sequence[Message], what: str) -> str:
+        return (
+            f"The prompt for {what} alone takes about {self._tokens(talk)} tokens: with max_answer_tokens={self.config.max_answer_tokens} "
+            f"that is more than max_context={self.config.max_context}. Raise max_context if the server takes more, or shorten the states."
+        )
+
+
+def _likeness(one: str, other: str) -> float:
+    """The share of words that two instructions have in common."""
+    a, b = set(one.split()), set(other.split())
+    return len(a & b) / max(1, len(a | b))

@@ -1,0 +1,135 @@
+"""The pipeline that every experience model runs a batch of queries through: rules, recall, retrieval, generation, verification.
+
+An experience model is a plug-in of `experience/models`, or any module by its dotted path. The module has
+
+    make(inputs, **settings) -> ExperienceModel       `inputs` are `ModelInputs`
+    Config                      optional: a `config.Config` of the settings, checked when a configuration is read
+    row_builder(inputs, **settings) -> RowBuilder     only for a model that is fitted to the logs before use: its training rows
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import UsageError
+from dreamgym.experience.guard import Guard, noop_rule
+from dreamgym.experience.parse import Answer
+from dreamgym.experience.retriever import Retriever
+from dreamgym.llm.vocabulary import Vocabulary
+from dreamgym.protocols import ReplayBuffer, UsageMeter
+from dreamgym.types import Neighbour, Observation, Prediction, Query, StepInfo, Task, Trajectory, Verdict
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What a run gives its experience model."""
+
+    guard: Guard
+    replay: ReplayBuffer
+    logs: Sequence[Trajectory] = ()
+    seed: int = 0
+    vocabulary: Vocabulary | None = None  # of the run's own tokenizer
+    tokenizer: Any = None
+    module: Any = None  # the fitted weights, a torch module; None for a model without any
+    checkpoint: Path | None = None  # the directory of the fitted weights
+    version: int = 1
+
+    @property
+    def openings(self) -> dict[str, str]:
+        """First states of the logs by instruction."""
+        return {t.task.instruction: t.turns[0].transition.state.text for t in self.logs if t.turns}
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A generated text that is no answer."""
+
+    text: str
+
+
+class ExperienceModel(ABC):
+    """M_exp and M_task of the paper. A subclass generates; the pipeline retrieves, applies the rules and verifies.
+
+    `counts` has the numbers of readable, repaired and unreadable answers.
+    """
+
+    def __init__(self, guard: Guard, retriever: Retriever) -> None:
+        self.guard, self.retriever = guard, retriever
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def version(self) -> int:
+        """Of the weights; 1 for a model that is not fitted."""
+        return 1
+
+    @property
+    def usage(self) -> UsageMeter | None:
+        """Tokens and cost of a model behind a server; None for one in this process."""
+        return None
+
+    @abstractmethod
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """The first observation of each task. An empty text: none could be read, and the episode is a failed rollout."""
+
+    @abstractmethod
+    def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
+        """One answer per query, in order, from the retrieved memories of each. Only queries that no rule answers arrive here."""
+
+    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
+        """A new instruction per seed task (Eq. 6); it may be malformed. Default: UsageError."""
+        raise UsageError(f"{type(self).__name__} varies no tasks. Set curriculum.synthetic_share = 0.")
+
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        """Free what is kept of finished episodes, named by the first two numbers of their query keys. Default: nothing is kept."""
+        return None
+
+    def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
+        """Keep what later queries of the same episodes need; `memories` are by place among the queries. Default: nothing is kept."""
+        return None
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """One verified prediction per query, in order. An unreadable answer leaves the state as it was and fails the episode."""
+        answers = [self.guard.before(query) or self._recall(query) for query in queries]
+        open_places = [i for i, answer in enumerate(answers) if answer is None]
+        open_queries = [queries[i] for i in open_places]
+        memories = self._retrieve(open_queries)
+        generated = self.generate(open_queries, memories) if open_queries else []
+        predictions = list(map(prediction, open_queries, generated, memories))
+        for i, verified in zip(open_places, self.guard.review(open_queries, predictions), strict=True):
+            answers[i] = verified
+        found = [answer for answer in answers if answer is not None]
+        self.record(queries, found, dict(zip(open_places, memories, strict=True)))
+        return found
+
+    def _recall(self, query: Query) -> Prediction | None:
+        """The precedent of a query in real memory; None where there is none, or recall is off. It really happened: nothing is verified."""
+        recall = self.retriever.exact_recall
+        memory = recall.recall(query) if recall else None
+        if memory is None:
+            return None
+        self.counts["recalled"] += 1
+        info = StepInfo(memory.reasoning, (memory.row,), Verdict("passed"), memory.reward, memory.terminated, "recalled")
+        return Prediction(Observation(memory.next_state), memory.reward, memory.terminated, info)
+
+    def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
+        """The memories of queries that no rule decides: where the guard is off, the others get none, as in the training rows."""
+        places = [i for i, query in enumerate(queries) if self.guard.config.admissibility or not noop_rule(self.guard.rules, query)]
+        found: list[list[Neighbour]] = [[] for _ in queries]
+        for i, neighbours in zip(places, self.retriever.retrieve([queries[i] for i in places]), strict=True):
+            found[i] = neighbours
+        return found
+
+
+def prediction(query: Query, answer: Answer | Unreadable, memories: Sequence[Neighbour]) -> Prediction:
+    """What an answer predicts, before verification."""
+    rows = tuple(neighbour.memory.row for neighbour in memories if neighbour.memory.row)  # a composed memory has none
+    if isinstance(answer, Unreadable):
+        error = f"the experience model's answer could not be read: {answer.text[:200]!r}"
+        return Prediction(query.state, 0.0, False, StepInfo("", rows, Verdict("unreadable"), 0.0, False, "generated", error=error))
+    info = StepInfo(answer.reasoning, rows, Verdict("passed"), answer.reward, answer.terminated, "generated")
+    return Prediction(Observation(answer.state), answer.reward, answer.terminated, info)

@@ -1,0 +1,42 @@
+"""Settings of pretrained backbones, apart from `backbones` so that a configuration is checked before torch is imported."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dreamgym.config import Config
+
+
+class LoraConfig(Config):
+    """Low-rank adapters. No dropout: the learner's log-probs must be those of the sampler."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0.0)
+    """An adapter's product is scaled by alpha / rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Names of layers such as ("q_proj", "v_proj"), or "all-linear": all but the head."""
+
+
+class BackboneConfig(Config):
+    """Which model, in which form, and where."""
+
+    model: str
+    """A directory, or a name on the Hugging Face hub. The directory may hold adapters that `save` wrote."""
+    revision: str | None = None
+    """A branch, tag or commit of the hub's repository."""
+    download: bool = False
+    """Whether to fetch from the hub what is not here yet."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; "auto" is what the checkpoint says."""
+    device: str = "auto"
+    """"auto" is CUDA where there is one, else the CPU."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """How the model's own forward attends, in training; the engine brings its own."""
+    lora: LoraConfig | None = None
+    """None trains every weight."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: a third more time, far less memory."""
+    markers: bool = False
+    """Add `vocabulary.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""

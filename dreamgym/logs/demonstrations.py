@@ -1,0 +1,42 @@
+"""Logs from an environment suite's scripted policies, in its mix: what a team that holds logs of a mediocre agent would have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from dreamgym.envs.base import EnvSuite
+from dreamgym.errors import UsageError, nearest
+from dreamgym.types import Task, Trajectory
+
+Job = tuple[Task, str, int]
+"""An episode to be played: its task, the behaviour, and the seed."""
+Play = Callable[[Sequence[Job]], list[Trajectory]]
+
+
+def collect(
+    suite: EnvSuite, n: int, *, seed: int, mix: Mapping[str, float] | None = None, split: str = "train", play: Play | None = None
+) -> list[Trajectory]:
+    """`n` episodes on distinct tasks of a split where it holds that many, scripted_policies drawn by `mix`. Deterministic in `seed`.
+
+    `play` plays them elsewhere, as worker processes do (`WorkerPool.demonstrate`); by default they are played here.
+    """
+    mix = mix or suite.scripted_policies
+    if unknown := [name for name in mix if name not in suite.scripted_policies]:
+        known = ", ".join(suite.scripted_policies)
+        raise UsageError(f"'{suite.name}' has no behaviour '{unknown[0]}'.{nearest(unknown[0], suite.scripted_policies)} Known: {known}.")
+    if min(mix.values()) < 0 or not any(mix.values()):
+        raise UsageError(f"The shares of scripted_policies are {dict(mix)}: none may be below 0, and not all may be 0.")
+    rng = random.Random(f"logs/{seed}")
+    tasks = suite.tasks(split, n, seed=seed)
+    names = rng.choices(list(mix), weights=list(mix.values()), k=n)
+    jobs = [(tasks[i % len(tasks)], name, seed + i // len(tasks)) for i, name in enumerate(names)]
+    together = sorted(range(n), key=lambda i: i % len(tasks))  # a world that takes long to load is loaded once for all its episodes
+    episodes = (play or partial(played, suite))([jobs[i] for i in together])
+    return [episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])]
+
+
+def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
+    """The episodes, in order, played in this process."""
+    return [suite.demonstrate(task, behaviour, seed=seed) for task, behaviour, seed in jobs]

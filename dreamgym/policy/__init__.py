@@ -1,0 +1,1 @@
+"""Policies: an agent over a language model, and the templates in which it reads and writes."""

@@ -1,0 +1,124 @@
+"""The agent: turns a task and observations into the policy's prompt, and the policy's tokens into actions.
+
+A conversation only grows, so that the key-value cache of an episode stays valid from turn to turn and a whole episode is one training
+row. With a window, a prompt shows the task and at most `window` turns before the present state; once turns are left out, each turn is a
+row of its own. States are shown as the `view` of the TextRules, and a completion's text is the action in the environment's own words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from dreamgym.envs.base import TextRules
+from dreamgym.errors import ConfigError, UsageError
+from dreamgym.llm.vocabulary import rows_in
+from dreamgym.policy.templates import Template
+from dreamgym.protocols import LLM
+from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory
+
+
+@dataclass
+class Conversation:
+    """One episode so far: the task, every (state shown, reply sampled), and the ids of the last prompt and its reply."""
+
+    session: str
+    instruction: str
+    turns: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+
+class Agent:
+    """A policy that acts in many episodes at once. Implements `protocols.Policy`."""
+
+    def __init__(
+        self, llm: LLM, template: Template, rules: TextRules, *, max_reply_tokens: int | None = None, window: int | None = None
+    ) -> None:
+        """`window`: how many turns a prompt shows before the present state; 0 shows the present state alone, None shows all turns."""
+        if window is not None and window < 0:
+            raise ConfigError(f"window={window} must be 0 (only the present state) or more, or None for all turns.")
+        self.llm, self.template, self.rules, self.window = llm, template, rules, window
+        self.max_reply_tokens = max_reply_tokens or template.max_reply_tokens
+
+    def begin(self, tasks: Sequence[Task], *, name: str) -> list[Conversation]:
+        """One conversation per task; `name` keeps the sessions of different rollouts apart."""
+        return [Conversation(f"{name}/{i}", task.instruction) for i, task in enumerate(tasks)]
+
+    def act(
+        self,
+        conversations: Sequence[Conversation],
+        observations: Sequence[Observation],
+        *,
+        temperature: float,
+        seeds: Sequence[Sequence[int]],
+    ) -> list[Completion]:
+        """One action per conversation, which grows by the state and the reply. A completion's text is the action, its ids the reply."""
+        views = [self.rules.view(observation) for observation in observations]
+        for talk, view in zip(conversations, views, strict=True):
+            talk.ids = self._prompt(talk, view.text)
+        sampling = Sampling(self.max_reply_tokens, stop=self.template.stop, temperature=temperature)
+        requests = [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
+        completions = self._generate(requests)
+        for talk, view, completion in zip(conversations, views, completions, strict=True):
+            talk.turns.append((view.text, completion.ids))
+            talk.ids = [*talk.ids, *completion.ids]
+        return [
+            replace(completion, text=view.resolve(self.template.action_of(completion.text)))
+            for completion, view in zip(completions, views, strict=True)
+        ]
+
+    def closing(self, trajectory: Trajectory) -> list[int]:
+        """The prompt after the last turn: where a critic values an episode that the horizon cut."""
+        talk = Conversation(trajectory.id, trajectory.task.instruction)
+        for turn in trajectory.turns:
+            if turn.completion is None:
+                raise UsageError(
+                    f"A turn of '{trajectory.id}' has no tokens, so no prompt can follow it. Give an episode that was sampled."
+                )
+            talk.turns.append((self.rules.view(turn.transition.state).text, turn.completion.ids))
+            talk.ids = [*turn.completion.prompt_ids, *turn.completion.ids]
+        return self._prompt(talk, self.rules.view(trajectory.turns[-1].transition.next_state).text)
+
+    def end(self, conversations: Sequence[Conversation]) -> None:
+        """Free what the engine keeps for these conversations."""
+        self.llm.release([conversation.session for conversation in conversations])
+
+    def _generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """The engine's completions, and an empty one that ends by "overflow" for each prompt that does not fit the context: a conversation
+        that is too long fails alone. An engine without a known `max_context` refuses such a prompt itself."""
+        limit = getattr(self.llm, "max_context", None) or math.inf
+        fits = [request for request in requests if len(request.prompt) + request.sampling.max_tokens <= limit]
+        found = dict(zip(map(id, fits), self.llm.generate(fits) if fits else (), strict=True))
+        return [found.get(id(r)) or Completion(tuple(r.prompt), (), (), "", "overflow", self.llm.version) for r in requests]
+
+    def _prompt(self, talk: Conversation, state: str) -> list[int]:
+        """The conversation with `state` as its last message: the one before it, extended, until the window slides."""
+        if talk.turns and (self.window is None or len(talk.turns) <= self.window):
+            return [*talk.ids, *self.template.follow(talk.turns[-1][1], state)]
+        shown = talk.turns[len(talk.turns) - self.window :] if self.window else []
+        states = [*(before for before, _ in shown), state]
+        ids = self.template.opening(talk.instruction, states[0])
+        for (_, reply), following in zip(shown, states[1:], strict=True):
+            ids += [*reply, *self.template.follow(reply, following)]
+        return ids
+
+
+def demonstrations(
+    trajectory: Trajectory, template: Template, rules: TextRules, *, window: int | None = None
+) -> list[tuple[list[int], list[float]]]:
+    """A logged episode in the agent's layout, as rows of token ids and weights: 1.0 on actions and their ends, else 0.0.
+
+    Without a window it is one row. With one, each turn before which others are left out is a row of its own.
+    """
+    views = [(rules.view(transition.state), transition.action) for transition in trajectory.transitions]
+    turns = [(view.text, template.reply(view.refer(action))) for view, action in views]
+    rows = []
+    for first, fresh, end in rows_in(len(turns), window):
+        ids, weights = list[int](), list[float]()
+        for i, (state, reply) in enumerate(turns[first:end], first):
+            given = template.follow(turns[i - 1][1], state) if ids else template.opening(trajectory.task.instruction, state)
+            ids += given + reply
+            weights += [0.0] * len(given) + [float(i >= fresh)] * len(reply)
+        rows.append((ids, weights))
+    return rows

@@ -1,0 +1,104 @@
+"""The policies of a run: the small transformer that is fitted from scratch, or a pretrained instruct model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dreamgym.engines import build_engine, check_engine
+from dreamgym.envs.base import TextRules
+from dreamgym.errors import ConfigError
+from dreamgym.llm import backbones, tiny
+from dreamgym.llm.vocabulary import Vocabulary
+from dreamgym.policy.agent import Agent, demonstrations
+from dreamgym.policy.settings import PolicyBlock
+from dreamgym.policy.templates import Template
+from dreamgym.policy.templates.chat import Chat
+from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.policy.templates.markers import Markers
+from dreamgym.protocols import LLM
+from dreamgym.types import Trajectory
+
+
+class Policies:
+    """How the policies of a run begin, are saved and loaded, act, and learn from episodes. A model is a torch module.
+
+    Without a backbone a policy is the small transformer in the layout of markers. A backbone speaks its own chat template; with adapters,
+    checkpoints hold the adapters alone.
+    """
+
+    def __init__(
+        self,
+        block: PolicyBlock,
+        rules: TextRules,
+        tokenizer: Any,
+        words: Vocabulary,
+        *,
+        served: Path,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        """`served` is the folder from which a server reads weights; `tokenizer`, `words` and `device` are those of the small transformer.
+        ConfigError when nothing says how actions are written; UsageError for a backbone that is not here, or has no chat template."""
+        self.block, self.rules, self.tokenizer = block, rules, tokenizer
+        self.served, self.device, self.seed = served, device, seed
+        self.template: Template = Markers(words)
+        if block.backbone is not None:
+            self.tokenizer = backbones.load_tokenizer(block.backbone)
+            self.template = _chat(block, rules, self.tokenizer)
+
+    def first(self, checkpoint: Path) -> Any:
+        """What the warm start begins as: the small model at `checkpoint`, or the backbone itself."""
+        return self.load(checkpoint) if self.block.backbone is None else backbones.load(self.block.backbone, seed=self.seed)[0]
+
+    def load(self, path: Path) -> Any:
+        if self.block.backbone is None:
+            return tiny.load(path)[0].to(backbones.device(self.device))
+        return backbones.load(self.block.backbone.model_copy(update={"model": str(path), "revision": None, "lora": None}))[0]
+
+    def save(self, model: Any, path: Path) -> Path:
+        return backbones.save(model, self.tokenizer, path)
+
+    def agent(self, model: Any, *, exact: bool) -> Agent:
+        """A policy that samples from `model`, which may be in training. `exact`: at the model's own precision, as a learner without bf16
+        computes; else in bfloat16 where that is faster."""
+        llm = build_engine(self.block.engine, model=model, tokenizer=self.tokenizer, exact=exact)
+        self.publish(llm, model, 0)
+        limit = None if self.block.backbone is None else self.block.max_reply_tokens
+        return Agent(llm, self.template, self.rules, max_reply_tokens=limit, window=self.block.window)
+
+    def publish(self, llm: LLM, model: Any, version: int) -> None:
+        """Sample from the weights as they are now. An engine in another process reads them from `served`."""
+        llm.publish(version, lambda: self.save(model, self.served))
+
+    def demonstrations(self, episode: Trajectory) -> list[tuple[list[int], list[float]]]:
+        """A logged episode as rows of token ids and their weights in training: one, unless a window cuts it."""
+        return demonstrations(episode, self.template, self.rules, window=self.block.window)
+
+
+def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", temperature: float = 1.0) -> None:
+    """Try cheaply, without weights, whether the policy of a run can work: its device, its template, its adapters, its engine.
+
+    `device` is that of the small transformer, `temperature` that of rollouts. Raises what the run would fail with later.
+    """
+    module = tokenizer = None
+    if block.backbone is not None:
+        tokenizer = backbones.load_tokenizer(block.backbone)
+        _chat(block, rules, tokenizer)
+        module = backbones.outline(block.backbone)
+    else:
+        backbones.device(device)
+        if block.engine.get("name") == "server":
+            raise ConfigError("policy.engine: a server samples for a pretrained policy, and the small one has none. Set policy.backbone.")
+    check_engine(block.engine, module=module, tokenizer=tokenizer, temperature=temperature, trains=True, where="policy.engine")
+
+
+def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Chat:
+    """The template of an instruct model."""
+    instructions = block.instructions or (f"{rules.about}\n{rules.action_format}" if rules.action_format else "")
+    if not instructions:
+        raise ConfigError(
+            f"The environment '{rules.name}' does not say how actions are written. Set policy.instructions, for example "
+            "'Write one line such as Action: search[red mug].'"
+        )
+    return Chat(ChatFormat(tokenizer, **block.template), rules.name, instructions)

@@ -1,0 +1,52 @@
+"""Settings of a policy."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from dreamgym.config import Config
+from dreamgym.engines import check_settings
+from dreamgym.errors import ConfigError
+from dreamgym.llm.backbone_settings import BackboneConfig
+
+
+class PolicyBlock(Config):
+    """Who acts. Without a backbone it is the small transformer, which begins as the experience model (decision 3)."""
+
+    backbone: BackboneConfig | None = None
+    """A pretrained instruct model, whole or with adapters. It speaks its own chat template."""
+    instructions: str = ""
+    """How actions are written, for a backbone; empty: what the environment suite says of itself."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the backbone's chat template, such as `enable_thinking = false`."""
+    max_reply_tokens: int = Field(default=256, ge=1)
+    """Of a backbone's turn, thinking included."""
+    window: int | None = Field(default=None, ge=0)
+    """Past turns that a prompt shows at most; without it, all. 0 is for states that say all that matters."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """The sampling engine by `name` ("local" when it is left out), with its settings: `{cache_bytes = 20_000_000_000}`, or
+    `{name = "server", base_url = "http://localhost:8000/v1", model = "policy", dialect = "vllm"}`."""
+
+    @field_validator("engine")
+    @classmethod
+    def _known(cls, engine: dict[str, Any]) -> dict[str, Any]:
+        check_settings(engine, where="policy.engine")
+        return engine
+
+    @model_validator(mode="after")
+    def _refuse_unused(self) -> Self:
+        theirs = ("instructions", "template", "max_reply_tokens")
+        defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in theirs}
+        idle = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
+        if self.backbone is None and idle:
+            raise ConfigError(f"{', '.join(idle)}: for a pretrained policy only, and the small one is none. Set policy.backbone.")
+        return self
+
+    @field_validator("backbone")
+    @classmethod
+    def _refuse_markers(cls, backbone: BackboneConfig | None) -> BackboneConfig | None:
+        if backbone and backbone.markers:
+            raise ValueError("markers are for the layout of small models, and a policy's backbone speaks its own template: leave them out")
+        return backbone

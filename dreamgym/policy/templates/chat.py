@@ -1,0 +1,52 @@
+"""The layout of instruct models: a conversation in the model's own chat template.
+
+    system: who you are, how actions are written        user: the task and the first state
+    assistant: (thinking) Action: search[red mug]       user: the next state          assistant: ...
+
+Replies stay as they were sampled, thinking included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.types import Action
+
+_TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
+_NAMED = re.compile(r"(?<![\w-])action:", re.IGNORECASE)
+
+
+class Chat:
+    """Implements `Template` over a chat format."""
+
+    max_reply_tokens = 256
+
+    def __init__(self, form: ChatFormat, env: str, instructions: str) -> None:
+        """`env` names the environment in the system message; `instructions` say how actions are written."""
+        self.form, self.stop = form, form.stop
+        self.system = f"You are an agent in the environment '{env}'.\n{instructions}"
+
+    def opening(self, instruction: str, state: str) -> list[int]:
+        return self.form.opening(self.system, f"Task: {instruction}\n\n{state}")
+
+    def follow(self, reply: Sequence[int], state: str) -> list[int]:
+        return self.form.follow(reply, state)
+
+    def reply(self, action: Action) -> list[int]:
+        return [*self.form.encode(f"Action: {action}"), self.form.end]
+
+    def action_of(self, text: str) -> Action:
+        """The text inside the last <action>...</action>, else the line behind the last "Action:", else the whole reply.
+
+        Text before the last </think>, and text behind a <think> that was cut short, is not searched.
+        """
+        said = text.rpartition("</think>")[2].partition("<think>")[0]
+        tagged = _TAGGED.findall(said)
+        if tagged:
+            return str(tagged[-1]).strip()
+        named = _NAMED.split(said)
+        if len(named) > 1:
+            return named[-1].strip().partition("\n")[0].strip()
+        return said.strip()

@@ -1,0 +1,43 @@
+"""An instruct model behind an OpenAI-compatible address, as the commands ask for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dreamgym import plugins
+from dreamgym.config import build
+from dreamgym.errors import ConfigError
+from dreamgym.experience.chat_requests import AskConfig
+from dreamgym.protocols import Chat
+
+
+@contextmanager
+def opened(more: Sequence[str] = (), **options: Any) -> Iterator[Chat]:
+    """The engine of a chat host, by the options of `engines.server.Config`; `more` are further ones as `name=value`, which come last.
+
+    Nothing is sent until something is asked. ConfigError names a wrong option.
+    """
+    engine = plugins.make("engines", "server", dialect="chat", **options | dict(map(_pair, more)))
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def asking(**options: Any) -> AskConfig:
+    """How to ask, by the options of `AskConfig`; ConfigError names a wrong one."""
+    return build(AskConfig, options, where="the options")
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """`timeout_s=60` as ("timeout_s", 60); a value that is no JSON is a text."""
+    name, equals, value = text.partition("=")
+    if not equals or name in ("dialect", "tokenizer", "clock"):
+        raise ConfigError(f"--host '{text}' is no option of the host. Write NAME=VALUE, such as timeout_s=60.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

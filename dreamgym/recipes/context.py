@@ -1,0 +1,173 @@
+"""The state of a run that its phases share, and where things are in its directory."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dreamgym.config import Config, dump, resolve
+from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.errors import RunDirError
+from dreamgym.llm import backbones, tiny
+from dreamgym.llm.vocabulary import Vocabulary
+from dreamgym.logs.demonstrations import Job, played
+from dreamgym.policy.agent import Agent
+from dreamgym.policy.loading import Policies
+from dreamgym.protocols import RealEnv
+from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.factory import make_suite, vocabulary
+from dreamgym.recipes.resume import read_by
+from dreamgym.recipes.rows import ABLATIONS
+from dreamgym.runs.rundir import PROCESS, RunDir
+from dreamgym.types import Trajectory
+
+NEED_ENV = ("evaluation", "probes", "audit", "choice of SFT on development tasks")
+
+
+@dataclass
+class RunContext:
+    """What all phases of a run share: configuration, suite, logs, tokenizer, and where things are."""
+
+    config: SharedConfig
+    path: Path
+    suite: EnvSuite
+    logs: list[Trajectory]
+    tokenizer: Any
+    vocabulary: Vocabulary
+    experience: str = "experience"  # the checkpoint that dreams
+    workers: WorkerPool | None = None  # they play real episodes; None: this process does
+
+    def without(self, ablation: str) -> RunContext:
+        """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
+        own = f"experience-no-{ablation}" if ABLATIONS[ablation].own_experience else "experience"
+        return replace(self, config=self.config.without(ablation), experience=own)
+
+    def checkpoint(self, name: str) -> Path:
+        """Where the model of that name lies."""
+        return self.path / "checkpoints" / name
+
+    @cached_property
+    def policies(self) -> Policies:
+        """How the policies of this run are made, kept and put to act."""
+        config = self.config
+        return Policies(
+            config.policy,
+            self.suite.rules,
+            self.tokenizer,
+            self.vocabulary,
+            served=self.checkpoint("served"),
+            device=config.model.device,
+            seed=config.seed,
+        )
+
+    def load(self, name: str) -> Any:
+        """The small model saved under that name: an experience model, or fresh weights."""
+        RunDir.view(self.path).require_unchanged(name)
+        return tiny.load(self.checkpoint(name))[0].to(backbones.device(self.config.model.device))
+
+    def save(self, model: Any, name: str) -> None:
+        """Save a small model with the tokenizer as an ordinary Hugging Face checkpoint."""
+        tiny.save(model, self.tokenizer, self.checkpoint(name))
+
+    def policy(self, name: str) -> Any:
+        """The policy's model saved under that name."""
+        RunDir.view(self.path).require_unchanged(name)
+        return self.policies.load(self.checkpoint(name))
+
+    def save_policy(self, model: Any, name: str) -> None:
+        """Keep a policy's model under that name."""
+        self.policies.save(model, self.checkpoint(name))
+
+    def agent(self, model: Any, *, exact: bool = False) -> Agent:
+        """The policy that samples from `model`, which may be in training; `exact`: at the model's own precision."""
+        return self.policies.agent(model, exact=exact)
+
+    @cached_property
+    def skipped(self) -> dict[str, str]:
+        """The phases that this run leaves out, and why."""
+        if not self.suite.has_env:
+            return dict.fromkeys(NEED_ENV, f"the environment suite '{self.suite.name}' has no environment")
+        return {"evaluation": "eval.tasks = 0"} if not self.config.eval.tasks else {}
+
+    def real(self) -> RealEnv:
+        """Real environments: the workers', which everybody shares and whose steps add up, or a fresh set in this process."""
+        return self.workers or EnvPool(self.suite.require_env, self.suite.rules)
+
+    def demonstrate(self, jobs: Sequence[Job]) -> list[Trajectory]:
+        """Episodes by scripted policies, in order."""
+        return self.workers.demonstrate(jobs) if self.workers else played(self.suite, jobs)
+
+
+def open_run(path: Path, config: Config) -> RunDir:
+    """The run directory of this configuration, new or to resume."""
+    return RunDir.open(path, dump(config), read_by=read_by)
+
+
+def say_changed(run: RunDir, say: Callable[[str], None]) -> None:
+    """Name the settings that a resume changed: no phase that reads them has begun."""
+    for name in run.changed:
+        say(f"changed for the rest of the run: {name}")
+
+
+def open_context(path: Path) -> RunContext:
+    """The context of a run of any recipe that has its logs and its tokenizer, for reading."""
+    silence_progress_bars()
+    run = RunDir.view(path)
+    stored = {key: value for key, value in run.config.items() if key in SharedConfig.model_fields}
+    config = resolve(SharedConfig, stored, where=str(path / "config.toml"))
+    if not run.done("tokenizer"):
+        raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
+    run.require_unchanged("tokenizer")
+    tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
+    return RunContext(config, path, make_suite(config), logs_of(run), tokenizer, vocabulary(tokenizer), latest_experience(run))
+
+
+def logs_of(run: RunDir) -> list[Trajectory]:
+    """The run's offline trajectories; RunDirError when they are fewer than its phases count: dreams would have no memory."""
+    logs = run.read_episodes("logs")
+    made = run.data("logs")["trajectories"] if run.done("logs") else 0
+    if len(logs) != made:
+        raise RunDirError(
+            f"'{run.path / 'episodes' / 'logs.jsonl'}' holds {len(logs):,} trajectories, and phases.json says {made:,}. Copy the file from "
+            "where the run was made, or make the run anew."
+        )
+    return logs
+
+
+def latest_experience(run: RunDir) -> str:
+    """The checkpoint of the run's experience model, after the last refresh while a policy practised in it."""
+    dreamt = [run.data(name).get("dreams_with") for name in ("mixed", "dream") if run.done(name)]
+    return next((name for name in dreamt if name), "experience")
+
+
+def silence_progress_bars() -> None:
+    """Switch off the progress bars of transformers: ours say what is being done, theirs that a small file was read."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def record_commit(run: RunDir) -> None:
+    """Note the commit that works on the run. A resume at another commit adds its own; looking at a finished run adds none."""
+    commits = run.data(PROCESS)["commits"] if run.done(PROCESS) else []
+    if run.summary() is None or not commits:
+        run.mark(PROCESS, {"commits": list(dict.fromkeys([*commits, commit()]))})
+
+
+def commit() -> str:
+    """The commit of the source tree, with a '+' when it has uncommitted changes; "unknown" outside a repository."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

@@ -1,0 +1,211 @@
+"""Builds what a configuration names: suites, tokenizers, replay buffers, experience models, dreams, curricula."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dreamgym import plugins
+from dreamgym.curriculum.task_curriculum import TaskCurriculum
+from dreamgym.envs import worker_pool
+from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.errors import ConfigError, UsageError
+from dreamgym.experience.action_support import ActionSupport
+from dreamgym.experience.dataset import RowBuilder
+from dreamgym.experience.env import DreamBatch
+from dreamgym.experience.guard import Guard, GuardConfig
+from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
+from dreamgym.experience.prompts import encode_delta
+from dreamgym.experience.state_delta import encode
+from dreamgym.llm import tiny
+from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
+from dreamgym.protocols import Encoder
+from dreamgym.recipes.config import EnvBlock, ReplayBlock, RLBlock, SharedConfig
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.types import Task, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym.recipes.context import RunContext
+
+
+TASK_SEED = 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
+
+
+def start_workers(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
+    """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
+    return worker_pool.start_workers(env.name, env.options, env.workers)
+
+
+def make_suite(config: SharedConfig) -> EnvSuite:
+    """The environment suite of a run."""
+    return plugins.make("envs", config.env.name, **config.env.options)
+
+
+def begin(config: SharedConfig) -> EnvSuite:
+    """The environment suite of a run that begins; ConfigError for settings that cannot be right in it."""
+    suite = make_suite(config)
+    check_replay(config.replay)
+    if config.real_phases and not suite.has_env:
+        raise ConfigError(
+            f"env {suite.name} has no environment to act in, and {', '.join(config.real_phases)} needs one. Train in the dream alone."
+        )
+    option = suite.fractional_reward_option
+    if option and (checked := config.checked_settings):
+        raise ConfigError(
+            f"env {suite.name}: it pays fractions of a success ({option}), and the text check behind {', '.join(checked)} knows whole "
+            f"successes only, so it would zero them. Set {', '.join(f'{name} = {off}' for name, off in checked.items())}, "
+            "or change that option of the environment."
+        )
+    return suite
+
+
+def held_out_tasks(suite: EnvSuite, config: SharedConfig) -> list[Task]:
+    """The development and test tasks of a run, which nothing may learn from."""
+    judged = config.eval
+    return suite.tasks("dev", judged.dev_tasks, seed=TASK_SEED) + suite.tasks("test", judged.tasks, seed=TASK_SEED)
+
+
+def learn_tokenizer(logs: Sequence[Trajectory], rules: TextRules, vocab_size: int) -> Any:
+    """A tokenizer of the texts in the logs, which keeps the domain's atoms whole."""
+    return shared_tokenizer([(logs, rules)], vocab_size)
+
+
+def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], TextRules]], vocab_size: int) -> Any:
+    """One tokenizer of the logs of several environments, which keeps the atoms of all of them whole."""
+    texts = []
+    for logs, rules in sources:
+        texts += [trajectory.task.instruction for trajectory in logs]
+        for t in (transition for trajectory in logs for transition in trajectory.transitions):
+            view = rules.view(t.state)
+            texts += [t.state.text, t.action, view.text, view.refer(t.action), t.info.reasoning, t.next_state.text, encode_delta(rules, t)]
+            texts.append(encode((t.state.text,), t.next_state.text).text)
+    token_patterns = list(dict.fromkeys(atom for _, rules in sources for atom in rules.token_patterns))
+    return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=MARKERS, token_patterns=token_patterns)
+
+
+def vocabulary(tokenizer: Any) -> Vocabulary:
+    """Marker ids and the text encoder of a tokenizer. UsageError for one that was made without some of the markers."""
+    if missing := [marker for marker in MARKERS if marker not in tokenizer.get_added_vocab()]:
+        raise UsageError(
+            f"The tokenizer lacks {', '.join(missing)}: it was made by an older version of dreamgym, or for something else. Make the run "
+            "anew in another directory, or use the version that made it."
+        )
+    ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
+    return Vocabulary(lambda text: tiny.encode(tokenizer, text), lambda ids: tokenizer.decode(ids), ids)
+
+
+def replay_buffer(context: RunContext, name: str) -> ReplayBuffer:
+    """The replay buffer of a loop, seeded with the logs when it is new."""
+    block = context.config.replay
+    return open_replay(context.path / "replay" / file_name(name, block), context.logs, block)
+
+
+def replay_in_memory(context: RunContext, more: Sequence[Trajectory] = ()) -> ReplayBuffer:
+    """A replay buffer in memory, of the logs and of `more` real episodes."""
+    return open_replay(None, [*context.logs, *more], context.config.replay)
+
+
+def open_replay(path: Path | None, logs: Sequence[Trajectory], block: ReplayBlock | None = None) -> ReplayBuffer:
+    """The buffer whose log is at `path` (None: in memory only), seeded with real trajectories when it is empty."""
+    block = block or ReplayBlock()
+    if path is None:
+        block = block.model_copy(update={"store": "sqlite", "store_options": {}})
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = ReplayBuffer.open(path, encoder(block.encoder), block.settings)
+    if len(buffer) == 0:
+        buffer.add(logs)
+    return buffer
+
+
+def check_replay(block: ReplayBlock) -> None:
+    """Make all that can be made without a log. ConfigError, PluginError or MissingExtra where it cannot be."""
+    plugins.load("replay.stores", block.store)
+    open_replay(None, [], block)
+
+
+def file_name(name: str, block: ReplayBlock) -> str:
+    """What the log of a loop is called: `dream.sqlite`."""
+    return f"{name}.{block.store.rpartition('.')[2]}"
+
+
+def encoder(settings: dict[str, Any]) -> Encoder:
+    """The encoder of that name and those settings: one in a process, because its cache of texts is worth keeping.
+
+    `{"name": "hidden", "checkpoint": "runs/first/checkpoints/experience"}` encodes with the hidden states of a model that a run saved.
+    """
+    return _encoder(json.dumps(settings, sort_keys=True, default=str))
+
+
+@cache
+def _encoder(settings: str) -> Encoder:
+    values = json.loads(settings)
+    if values.get("name") == "hidden":
+        values |= _model(values.pop("checkpoint", None))
+    made: Encoder = plugins.named("replay.encoders", values)
+    return made
+
+
+def _model(checkpoint: Any) -> dict[str, Any]:
+    """What the encoder by hidden states is made of. Its weights go by the hash of their file, so that others are other vectors."""
+    weights = Path(checkpoint) / "model.safetensors" if isinstance(checkpoint, str) else None
+    if weights is None or not weights.is_file():
+        wrong = f"no weights at '{weights}'" if weights else "it needs a checkpoint"
+        raise ConfigError(
+            f"replay.encoder hidden: {wrong}. Set checkpoint to the folder of a trained model, "
+            "such as runs/quickstart/checkpoints/experience."
+        )
+    model, tokenizer = tiny.load(Path(checkpoint))
+    return {
+        "model": model,
+        "encode": lambda text: tiny.encode(tokenizer, text),
+        "weights": hashlib.blake2b(weights.read_bytes(), digest_size=8).hexdigest(),
+    }
+
+
+def dream(
+    context: RunContext, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1
+) -> tuple[DreamBatch, ExperienceModel]:
+    """The experience model as an environment, and itself. Dreams carry its version."""
+    block, name = context.config.experience, context.experience
+    inputs = _inputs(context, replay, guard)
+    if block.fitted:
+        inputs = replace(inputs, module=context.load(name), checkpoint=context.checkpoint(name), version=version)
+    model: ExperienceModel = plugins.make("experience.models", block.name, inputs=inputs, **block.settings)
+    return DreamBatch(model, context.suite.rules, horizon=context.suite.max_steps, support=ActionSupport(replay)), model
+
+
+def row_builder(context: RunContext, replay: ReplayBuffer) -> RowBuilder:
+    """Training rows of the experience model. It reads the whole buffer once: keep it as long as the buffer."""
+    block = context.config.experience
+    builder: RowBuilder = plugins.load("experience.models", block.name).row_builder(_inputs(context, replay), **block.settings)
+    return builder
+
+
+def _inputs(context: RunContext, replay: ReplayBuffer, guard: GuardConfig | None = None) -> ModelInputs:
+    checked = Guard(context.suite.rules, guard or context.config.guard)
+    return ModelInputs(checked, replay, context.logs, context.config.seed, context.vocabulary, context.tokenizer)
+
+
+def curriculum(context: RunContext, block: RLBlock, replay: ReplayBuffer, experience: ExperienceModel | None) -> TaskCurriculum:
+    """The curriculum of a loop. Without an experience model it generates no tasks."""
+    suite = context.suite
+    config = block.curriculum if experience else block.curriculum.model_copy(update={"synthetic_share": 0.0})
+    # of the logs alone: what else is real in the buffer depends on when the loop was interrupted
+    pages = {m.next_state: m for m in replay.memories(env=suite.name) if m.source == "demo"}
+    return TaskCurriculum(
+        suite.tasks("train", block.train_tasks, seed=TASK_SEED),
+        config,
+        rules=suite.rules,
+        vary=(lambda seeds, i: experience.vary(seeds, seed=i)) if experience else None,
+        memories=lambda: pages.values(),
+        held_out=[task.instruction for task in held_out_tasks(suite, context.config)],
+        seed=context.config.seed,
+    )

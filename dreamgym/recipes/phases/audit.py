@@ -1,0 +1,76 @@
+"""The audit of a dream: its episodes under the trained policy, replayed in the real environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from dreamgym.evals.bound import measure
+from dreamgym.evals.determined_steps import settled
+from dreamgym.evals.paired_replay import Fidelity, by_support, masked_episodes, replay, summarise
+from dreamgym.evals.revisit_consistency import revisits
+from dreamgym.evals.success import evaluate
+from dreamgym.evals.synthetic_tasks import invented
+from dreamgym.experience.pipeline import ExperienceModel
+from dreamgym.recipes import factory
+from dreamgym.recipes.config import UNGUARDED
+from dreamgym.recipes.context import RunContext
+from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Task, Trajectory
+
+
+def audit(run: RunDir, context: RunContext, name: str) -> None:
+    """Paired replay of fresh dreams under the trained policy, with the guard and without it."""
+    if run.done("audit") or "audit" in context.skipped:
+        return
+    block = context.config.eval
+    tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
+    agent = context.agent(context.policy(name))
+    context = replace(context, experience=run.data(name).get("dreams_with", context.experience))
+    guards = {"with_guard": context.config.guard, "without_guard": UNGUARDED}
+    found: dict[str, Any] = {}
+    for kind, guard in guards.items():
+        dream, experience = factory.dream(context, factory.replay_in_memory(context), guard)
+        episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
+        replays = replay(episodes, context.real())
+        left_out = masked_episodes(episodes, context.real())
+        counts = {"unreadable": experience.counts["unreadable"], "masked": sum(episode.masked for episode in episodes)}
+        found[kind] = (
+            fidelity_json(summarise(replays, left_out))
+            | {name: fidelity_json(part) | {"share": asdict(share)} for name, (part, share) in by_support(replays, left_out).items()}
+            | counts
+            | _partial_observability_json(context, experience, episodes)
+            | {
+                "bound": measure(replays, left_out=len(episodes) - len(replays)).to_json(),
+                "real_steps": sum(one.steps for one in [*replays, *left_out]),
+            }
+        )
+        run.episodes(f"audit-{kind}", episodes[:40], completions=False)
+    run.mark("audit", found | _synthetic_tasks_json(context, run.data(name), tasks))
+
+
+def _synthetic_tasks_json(context: RunContext, practised: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
+    """Whether the curriculum's inventions are new and can be done, where the suite can tell and some were accepted."""
+    if not context.suite.can_ground_tasks or not practised.get("inventions"):
+        return {}
+    measured = invented(practised["curriculum"], practised["inventions"], tasks, context.suite, context.demonstrate)
+    return {"invented": asdict(measured)}
+
+
+def _partial_observability_json(context: RunContext, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+    """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen."""
+    rules, block = context.suite.rules, context.config.eval
+    if not rules.partially_observed:
+        return {}
+    tasks = context.suite.tasks("dev", min(64, block.dev_tasks), seed=factory.TASK_SEED)
+    usual = max(context.suite.scripted_policies, key=lambda name: context.suite.scripted_policies[name])
+    real = context.demonstrate([(task, usual, 0) for task in tasks])
+    steps = sum(len(episode.turns) for episode in real)
+    return {"revisits": asdict(revisits(episodes, rules)), "settled": asdict(settled(model, real, rules)), "settled_real_steps": steps}
+
+
+def fidelity_json(measured: Fidelity) -> dict[str, Any]:
+    """A Fidelity as nested plain values."""
+    return {name: value for name, value in json.loads(json.dumps(asdict(measured))).items()} | {"gap": measured.gap}

@@ -1,0 +1,111 @@
+"""The offline baselines: imitation until it converges, and preferences between logged episodes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.evals.success import evaluate, success
+from dreamgym.experience.augmentation import relabel_goals
+from dreamgym.policy.agent import Agent
+from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.factory import TASK_SEED
+from dreamgym.recipes.phases.fit import finish, fit, watched
+from dreamgym.recipes.phases.warm_start import demonstrations
+from dreamgym.runs.rundir import RunDir
+from dreamgym.train import dpo
+from dreamgym.train.settings import DPOConfig, SFTConfig
+from dreamgym.types import Trajectory
+
+
+def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patience: int) -> None:
+    """The offline baseline: the same start and the same logs, trained until success on development tasks stops rising.
+
+    The policy is the best of its checkpoints and the warm start on development tasks, so it is never below the warm start there. Without an
+    environment it is the last checkpoint.
+    """
+    if run.done("sft"):
+        return
+    model = context.policies.first(context.checkpoint("experience"))
+    ids, weights = demonstrations(context)
+    if "choice of SFT on development tasks" in context.skipped:
+        losses = fit(run, "sft", model, ids, weights, config)
+        context.save_policy(model, "sft")
+        return finish(run, "sft", losses)
+    agent, real = context.agent(model), context.real()
+    dev = context.suite.tasks("dev", context.config.eval.dev_tasks, seed=TASK_SEED)
+    steps_per_epoch = max(1, sum(len(row) for row in ids) // config.batch_tokens)
+    curve: list[dict[str, float]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
+
+    def judge(step: int, policy: Any = model, acts: Agent = agent) -> bool:
+        """Measure, keep the best, and say whether it has stopped rising; what an interrupted training measured from here on is dropped."""
+        epoch, before = step / steps_per_epoch, real.steps
+        curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
+        rates = [success(evaluate(acts, real, dev, max_steps=context.suite.max_steps, temperature=t, seed=7)).value for t in (0.0, 1.0)]
+        if all(rates[0] > seen["greedy"] for seen in curve):
+            context.save_policy(policy, "sft")
+        spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before
+        curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent})
+        run.mark("sft-curve", {"curve": curve})
+        best = max(range(len(curve)), key=lambda k: curve[k]["greedy"])
+        return len(curve) - 1 - best >= patience
+
+    def look(step: int) -> bool:
+        """Every two epochs: publish the weights and measure them."""
+        if step % (2 * steps_per_epoch):
+            return False
+        context.policies.publish(agent.llm, model, step)
+        return judge(step)
+
+    if not curve:
+        start = context.policy("warm_start")
+        judge(0, start, context.agent(start))
+    losses = fit(run, "sft", model, ids, weights, config, on_step=look)
+    if len(curve) == 1:
+        context.policies.publish(agent.llm, model, int(losses["steps"]))
+        judge(int(losses["steps"]))
+    found = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
+    finish(run, "sft", losses | found)
+
+
+def train_dpo(run: RunDir, context: RunContext, config: DPOConfig) -> None:
+    """The other offline baseline: from converged SFT, DPO on logged successes and failures of the same task."""
+    if run.done("dpo"):
+        return
+    pairs = dpo.dpo_pairs(preferences(context), context.config.seed)
+    if not pairs:
+        raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
+    chosen, rejected = ([_whole(context, pair[side]) for pair in pairs] for side in (0, 1))
+    model = context.policy("sft")
+    with watched(run, "dpo") as watch:
+        found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
+    context.save_policy(model, "dpo")
+    finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
+
+
+def _whole(context: RunContext, episode: Trajectory) -> tuple[list[int], list[float]]:
+    """An episode as one row; InvariantError when a window cuts it."""
+    rows = context.policies.demonstrations(episode)
+    if len(rows) != 1:
+        raise InvariantError(
+            f"DPO compares whole episodes, and policy.window = {context.config.policy.window} cuts '{episode.id}' into rows."
+        )
+    return rows[0]
+
+
+def preferences(context: RunContext) -> list[Trajectory]:
+    """The logs, and for each success an episode of another task under this one's instruction: scripted logs seldom try a task twice.
+
+    The copy is a failure by the suite's text check, as in the experience model's own training.
+    """
+    seed, rules = context.config.seed, context.suite.rules
+    ended = [t for t in context.logs if t.error is None and t.turns and t.transitions[-1].terminated]
+    wins = [t for t in context.logs if t.success]
+    rng = random.Random(f"preferences/{seed}")
+    copies = []
+    for win in wins if ended else ():
+        other = rng.choice(ended)
+        if other.task.id != win.task.id:
+            copies += relabel_goals([other], rules, [win.task], 1.0, seed)
+    return [*context.logs, *copies]

@@ -1,0 +1,138 @@
+"""The rollouts of an RL phase: in the dream, in the real environment, or in both, with the steps they took and their budget."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dreamgym.curriculum.task_curriculum import TaskCurriculum
+from dreamgym.experience.env import DreamBatch
+from dreamgym.experience.pipeline import ExperienceModel
+from dreamgym.policy.agent import Agent
+from dreamgym.protocols import BatchEnv
+from dreamgym.recipes import factory
+from dreamgym.recipes.config import RLBlock, World
+from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.phases import refresh
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.returns import statistics
+from dreamgym.rollout import group_by_task, rollout
+from dreamgym.types import Task, Trajectory
+
+
+class Environments:
+    """The environments of an RL phase: its dream, where it has one, and the real environment."""
+
+    def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, world: World) -> None:
+        self.context, self.replay, self.name, self.world = context, replay, name, world
+        self.refreshes = 0
+        self.dream: DreamBatch | None = None
+        self.experience: ExperienceModel | None = None
+        if world != "real":
+            self.enter_dream(0)
+        self.real = context.real()
+
+    @property
+    def dreams_with(self) -> str:
+        """The checkpoint of the experience model as it is now."""
+        return refresh.version_name(self.context.experience, self.name, self.refreshes)
+
+    def enter_dream(self, refreshes: int) -> None:
+        """Dream with the experience model after that many refreshes."""
+        self.refreshes = refreshes
+        context = replace(self.context, experience=self.dreams_with)
+        self.dream, self.experience = factory.dream(context, self.replay, version=1 + refreshes)
+
+
+class Collector:
+    """Rolls out an iteration's tasks, each group in its world, and counts steps."""
+
+    def __init__(self, envs: Environments, agent: Agent, curriculum: TaskCurriculum, block: RLBlock, name: str) -> None:
+        self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
+        self.seed = envs.context.config.seed
+        self.max_steps = envs.context.suite.max_steps
+        self.refills = 0  # of the present iteration
+        self.steps = self.real_steps = 0  # the real ones are among the steps
+        self.longest = 0  # real steps of the iteration that took most
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps, "real_steps": self.real_steps, "longest": self.longest}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps, self.real_steps, self.longest = state["steps"], state["real_steps"], state["longest"]
+
+    def collect(self, tasks: Sequence[Task], i: int) -> list[Trajectory]:
+        """The rollouts of an iteration, and of the further tasks that it may draw while too few groups have a mixed outcome."""
+        trajectories = self.roll(tasks, i)
+        self.refills = 0
+        while self.refills < self.block.max_refills and (more := self.refill_tasks(trajectories)):
+            self.refills += 1
+            trajectories += self.roll([task for task in more for _ in range(self.block.group_size)], i, self.refills)
+        self.steps += sum(len(t.turns) for t in trajectories)
+        self.real_steps += real_steps(trajectories)
+        self.longest = max(self.longest, real_steps(trajectories))
+        return trajectories
+
+    def budget_exhausted(self, seconds: float) -> str:
+        """Why no iteration can follow, or ""."""
+        if self._limit and self.real_steps + self.longest > self._limit:
+            return "the budget of real steps has no room for another iteration"
+        if self.block.max_seconds and seconds >= self.block.max_seconds:
+            return "the budget of seconds is spent"
+        return ""
+
+    def refill_tasks(self, trajectories: Sequence[Trajectory]) -> list[Task]:
+        """Other tasks in the place of groups without variance; none when enough have it, or when real steps could exceed the budget."""
+        groups = group_by_task(trajectories, self.block.group_size)
+        missing = self.block.tasks_per_iter - sum(statistics(group).kind == "mixed" for group in groups)
+        seen = {group[0].task.id for group in groups}
+        most = missing * self.block.group_size * self.max_steps
+        if missing <= 0 or (self._limit and self.real_steps + real_steps(trajectories) + most > self._limit):
+            return []
+        curriculum = copy.copy(self.curriculum)  # draws depend on (seed, iteration) alone: another seed draws other tasks
+        curriculum.seed = self.seed + 1_000_003 * (self.refills + 1)
+        return [task for task in curriculum.sample(missing + len(seen)) if task.id not in seen][:missing]
+
+    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0) -> list[Trajectory]:
+        """One rollout per task, in order, each in its world."""
+        real = self._real_slots(tasks)
+        dreamed = [k for k in range(len(tasks)) if k not in real]
+        stream = 2 * refill
+        found: dict[int, Trajectory] = {}
+        for env, slots, part in ((self.envs.dream, dreamed, stream), (self.envs.real, sorted(real), stream + (self.envs.world == "mixed"))):
+            if env is not None and slots:
+                found |= zip(slots, self._rollout([tasks[k] for k in slots], env, i, part), strict=True)
+        return [found[k] for k in range(len(tasks))]
+
+    def _real_slots(self, tasks: Sequence[Task]) -> set[int]:
+        """The places of the rollouts in the real environment, whole groups each."""
+        if self.envs.world != "mixed":
+            return set(range(len(tasks))) if self.envs.world == "real" else set()
+        size = self.block.group_size
+        known = [k for k in range(0, len(tasks), size) if tasks[k].source == "real"]
+        n = max(1, round(self.block.real_share * len(tasks) / size))
+        every = max(1, len(known) // n)
+        return {first + j for first in known[::every][:n] for j in range(size)}
+
+    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int) -> list[Trajectory]:
+        """`part` keeps the random streams of an iteration's rollouts apart."""
+        return rollout(
+            self.agent,
+            env,
+            tasks,
+            seed=1_000_000 * self.seed + 20_000 * part + i,
+            max_steps=self.max_steps,
+            temperature=self.block.learner.temperature,
+            name=f"{self.name}/{i}" + (f"/{part}" if part else ""),
+        )
+
+    @property
+    def _limit(self) -> int:
+        """The most real steps that the phase may take; 0: no limit."""
+        return self.block.max_real_steps or 0 if self.envs.world != "dream" else 0
+
+
+def real_steps(trajectories: Sequence[Trajectory]) -> int:
+    """Steps in the real environment."""
+    return sum(len(t.turns) for t in trajectories if t.source == "real")

@@ -1,0 +1,74 @@
+"""Success of policies in the real environment, on held-out tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import RunDirError, UsageError, nearest
+from dreamgym.evals.success import evaluate, success
+from dreamgym.recipes.context import RunContext, open_context
+from dreamgym.recipes.factory import TASK_SEED, start_workers
+from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Task, Trajectory
+
+
+def evaluate_policies(run: RunDir, context: RunContext, names: Sequence[str]) -> None:
+    """Greedy and sampled success of each policy in the real environment, on the same held-out tasks for all."""
+    if "evaluation" in context.skipped:
+        return
+    block = context.config.eval
+    tasks = context.suite.tasks("test", block.tasks, seed=TASK_SEED)
+    for name in names:
+        if run.done(f"eval-{name}"):
+            continue
+        start = time.monotonic()
+        found, episodes, steps = _judged(context, name, tasks, block.seed)
+        for kind, those in episodes.items():
+            run.episodes(f"eval-{name}-{kind}", those[:40], completions=False)
+        run.mark(f"eval-{name}", found | {"real_steps": steps, "seconds": time.monotonic() - start})
+
+
+def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | None, seed: int) -> dict[str, Any]:
+    """Greedy and sampled success of one of a run's policies on a split of its environment's tasks, and the real steps that took.
+
+    By default the policy that came last and is no ablation, and 300 tasks, or fewer where fewer were held out. UsageError for a policy that
+    the run does not have, and for more held-out tasks than it kept from logs and curriculum.
+    """
+    context = open_context(path)
+    block = context.config.eval
+    kept_out = {"dev": block.dev_tasks, "test": block.tasks}.get(split)
+    if tasks is not None and kept_out is not None and tasks > kept_out:
+        raise UsageError(f"This run kept {kept_out} {split} tasks away from its training, and {tasks} are asked for. Ask for no more.")
+    tasks = tasks or min(300, kept_out or 300)
+    known = policies(path)
+    if not known:
+        raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
+    name = policy or next((name for name in reversed(known) if "-no-" not in name), known[-1])
+    if name not in known:
+        raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+    chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
+    with start_workers(context.config.env) as workers:
+        found, _, steps = _judged(replace(context, workers=workers), name, chosen, seed)
+    return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
+
+
+def policies(path: Path) -> list[str]:
+    """The policies whose training is finished, in the order in which that happened."""
+    run = RunDir.view(path)
+    return [name for name in run.finished() if not name.startswith(("experience", "tokenizer")) and (path / "checkpoints" / name).is_dir()]
+
+
+def _judged(context: RunContext, name: str, tasks: Sequence[Task], seed: int) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
+    """(the rates of greedy and sampled episodes, the episodes, the real steps that they took)."""
+    agent, real, found, episodes = context.agent(context.policy(name)), context.real(), {}, {}
+    before = real.steps
+    for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        episodes[kind] = evaluate(
+            agent, real, tasks, max_steps=context.suite.max_steps, temperature=temperature, seed=seed, name=f"{name}/{kind}"
+        )
+        found[kind] = asdict(success(episodes[kind]))
+    return found, episodes, real.steps - before

@@ -1,0 +1,37 @@
+"""Fitting the experience model to the logs (Eq. 5)."""
+
+from __future__ import annotations
+
+from dreamgym.experience.augmentation import insert_invalid_actions, near_miss_goals_of, relabel_goals
+from dreamgym.experience.dataset import ExperienceRow, task_pairs
+from dreamgym.recipes import factory
+from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.phases.fit import finish, fit
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.runs.rundir import RunDir
+
+
+def train_experience(run: RunDir, context: RunContext) -> None:
+    """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference."""
+    name, training = context.experience, context.config.experience.training
+    if run.done(name) or training is None:
+        return
+    rows = experience_rows(context, factory.replay_in_memory(context))
+    model = context.load("tokenizer")
+    ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
+    losses = fit(run, name, model, ids, weights, training, segments)
+    context.save(model, name)
+    finish(run, name, losses | {"sequences": len(rows), "tokens": sum(len(row) for row in ids)})
+
+
+def experience_rows(context: RunContext, replay: ReplayBuffer) -> list[ExperienceRow]:
+    """Training rows of the experience model: the logs, the logs under other goals, and task variations."""
+    config, rules = context.config, context.suite.rules
+    tasks = list({t.task.instruction: t.task for t in context.logs}.values())
+    sound = [trajectory for trajectory in context.logs if trajectory.turns and trajectory.error is None]
+    other = relabel_goals(sound, rules, tasks, config.logs.relabelled_goals, config.seed)
+    near = near_miss_goals_of(sound, rules, config.logs.near_miss_goals, config.seed)
+    if config.logs.invalid_actions:
+        sound = insert_invalid_actions(sound, rules, config.logs.invalid_actions, config.seed)
+    builder = factory.row_builder(context, replay)
+    return builder.episodes([*sound, *other, *near]) + builder.tasks(task_pairs(tasks, config.logs.task_pairs, config.seed))

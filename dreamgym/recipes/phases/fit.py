@@ -1,0 +1,57 @@
+"""Supervised training as part of a phase: with progress, metrics, and a checkpoint that bridges interruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dreamgym.runs.progress import progress
+from dreamgym.runs.rundir import RunDir
+from dreamgym.train import sft
+from dreamgym.train.settings import SFTConfig
+
+Watch = Callable[[int, float, dict[str, float]], bool]
+"""(step, share done, losses) -> whether to stop."""
+
+
+def fit(
+    run: RunDir,
+    name: str,
+    model: Any,
+    ids: Sequence[Sequence[int]],
+    weights: Sequence[Sequence[float]],
+    config: SFTConfig,
+    segments: Sequence[Sequence[str]] | None = None,
+    on_step: Callable[[int], bool] | None = None,
+) -> dict[str, float]:
+    """Supervised training that is watched, with a checkpoint to resume from."""
+    with watched(run, name, on_step) as watch:
+        return sft.train(model, ids, weights, config, segments=segments, on_step=watch, checkpoint=run.path / "checkpoints" / f"{name}.pt")
+
+
+@contextmanager
+def watched(run: RunDir, name: str, on_step: Callable[[int], bool] | None = None) -> Iterator[Watch]:
+    """A function for a trainer to call after every step: it shows a progress bar and writes a metrics line every 25 steps."""
+    with progress(1000, name) as advance:
+        shown, resumed = 0, False
+
+        def watch(step: int, done: float, losses: dict[str, float]) -> bool:
+            nonlocal shown, resumed
+            if not resumed:  # what an interrupted training wrote after its checkpoint is written again
+                run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < step)
+                resumed = True
+            if step % 25 == 0:
+                run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": step, "done": done, **losses})
+            if int(done * 1000) > shown:
+                advance(int(done * 1000) - shown, f"loss {losses['loss']:.3f}")
+                shown = int(done * 1000)
+            return bool(on_step and on_step(step))
+
+        yield watch
+
+
+def finish(run: RunDir, name: str, found: dict[str, Any]) -> None:
+    """Mark a fitted model as done, and only then drop what an interrupted training would have gone on from."""
+    run.mark(name, found)
+    (run.path / "checkpoints" / f"{name}.pt").unlink(missing_ok=True)

@@ -1,0 +1,113 @@
+"""The logs that everything starts from: scripted or recorded episodes, without held-out tasks, and the tokenizer of their texts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dreamgym.engines import check_engine
+from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.experience.augmentation import RELABELLED
+from dreamgym.experience.dataset import up_to
+from dreamgym.llm import backbones, tiny
+from dreamgym.logs.demonstrations import collect
+from dreamgym.policy.loading import check_policy
+from dreamgym.recipes import factory
+from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.context import RunContext, logs_of
+from dreamgym.runs.episodes import read_trajectories
+from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Trajectory, Transition, Turn
+
+log = logging.getLogger(__name__)
+
+
+def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None) -> RunContext:
+    """Offline trajectories, and the tokenizer of their texts. `workers` are what `factory.start_workers` gives for the configuration.
+
+    ConfigError for settings that cannot be right in this environment.
+    """
+    if config.env.workers and workers is None:
+        raise InvariantError(
+            f"env.workers = {config.env.workers}, and no workers were started. Use `with factory.start_workers(config.env) as workers:`."
+        )
+    backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
+    suite = factory.begin(config)
+    if run.summary() is None:
+        check_policy(config.policy, suite.rules, device=config.model.device)
+        if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
+            check_engine(engine, where="experience.engine")
+    if not run.done("logs"):
+        files = config.logs.files or suite.log_files
+        logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
+        logs, kept_out = without_held_out(logs, suite, config)
+        run.episodes("logs", logs)
+        steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
+        if not wins:
+            raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
+        found = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out}
+        run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
+    logs = logs_of(run)
+    path = run.path / "checkpoints" / "tokenizer"
+    if not run.done("tokenizer"):
+        tokenizer = factory.learn_tokenizer(logs, suite.rules, config.model.vocab_size)
+        tiny.save(tiny.build(tokenizer, config.model.size, seed=config.seed), tokenizer, path)
+        run.mark("tokenizer", {"vocabulary": len(tokenizer)})
+    run.require_unchanged("tokenizer")
+    tokenizer = tiny.load(path)[1]
+    context = RunContext(config, run.path, suite, logs, tokenizer, factory.vocabulary(tokenizer), workers=workers)
+    return context
+
+
+def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: SharedConfig) -> tuple[list[Trajectory], int]:
+    """The logs without episodes on tasks that policies will be judged by, and how many those were: nothing may learn from them."""
+    keys = set(map(suite.task_key, factory.held_out_tasks(suite, config)))
+    kept = [episode for episode in logs if suite.task_key(episode.task) not in keys]
+    if gone := len(logs) - len(kept):
+        log.warning("%d of %d logged episodes are on held-out tasks. They are left out.", gone, len(logs))
+    return kept, gone
+
+
+def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
+    """The episodes of files as logs: whoever acted, they are demonstrations now, without tokens of their own.
+
+    A step without reasoning is explained by the suite's scripted teacher. UsageError for a dream, another environment, a name given twice,
+    and a name that says it is a copy.
+    """
+    found: dict[str, Trajectory] = {}
+    for file in files:
+        for episode in read_trajectories(file):
+            if episode.task.env != suite.name:
+                raise UsageError(f"'{file}' holds an episode of '{episode.task.env}', and the run is of '{suite.name}'. Set env.name.")
+            if episode.source == "dream":
+                raise UsageError(f"'{file}' holds a dream, '{episode.id}'. Logs are real: leave out what an experience model made up.")
+            if episode.id in found:
+                raise UsageError(f"Two logged episodes are called '{episode.id}' (the second in '{file}'). Give every one its own id.")
+            if RELABELLED in episode.id:
+                raise UsageError(
+                    f"A logged episode is called '{episode.id}' (in '{file}'), and '{RELABELLED}' marks our own copies. Rename it."
+                )
+            found[episode.id] = _logged(episode, suite)
+    return list(found.values())
+
+
+def _logged(episode: Trajectory, suite: EnvSuite) -> Trajectory:
+    past: list[Transition] = []
+    for step in episode.transitions:
+        past.append(step.with_reasoning(step.info.reasoning or suite.rules.explain(episode.task, past, step)))
+    return replace(episode, source="demo", turns=tuple(Turn(step) for step in past))
+
+
+def offline(suite: EnvSuite, config: SharedConfig, workers: WorkerPool | None) -> list[Trajectory]:
+    """Scripted offline trajectories: as many as are asked for, or as hold so many transitions."""
+    play = workers.demonstrate if workers else None
+    return sized(collect(suite, config.logs.trajectories, seed=config.seed, mix=config.logs.mix, play=play), config)
+
+
+def sized(logs: list[Trajectory], config: SharedConfig) -> list[Trajectory]:
+    """The first of the logs, as many as hold `logs.transitions`; all of them where that is not set."""
+    return up_to(logs, config.logs.transitions) if config.logs.transitions else logs

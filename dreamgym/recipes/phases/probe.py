@@ -1,0 +1,83 @@
+"""Probes during an RL phase: they measure the gap between dream and real success, and stop, roll back or refresh when it is open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dreamgym.evals.gap import GapMeter
+from dreamgym.policy.agent import Agent
+from dreamgym.recipes.config import RLBlock
+from dreamgym.recipes.phases import refresh
+from dreamgym.recipes.phases.collect import Environments
+from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
+from dreamgym.runs.rundir import RunDir
+from dreamgym.train.weights import restore, state_of
+from dreamgym.types import Trajectory
+
+
+class Prober:
+    """Owns the gap meter, the probed episodes, and what follows from an open gap."""
+
+    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLBlock, *, start: str) -> None:
+        self.run, self.envs, self.agent, self.model, self.block, self.start = run, envs, agent, model, block, start
+        self.context, self.name = envs.context, envs.name
+        self.meter = GapMeter(self.context.suite, self.context.real())
+        self.steps = 0  # real steps of probes
+        self.open_gaps = 0  # consecutive probes above `max_gap`
+        self.episodes: list[Trajectory] = []  # real episodes of probes, kept for refreshes of the experience model
+        self.stopped = ""
+
+    @property
+    def last_agreeing(self) -> str:
+        """The checkpoint of the last policy whose dream and real success agreed."""
+        return f"{self.name}-good"
+
+    def state_dict(self) -> dict[str, Any]:
+        episodes = json.dumps([trajectory_to_json(episode, completions=False) for episode in self.episodes])
+        return {"steps": self.steps, "open_gaps": self.open_gaps, "refreshes": self.envs.refreshes, "episodes": episodes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.open_gaps = state["steps"], state["open_gaps"]
+        self.episodes = [trajectory_from_json(record) for record in json.loads(state["episodes"])]
+        if state["refreshes"]:
+            self.envs.enter_dream(state["refreshes"])
+
+    def probe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
+        """Measure the gap of the dreamed trajectories. With `on_gap = "refresh"` an open gap refreshes the experience model; else two open
+        gaps in a row stop the loop, and a rollback restores the last policy whose dream and real success agreed."""
+        dreamed = [t for t in trajectories if t.source == "dream"]
+        gap = self.meter.measure(self.agent, dreamed, n=self.block.probe_tasks, seed=10_000 + iteration)
+        self.steps += gap.real_steps
+        if gap.gap is None:  # every dreamed episode failed, or was of a synthetic task: nothing was measured
+            return gap.metrics()
+        if self.block.on_gap == "refresh":
+            self.episodes += refresh.explained(gap.episodes, self.context.suite.rules)
+            if gap.gap > self.block.max_gap:
+                self._refresh()
+            return gap.metrics() | {"refreshes": float(self.envs.refreshes)}
+        self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
+        if self.open_gaps == 0:
+            self.context.save_policy(self.model, self.last_agreeing)
+        elif self.open_gaps >= 2 and self.block.on_gap != "warn":
+            self.stopped = f"the gap opened to {gap.gap:.2f}"
+            if self.block.on_gap == "rollback":
+                self._roll_back()
+        return gap.metrics()
+
+    def _roll_back(self) -> None:
+        found = self.context.checkpoint(self.last_agreeing).exists()
+        restore(self.model, state_of(self.context.policy(self.last_agreeing if found else self.start)))
+        self.stopped += f", rolled back to the {'last good policy' if found else 'policy it started from'}"
+
+    def _refresh(self) -> None:
+        """Fit the next version of the experience model to the probed episodes, which join the replay buffer; the dream goes on with it."""
+        envs, refreshes = self.envs, self.envs.refreshes + 1
+        new = refresh.version_name(self.context.experience, self.name, refreshes)
+        refresh.refit(replace(self.context, experience=envs.dreams_with), self.episodes, self.block.refresh, new)
+        known = {memory.trajectory for memory in envs.replay.memories(source="real")}
+        envs.replay.add([episode for episode in self.episodes if episode.id not in known])
+        self.run.episodes(f"{self.name}-probed", self.episodes, completions=False)
+        envs.enter_dream(refreshes)

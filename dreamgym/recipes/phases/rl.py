@@ -1,0 +1,211 @@
+"""The RL phase: one call of the loop, in the dream, in the real environment, or in both, from one checkpoint to another."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
+from dreamgym.evals.synthetic_tasks import evenly
+from dreamgym.loop import train
+from dreamgym.plugins import make, named
+from dreamgym.protocols import Curriculum
+from dreamgym.recipes import factory
+from dreamgym.recipes.annotate import used
+from dreamgym.recipes.config import RLBlock, World
+from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.phases.collect import Collector, Environments
+from dreamgym.recipes.phases.evaluate import evaluate_policies
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.probe import Prober
+from dreamgym.recipes.rows import ablated
+from dreamgym.runs.progress import progress
+from dreamgym.runs.rundir import RunDir
+from dreamgym.train import checkpoint
+from dreamgym.train.learner import Learner
+from dreamgym.types import Trajectory
+
+
+def run_rl_phase(run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
+    """One call of the loop: from checkpoint `start`, in `world`, to checkpoint `name`."""
+    if run.done(name):
+        return
+    phase = RLPhase(run, context, name, start=start, block=block, world=world)
+    phase.run_loop()
+    context.save_policy(phase.model, name)
+    run.mark(name, phase.result())
+    phase.replay.close()
+
+
+def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, block: RLBlock) -> None:
+    """The dream `policy` without one part of the method, from the same warm start at the same budget, to its evaluation."""
+    name, reduced = ablated(policy, ablation), context.without(ablation)
+    train_experience(run, reduced)
+    run_rl_phase(run, reduced, name, start="warm_start", block=block.without(ablation), world="dream")
+    evaluate_policies(run, context, [name])
+
+
+class RLPhase:
+    """Owns the collaborators of one loop and the checkpoint that bridges interruptions."""
+
+    def __init__(self, run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
+        self.run, self.context, self.name, self.block = run, context, name, block
+        self.replay = factory.replay_buffer(context, name)
+        self.envs = Environments(context, self.replay, name, world)
+        self.model = context.policy(start)
+        self.agent = context.agent(self.model, exact=not block.learner.bf16)
+        algorithm = named("train.algos", block.algorithm.model_dump())
+        settings = block.learner.model_copy(update={"seed": context.config.seed})
+        self.learner = Learner(
+            self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
+        )
+        self.curriculum = factory.curriculum(context, block, self.replay, self.envs.experience)
+        self.collector = Collector(self.envs, self.agent, self.curriculum, block, name)
+        self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
+        self.iteration, self.seconds, self.stopped = 0, 0.0, ""
+        self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
+        self.replaced = self._replaced()  # workers, by the end of the iteration before
+        self._restore()
+        self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
+
+    def run_loop(self) -> None:
+        """Iterate to the end of the block, or until a budget is spent or the gap opens."""
+        self.clock = time.monotonic()
+        with progress(self.block.iterations, self.name, start=self.iteration) as advance:
+            self._advance = advance
+            train(
+                curriculum=self._observer(),
+                collect=self.collector.collect,
+                learner=self.learner,
+                remember=self.replay.add,
+                start=self.iteration,
+                iterations=0 if self.stopped else self.block.iterations,
+                tasks_per_iter=self.block.tasks_per_iter,
+                group_size=self.block.group_size,
+                on_iteration=self._on_iteration,
+            )
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Steps; the "real" ones are among "train"."""
+        return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": self.prober.steps}
+
+    def result(self) -> dict[str, Any]:
+        """What later phases and the summary read."""
+        experience = self.envs.experience
+        return {
+            "iterations": self.iteration,
+            "steps": self.used["train"],
+            "real_steps": self.used["real"],
+            "probe_steps": self.used["probe"],
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+            "refreshes": self.envs.refreshes,
+            "dreams_with": self.envs.dreams_with,
+            "curriculum": dict(self.curriculum.counts),
+            "inventions": evenly(self.curriculum.generated),
+            "replay": self.replay.stats(),
+            "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
+        }
+
+    def _observer(self) -> Curriculum:
+        """The curriculum as the loop observes it: tasks are valued by their own returns, or by those of their cluster."""
+        if not self.block.clusters:
+            return self.curriculum
+        tasks = self.context.suite.tasks("train", self.block.train_tasks, seed=factory.TASK_SEED)
+        clusters = Clusters(tasks, self.block.clusters, make("replay.encoders", "lexical"), seed=self.context.config.seed)
+        return ClusteredCurriculum(self.curriculum, clusters)
+
+    def _on_iteration(self, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
+        self.iteration = i + 1
+        found: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
+        if self.block.max_refills:
+            found["refills"] = self.collector.refills
+        if self.envs.world == "mixed":
+            found |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
+        if self.probe_every and self.iteration % self.probe_every == 0:
+            found |= self.prober.probe(trajectories, self.iteration)
+        if self.context.workers:
+            found["workers_replaced"] = self._replaced() - self.replaced
+            self.replaced = self._replaced()
+        now = time.monotonic()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **found})
+        if i % 10 == 0 or self.iteration == self.block.iterations:
+            self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
+        self.stopped = self.prober.stopped or self.collector.budget_exhausted(self.seconds)
+        self._save()
+        self._advance(note=_note(found))
+        return bool(self.stopped)
+
+    def _replaced(self) -> int:
+        return self.context.workers.restarts if self.context.workers else 0
+
+    def _publish(self, version: int) -> None:
+        self.agent.llm.version = version
+
+    @property
+    def _path(self) -> Path:
+        return self.run.path / "checkpoints" / f"{self.name}.pt"
+
+    def _save(self) -> None:
+        """Everything `_restore` needs, replaced atomically."""
+        state = {
+            **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector", "prober")},
+            "replay": {"sequence": self.replay.sequence, "refused": self.replay.refused},
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+        }
+        checkpoint.save(self._path, state)
+
+    def _restore(self) -> None:
+        """Go on from the checkpoint; what was written after it is dropped."""
+        if not self._path.exists():
+            self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
+            shutil.rmtree(self.context.checkpoint(self.prober.last_agreeing), ignore_errors=True)  # of an attempt that was given up
+            self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
+            return
+        state = checkpoint.load(self._path)
+        for name in ("learner", "curriculum", "collector"):
+            getattr(self, name).load_state_dict(state[name])
+        self.replay.rollback(state["replay"]["sequence"])
+        self.replay.refused = state["replay"]["refused"]
+        self.prober.load_state_dict(state["prober"])
+        self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
+
+
+def had_gradient(run: RunDir, name: str) -> bool:
+    """Whether any iteration of a loop moved the policy: not when every group was all success or all failure."""
+    return any((line.get("grad_norm") or 0) > 0 for line in run.read_jsonl("metrics.jsonl") if line["phase"] == name)
+
+
+def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    counted = [t for t in trajectories if t.error is None]
+    n = len(counted) or math.nan  # a rate of nothing is not a number, and is written as null
+    dreamed = [step.info.out_of_support for t in counted if t.source == "dream" for step in t.transitions]
+    return {
+        "success": sum(t.success for t in counted) / n,
+        "length": sum(len(t.turns) for t in counted) / n,
+        "truncated": sum(t.truncated for t in counted) / n,
+        "failed_rollouts": float(len(trajectories) - len(counted)),
+        "masked": sum(t.masked for t in trajectories) / max(1, len(trajectories)),
+        "synthetic_share": sum(t.task.source == "synthetic" for t in trajectories) / max(1, len(trajectories)),
+        **({"out_of_support": sum(dreamed) / len(dreamed)} if dreamed else {}),
+    }
+
+
+def _success(trajectories: Sequence[Trajectory], source: str) -> float:
+    wins = [t.success for t in trajectories if t.error is None and t.source == source]
+    return sum(wins) / (len(wins) or math.nan)
+
+
+def _note(found: Mapping[str, Any]) -> str:
+    """What the progress says of an iteration."""
+    real, failed = found.get("probe_real_success"), found["failed_in_a_row"]
+    note = f"success {found['success']:.2f}" + ("" if real is None else f", real {real:.2f}")
+    return note + (f", nothing earned for {failed:.0f} iterations" if failed >= 3 else "")

@@ -1,0 +1,62 @@
+"""Which phases read which settings: a run resumes with another configuration as long as no phase that reads a changed setting has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
+LOOPS = (*DREAMS, "s2r", "real_only", "*-s2r", "*-real")
+JUDGED = ("eval-*", "audit", "sft", "sft-curve")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "draw",
+    "redraws",
+    "start_temperature",
+    "replayed_starts",
+    "vary_temperature",
+    "max_answer_tokens",
+    "structured",
+)
+
+READ_BY: Mapping[str, tuple[str, ...]] = {
+    "env.workers": (),
+    "mode": (),
+    "arms": (),
+    "seeds": (),
+    "ablations": (),
+    "ablated": (),
+    "logs.invalid_actions": ("experience*", *DREAMS),
+    "logs.near_miss_goals": ("experience*", *DREAMS),
+    "logs.relabelled_goals": ("experience*", *DREAMS),
+    "logs.task_pairs": ("experience*",),
+    "replay": ("experience*", *LOOPS, "audit"),
+    "experience": ("experience*", *DREAMS, "audit"),
+    **{f"experience.{name}": (*DREAMS, "audit") for name in SAMPLING},
+    "experience.training": ("experience*",),
+    "experience.segment_weights": ("experience*", *DREAMS),
+    "guard": (*DREAMS, "audit"),
+    "start": ("warm_start",),
+    "warm_start": ("warm_start",),
+    "policy": ("warm_start", "sft", "dpo", *LOOPS, *JUDGED),
+    "policy.engine": (*LOOPS, *JUDGED),
+    "sft": ("sft", "sft-curve"),
+    "sft_patience": ("sft", "sft-curve"),
+    "dpo": ("dpo",),
+    "algorithms": LOOPS,
+    "rl": LOOPS,
+    "dream": (*DREAMS, "*-s2r"),
+    "mixed": ("mixed", "*-mixed"),
+    "s2r": ("s2r", "*-s2r"),
+    "real": ("*-real",),
+    "real_only": ("real_only",),
+    "eval.seed": ("eval-*", "audit"),
+    "eval.paired_replays": ("audit",),
+}
+"""The start of a setting's name, and the phases that read it (patterns). Settings without an entry are read by all phases."""
+
+
+def read_by(setting: str) -> tuple[str, ...]:
+    """The phases that read a setting, by the longest entry that it begins with."""
+    known = [name for name in READ_BY if f"{setting}.".startswith(f"{name}.")]
+    return READ_BY[max(known, key=len)] if known else ("*",)

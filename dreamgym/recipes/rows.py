@@ -1,0 +1,103 @@
+"""The rows of every table: policies by the phases that make them, and ablations by the settings that they change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy."""
+
+    label: str
+    meaning: str
+    made_of: tuple[str, ...]
+    """The phases that make it, in order; the last one has its name."""
+    start: str = ""
+    """The policy that its RL phase starts from; "" where it has none."""
+
+
+ROWS: Mapping[str, Row] = {
+    "warm_start": Row("Warm start", "imitates the successful logs, briefly", ("experience", "warm_start")),
+    "sft": Row("SFT", "the same logs for longer; of its epochs the best on development tasks", ("experience", "sft")),
+    "dpo": Row("DPO", "SFT, then preferences between logged successes and failures", ("experience", "sft", "dpo")),
+    "dream": Row("Dream", "RL inside the experience model, from the warm start", ("experience", "warm_start", "dream"), "warm_start"),
+    "s2r": Row(
+        "Dream, then real (S2R)",
+        "the dream's policy, then RL in the real environment",
+        ("experience", "warm_start", "dream", "s2r"),
+        "dream",
+    ),
+    "real_only": Row(
+        "Real only", "RL in the real environment, from the warm start", ("experience", "warm_start", "real_only"), "warm_start"
+    ),
+    "mixed": Row("Mixed", "RL in both at once, from the warm start", ("experience", "warm_start", "mixed"), "warm_start"),
+}
+LOOPS = tuple(name for name, row in ROWS.items() if row.start)
+"""The rows that the RL loop makes, in the order of a run."""
+OFFLINE = ("sft", "dpo")
+"""The rows that logs alone make, besides the warm start."""
+MODES = {"dream": "dream", "real": "real_only", "s2r": "s2r", "mixed": "mixed"}
+"""The row of each mode of training."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What a run is without."""
+
+    meaning: str
+    changes: Mapping[str, Any]
+    """Settings and the values that they get: of `experience`, of `guard`, or of the `curriculum` of the RL phase."""
+
+    @property
+    def own_experience(self) -> bool:
+        """Whether it needs an experience model of its own, because the settings change what one reads or writes."""
+        return any(name.startswith("experience.") for name in self.changes)
+
+    def block(self, name: str) -> dict[str, Any]:
+        """The changes of one block."""
+        return {key.partition(".")[2]: value for key, value in self.changes.items() if key.startswith(f"{name}.")}
+
+
+ABLATIONS: Mapping[str, Ablation] = {
+    "curriculum": Ablation(
+        "real tasks drawn alike, no synthetic tasks", {"curriculum.strategy": "uniform", "curriculum.synthetic_share": 0.0}
+    ),
+    "task_generation": Ablation("no synthetic tasks", {"curriculum.synthetic_share": 0.0}),
+    "replay": Ablation("no retrieved memories", {"experience.k": 0}),
+    "random_retrieval": Ablation("memories drawn at random", {"experience.retrieval": "random"}),
+    "reasoning": Ablation("states without a reasoning trace", {"experience.reasoning": False}),
+    "history": Ablation("no earlier steps are shown", {"experience.history": 0}),
+    "guard": Ablation(
+        "every prediction of the model is accepted",
+        {f"guard.{rule}": False for rule in ("admissibility", "grounding", "mask_disputed", "mask_doubtful")},
+    ),
+}
+"""As in the paper's Table 2 and Figure 4, with two controls: memories drawn at random, and no guard."""
+
+
+def ablated(policy: str, ablation: str) -> str:
+    """The name of a policy without one part of the method."""
+    return f"{policy}-no-{ablation}"
+
+
+def ablation_row(ablation: str, policy: str = "dream") -> Row:
+    """The row of `ablated(policy, ablation)`."""
+    whole, name = arm(policy), ablated(policy, ablation)
+    own = (f"experience-no-{ablation}",) if ABLATIONS[ablation].own_experience else ()
+    label = f"{whole.label}, without {ablation.replace('_', ' ')}"
+    return replace(whole, label=label, meaning=ABLATIONS[ablation].meaning, made_of=(*whole.made_of[:-1], *own, name))
+
+
+def arm(name: str) -> Row:
+    """The row of an arm of a comparison: a row of `ROWS`, or an algorithm and a mode, such as `grpo-s2r`."""
+    if name in ROWS:
+        return ROWS[name]
+    algorithm, _, mode = name.rpartition("-")
+    row = ROWS[MODES[mode]]
+    label = f"{'GiGPO' if algorithm == 'gigpo' else algorithm.upper()}, {row.label.lower().replace('s2r', 'S2R')}"
+    start = f"{algorithm}-dream" if mode == "s2r" else row.start
+    made_of = ("experience", "warm_start", *([start] if mode == "s2r" else []), name)
+    return Row(label, row.meaning, made_of, start)

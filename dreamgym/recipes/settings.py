@@ -1,0 +1,45 @@
+"""The configuration of a command. No torch is imported here, so that a wrong setting is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dreamgym import config as configuration
+from dreamgym.errors import ConfigError, UsageError, nearest
+from dreamgym.recipes.config import RunConfig, TrainConfig
+from dreamgym.runs.rundir import CONFIG
+
+RUNS = {"small": "quickstart-small", "default": "quickstart", "large": "quickstart-large", "gpu": "quickstart-gpu"}
+
+
+def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> TrainConfig:
+    """The configuration of a run: a file's, else the one that the run at `path` was made with, else the defaults; then `overrides`.
+
+    UsageError where another command made that run.
+    """
+    changes = configuration.assignments(overrides)
+    stored = path / CONFIG
+    if stored.exists() and not file and "mode" not in configuration.parse(stored):
+        raise UsageError(
+            f"'{path}' is the run of another command, such as `dreamgym quickstart`. Give `dreamgym train` a directory of its own."
+        )
+    if file or stored.exists():
+        return configuration.read(TrainConfig, file or stored, changes)
+    return configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
+
+
+def budget_config(budget: str, env: str = "webshop") -> RunConfig:
+    """The settings of a budget: small, default (about twenty minutes), large (three seeds and the baselines) or gpu; see `run_name`."""
+    return configuration.read(RunConfig, configuration.PRESETS / f"{run_name(budget, env)}.toml")
+
+
+def run_name(budget: str, env: str = "webshop") -> str:
+    """What a quickstart's configuration and its run directory are called; ConfigError for a budget or an environment without one."""
+    if budget not in RUNS:
+        raise ConfigError(f"No budget '{budget}'.{nearest(budget, RUNS)} Known: {', '.join(RUNS)}.")
+    name = RUNS[budget] if env == "webshop" else RUNS[budget].replace("quickstart", f"quickstart-{env}")
+    if name not in configuration.presets():
+        known = [preset for preset in configuration.presets() if preset.startswith("quickstart")]
+        raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': no {name}.toml. There are: {', '.join(known)}.")
+    return name

@@ -1,0 +1,104 @@
+"""What a run found, as plain values: one entry per policy, what it cost along its ancestry, and several seeds as one."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dreamgym.recipes.rows import ROWS, Row, ablated, ablation_row
+from dreamgym.runs.rundir import PROCESS, RunDir
+from dreamgym.statistics import seed_mean, wilson
+
+
+def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
+    """An entry per row, None for policies that the run does not have; the dream's also says what its audit found."""
+    found = {name: entry(run, name, ROWS[name]) for name in rows}
+    if (dream := found.get("dream")) and run.done("audit"):
+        guarded = run.data("audit")["with_guard"]
+        dream |= {name: guarded[name]["value"] for name in ("dream_success", "false_success", "false_failure")}
+    return found
+
+
+def ablation(run: RunDir, name: str, policy: str = "dream") -> dict[str, Any] | None:
+    """The entry of a policy without one part of the method."""
+    return entry(run, ablated(policy, name), ablation_row(name, policy))
+
+
+def about(run: RunDir, seeds: Sequence[int]) -> dict[str, Any]:
+    """Which run it was: its seeds, the commits that worked on it, and the memory it took."""
+    before = (run.summary() or {}).get("peak_rss_mb", 0.0)
+    return {
+        "seeds": list(seeds),
+        "commit": ", ".join(run.data(PROCESS)["commits"]),
+        "peak_rss_mb": max(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
+    """One policy: success, what it cost in real and dreamed transitions over all phases that made it, and seconds.
+
+    Phases that the run did not need are left out. None while the policy was not evaluated.
+    """
+    if not run.done(f"eval-{policy}"):
+        return None
+    judged = run.data(f"eval-{policy}")
+    phases = {phase: run.data(phase) for phase in row.made_of if run.done(phase)}
+    loops = [phase for phase in phases.values() if "iterations" in phase]
+    return {
+        "real_success": judged["greedy"]["value"],
+        "ci95": [judged["greedy"]["low"], judged["greedy"]["high"]],
+        "per_seed": [judged["greedy"]["value"]],
+        "seed_ci95": None,
+        "sampled": judged["sampled"],
+        "episodes": judged["greedy"]["n"],
+        "real_transitions_offline": run.data("logs")["transitions"],
+        "real_transitions_online": sum(phase["real_steps"] for phase in loops),
+        "real_transitions_probe": sum(phase.get("probe_steps", 0) + phase.get("real_steps_dev", 0) for phase in phases.values()),
+        "dream_transitions": sum(phase["steps"] - phase["real_steps"] for phase in loops),
+        "seconds": sum(phase["seconds"] for phase in phases.values()),
+    }
+
+
+def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """One policy's entries of several seeds as one: means, costs averaged, each seed's own value, and the t interval over seeds.
+
+    `ci95` and the bounds of `sampled` pool the episodes and say nothing of other seeds: claims rest on `seed_ci95`, which one seed does not
+    have. None when a seed has no such policy.
+    """
+    entries = [entry for entry in found if entry is not None]
+    if len(entries) < len(found):
+        return None
+    n = sum(entry["episodes"] for entry in entries)
+    wins = sum(round(entry["real_success"] * entry["episodes"]) for entry in entries)
+    rate = wilson(wins, n)
+    sampled = wilson(sum(round(e["sampled"]["value"] * e["sampled"]["n"]) for e in entries), sum(e["sampled"]["n"] for e in entries))
+    averaged = [key for key in entries[0] if key.startswith(("real_trans", "dream_trans", "seconds", "dream_success", "false_"))]
+    greedy, drawn = [entry["real_success"] for entry in entries], [entry["sampled"]["value"] for entry in entries]
+    return {
+        "real_success": rate.value,
+        "ci95": [rate.low, rate.high],
+        "sampled": {"value": sampled.value, "low": sampled.low, "high": sampled.high, "n": sampled.n},
+        "per_seed": greedy,
+        "seed_ci95": seed_mean(greedy).interval,
+        "per_seed_sampled": drawn,
+        "seed_ci95_sampled": seed_mean(drawn).interval,
+        "episodes": n,
+        **{key: sum(entry[key] for entry in entries) / len(entries) for key in averaged},
+    }
+
+
+def percent(entry: Mapping[str, Any], kind: str) -> str:
+    """Greedy or sampled success as people read it: the t interval over seeds, or that over episodes where there is one seed."""
+    if kind == "greedy":
+        value, interval = entry["real_success"], entry.get("seed_ci95") or entry["ci95"]
+    else:
+        sampled = entry["sampled"]
+        value, interval = sampled["value"], entry.get("seed_ci95_sampled") or [sampled["low"], sampled["high"]]
+    low, high = (min(1.0, max(0.0, bound)) for bound in interval)
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def intervals(seeds: Sequence[int]) -> str:
+    """What the intervals of `percent` are over."""
+    return "95 % t interval over seeds" if len(seeds) > 1 else "95 % interval over the episodes of one seed"

@@ -1,0 +1,1 @@
+"""Run directories: episodes, metrics, checkpoints and phases as files."""

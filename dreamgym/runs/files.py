@@ -1,0 +1,138 @@
+"""Files that are found whole, whatever happened while they were written: atomic replacement, appended lines, strict JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import RunDirError, explained
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Replace `path` so that a reader, or a crash, finds the old content or the new, never a part. Makes the folder. Half characters, which
+    UTF-8 has no bytes for, become question marks."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with explained(path):
+        if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
+            raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename itself
+        finally:
+            os.close(folder)
+
+
+def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one line, whole or not at all; a torn last line that a crash left behind is cut off first."""
+    line = dumps(plain(record), allow_nan=False).encode("utf-8") + b"\n"
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            end = _end_of_whole_lines(file)
+            os.ftruncate(file, end)
+            try:
+                written = 0
+                while written < len(line):
+                    written += os.pwrite(file, line[written:], end + written)
+            except BaseException:
+                os.ftruncate(file, end)
+                raise
+        finally:
+            os.close(file)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON Lines file, without a torn last line; none when there is no file. RunDirError for a broken line."""
+    lines = (_bytes(path) or b"").split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
+    return [_record(line, f"Line {number} of '{path}'") for number, line in enumerate(lines, start=1)]
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object of a JSON file; None when there is no file. RunDirError when it holds anything else."""
+    text = _bytes(path)
+    return None if text is None else _record(text, f"'{path}'")
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """For code that uses what a file of a run holds: RunDirError where a value is missing or of another kind."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError, AssertionError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise RunDirError(
+            f"'{path}' is damaged, or another version of dreamgym wrote it ({reason}). Restore it, or make the run anew elsewhere."
+        ) from error
+
+
+def _bytes(path: Path) -> bytes | None:
+    with explained(path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def _record(text: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:  # no JSON, not UTF-8, nested too deeply, an integer of thousands of digits
+        raise RunDirError(f"{name} is not JSON: {error}. Restore the file, or start in another directory.") from error
+    if not isinstance(found, dict):
+        raise RunDirError(f"{name} is no JSON object: {str(found)[:60]!r}. Restore the file, or start in another directory.")
+    return found
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number that a float can hold: finite, and no integer of hundreds of digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def dumps(value: Any, *, allow_nan: bool = True) -> str:
+    """JSON with letters as they are; with escapes where a text holds half characters, which UTF-8 has no bytes for."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
+    return text if text == text.encode("utf-8", "replace").decode("utf-8") else json.dumps(value, allow_nan=allow_nan)
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON for people's tools: tuples are lists, paths are strings, and what is not finite is null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    value = str(value) if isinstance(value, Path) else scalar(value)
+    return None if isinstance(value, float) and not is_number(value) else value
+
+
+def scalar(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _end_of_whole_lines(file: int) -> int:
+    """The length of a file up to and with its last newline."""
+    end = os.fstat(file).st_size
+    while end > 0:
+        start = max(0, end - 65536)
+        if (found := os.pread(file, end - start, start).rfind(b"\n")) >= 0:
+            return start + found + 1
+        end = start
+    return 0

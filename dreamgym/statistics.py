@@ -1,0 +1,173 @@
+"""Statistics of shares, means and seeds: Wilson, bootstrap and t intervals, rank correlation, agreement beyond chance.
+
+A seed is one independent training run, and its episodes are not independent of each other. A claim that one way of training is better
+rests on the paired differences of seeds, not on pooled episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from dreamgym.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of `n` with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]" if self.n else "-"
+
+
+def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Rate:
+    """Wilson's score interval of a proportion (Wilson 1927); (0, 0, 1) for no trials."""
+    if n == 0:
+        return Rate(0.0, 0.0, 1.0, 0)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Rate(p, max(0.0, centre - half), min(1.0, centre + half), n)
+
+
+def difference(one: Rate, other: Rate) -> tuple[float, float, float]:
+    """one - other, with its 95 % interval (Newcombe 1998, method 10: from the two Wilson intervals)."""
+    value = one.value - other.value
+    low = value - math.hypot(one.value - one.low, other.high - other.value)
+    high = value + math.hypot(one.high - one.value, other.value - other.low)
+    return value, low, high
+
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic with its 95 % bootstrap interval; None where there were no cases. `n` is the size of the smallest sample."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    def json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def bootstrap(samples: Sequence[Sequence[float]], statistic: Callable[..., float], seed: int) -> Interval:
+    """The percentile interval of a statistic of one or several samples, each drawn again with replacement (Efron 1979)."""
+    arrays = [np.asarray(sample, dtype=float) for sample in samples]
+    n = min(len(array) for array in arrays)
+    if n == 0:
+        return Interval(None, None, None, 0)
+    rng = np.random.default_rng(seed)
+    drawn = [statistic(*(array[rng.integers(0, len(array), len(array))] for array in arrays)) for _ in range(RESAMPLES)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Interval(statistic(*arrays), float(low), float(high), n)
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, ties at their mean rank; None when there is too little, or one side never varies."""
+    if len(one) < 3 or len(set(one)) < 2 or len(set(other)) < 2:
+        return None
+    return float(np.corrcoef(_ranks(one), _ranks(other))[0, 1])
+
+
+def kappa(one: Sequence[bool], other: Sequence[bool]) -> float | None:
+    """Cohen's kappa: agreement of two raters beyond what their habits alone would give; None when both say always the same."""
+    if not one:
+        return None
+    agreed = sum(a == b for a, b in zip(one, other, strict=True)) / len(one)
+    p, q = sum(one) / len(one), sum(other) / len(other)
+    chance = p * q + (1 - p) * (1 - q)
+    return None if chance == 1 else (agreed - chance) / (1 - chance)
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """[n] ranks from 0; equal values share their mean rank."""
+    array = np.asarray(values, dtype=float)
+    return np.array([(array < value).sum() + ((array == value).sum() - 1) / 2 for value in array])
+
+
+CLAIM_SEEDS = 5
+"""Seeds that a claim needs. Fewer are shown with their interval and without a claim."""
+
+
+@dataclass(frozen=True)
+class SeedMean:
+    """The mean over seeds with its 95 % t interval, which one seed does not have."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    @property
+    def positive(self) -> bool:
+        """Whether enough seeds agree that the mean is above 0."""
+        return self.seeds >= CLAIM_SEEDS and self.low is not None and self.low > 0
+
+    @property
+    def interval(self) -> list[float] | None:
+        """[low, high], as summary.json holds it."""
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+
+def seed_mean(values: Sequence[float], *, confidence: float = 0.95) -> SeedMean:
+    """The mean of one value per seed, with Student's t interval: mean -+ t(n - 1) * s / sqrt(n). UsageError for no seeds."""
+    n = len(values)
+    if n == 0:
+        raise UsageError("An interval over seeds needs at least one seed.")
+    mean = sum(values) / n
+    if n == 1:
+        return SeedMean(mean, None, None, 1)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    half = t_quantile(0.5 + confidence / 2, n - 1) * deviation / math.sqrt(n)
+    return SeedMean(mean, mean - half, mean + half, n)
+
+
+def paired_difference(one: Sequence[float], other: Sequence[float]) -> SeedMean:
+    """`one` minus `other`, seed by seed; both measured on the same held-out tasks. UsageError when the seeds do not match."""
+    if len(one) != len(other):
+        raise UsageError(f"A paired difference needs the same seeds on both sides, not {len(one)} and {len(other)}.")
+    return seed_mean([a - b for a, b in zip(one, other, strict=True)])
+
+
+@cache
+def t_quantile(probability: float, degrees: int) -> float:
+    """The quantile of Student's t distribution, to 1e-6: its density (Student 1908) integrated with Simpson's rule, and bisection.
+
+    Above 200 degrees of freedom, where it differs from the normal distribution's by less than half a percent, the normal's is returned.
+    """
+    if degrees > 200:
+        return NormalDist().inv_cdf(probability)
+    if probability < 0.5:
+        return -t_quantile(1 - probability, degrees)
+    log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - 0.5 * math.log(degrees * math.pi)
+
+    def cdf(t: float) -> float:
+        angles = np.linspace(0.0, math.atan(t / math.sqrt(degrees)), 2001)  # x = sqrt(degrees) * tan(angle) keeps heavy tails bounded
+        density = np.cos(angles) ** (degrees - 1)
+        simpson = density[0] + density[-1] + 4 * density[1:-1:2].sum() + 2 * density[2:-1:2].sum()
+        return 0.5 + math.exp(log_scale) * math.sqrt(degrees) * float(simpson) * (angles[1] - angles[0]) / 3
+
+    low, high = 0.0, 1.0
+    while cdf(high) < probability:
+        high *= 2
+    while high - low > 1e-7 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cdf(middle) < probability else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,90 @@
+"""Settings of the trainers, apart from them so that a configuration is checked before torch is imported."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dreamgym.config import Config
+
+
+class FitConfig(Config):
+    """How sequences are fitted, whatever the loss."""
+
+    epochs: float = Field(default=3.0, gt=0, le=1e6)
+    """Passes over the tokens, counted in full batches. Padded batches hold fewer, so sequences of unequal lengths are seen less often."""
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    """`muon` moves the matrices inside layers by orthogonal steps (https://kellerjordan.github.io/posts/muon/) of the size that AdamW's
+    have, so that `lr` means much the same for both. For models trained from scratch."""
+    lr: float = Field(default=2e-3, gt=0)
+    min_lr: float = Field(default=1e-5, ge=0)
+    """Where the schedule ends; never above `lr`."""
+    warmup: float = Field(default=0.03, ge=0, lt=1)
+    """Share of the steps over which the learning rate rises."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    bf16: bool = True
+    seed: int = 0
+
+
+class SFTConfig(FitConfig):
+    """How to fit sequences of weighted tokens."""
+
+    batch_tokens: int = Field(default=16_384, ge=1)
+    """Positions per optimiser step, padding included."""
+    seconds: float | None = Field(default=None, gt=0)
+    """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains as `epochs` says."""
+
+
+class DPOConfig(FitConfig):
+    """How to fit preferences between trajectories."""
+
+    lr: float = Field(default=2e-4, gt=0)
+    min_lr: float = Field(default=1e-6, ge=0)
+    beta: float = Field(default=0.1, gt=0.0)
+    """Strength of the pull to the reference: the larger, the smaller the log-ratios that satisfy a pair."""
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
+    """s: the assumed share of pairs in the wrong order."""
+    pairs: int = Field(default=16, ge=1)
+    """Pairs per optimiser step."""
+    micro_tokens: int = Field(default=16_384, ge=1)
+
+
+class LearnerConfig(Config):
+    """How gradients become steps."""
+
+    lr: float = Field(default=5e-4, gt=0.0)
+    schedule: Literal["constant", "linear"] = "linear"
+    """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    grad_clip: float = Field(default=0.5, gt=0.0)
+    minibatches: int = Field(default=4, ge=1)
+    """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
+    min_trajectories: int = Field(default=24, ge=1)
+    """The size of Adam's step does not depend on the number of episodes, and late in training few groups are mixed: a step on five
+    episodes is mostly noise."""
+    epochs: int = Field(default=1, ge=1)
+    micro_tokens: int = Field(default=16_384, ge=1)
+    temperature: float = Field(default=1.0, gt=0.0)
+    """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
+    bf16: bool = True
+    """Matrix products in bfloat16."""
+    old: Literal["learner", "sampler"] = "learner"
+    """The log-probs in the denominator of the ratio where learner and sampler round differently (`bf16`): the learner's own, computed by
+    one more forward pass before the first step, or the sampler's. The local engine differs by a few thousandths of a nat (`mismatch`,
+    then of the first step alone), far inside the clip."""
+    seed: int = 0
+
+
+class CriticConfig(Config):
+    """What the value function is and how it is fitted."""
+
+    kind: Literal["detached", "shared", "separate"] = "detached"
+    """A head that leaves the policy's weights alone, a head whose loss moves them too, or a second model that starts as a copy."""
+    lr: float = Field(default=5e-3, gt=0.0)
+    """Of head and second model; it follows the policy's schedule."""
+    coef: float = Field(default=0.5, gt=0.0)
+    """Weight of the value loss, which matters beside the policy's only where weights are shared."""
+    clip: float = Field(default=0.2, ge=0.0)
+    """How far one update may move a value from what it was; 0 does not bound it."""

@@ -1,0 +1,94 @@
+"""One word for one thing: names that gave way to the field's terms do not come back, neither in code nor as configuration keys."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamgym.config import PRESETS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("dreamgym", "tests", "bench", "examples")
+
+# Old identifier -> the present one. Every line is one subject.
+IDENTIFIERS = {
+    "Domain": "TextRules", "Domains": "TextRules", "domains": "rules", "Family": "EnvSuite", "Families": "EnvSuite", "family": "suite",
+    "families": "suites", "make_family": "make_suite",
+    "behave": "demonstrate", "behaviours": "scripted_policies",
+    "Described": "TextRules", "SortsActions": "TextRules.action_kind", "Stocked": "EnvSuite.inventory", "Grounds": "EnvSuite.ground_task",
+    "LeavesOpen": "Verdict('undecided')", "leaves_open": "Verdict('undecided')", "Doubts": "TextRules.contradictions",
+    "PaysFractions": "EnvSuite.fractional_reward_option", "Glimpsed": "TextRules.reveals_new", "Narrated": "TextRules.encode_delta",
+    "Lists": "TextRules.composer", "told_of": "TextRules.composer", "longest_list": "TextRules.composer", "Idles": "TextRules.noop_reason",
+    "stands_still": "noop_rule",
+    "Precedents": "ActionSupport", "precedents": "support", "precedented": "in_support", "unprecedented": "out_of_support",
+    "unprecedented_penalty": "ood_penalty", "guessing": "out_of_support", "by_grounds": "by_support",
+    "with_other_goals": "relabel_goals", "with_near_goals": "near_miss_goals_of", "with_invalid_actions": "insert_invalid_actions",
+    "other_goals": "relabelled_goals", "near_goals": "near_miss_goals",
+    "Recall": "Retriever", "recall_of": "retriever_of", "Growing": "GrowableArray", "growing": "growable_array",
+    "Shuffled": "RandomRetrieval", "interchange": "export", "surplus": "select_evicted",
+    "Told": "ItemMention", "Things": "ItemIndex",
+    "Parts": "RunContext", "open_parts": "open_context", "measure_parts": "measure_context", "hire": "hire_workers",
+    "quiet": "silence_progress_bars", "practise": "run_rl_phase", "Practice": "RLPhase", "judge_policies": "evaluate_policies",
+    "_really": "real_slots", "_further": "refill_tasks", "_spent": "budget_exhausted",
+    "Slab": "KVCache", "Slots": "RunningBatch", "Drafts": "NGramSpeculator", "Work": "ActiveRequest", "_few": "cpu_attention",
+    "Flavour": "Dialect", "flavour": "dialect", "flavours": "dialects", "FLAVOURS": "DIALECTS", "_flavours": "dialects",
+    "_sync": "weight_sync", "Manners": "ClientConfig", "manners": "ClientConfig", "Pace": "RateLimiter", "Purse": "Budget",
+    "Ledger": "ReplyLog", "Meter": "UsageMeter", "HFEngine": "LocalEngine", "OpenAIEngine": "ServerEngine",
+    "relive": "replay_actions", "twins": "paired_episodes", "disputed": "masked_episodes", "Lookup": "LookupBaseline",
+    "unguarded_success": "raw_success", "unguarded_false_success": "raw_false_success", "remembered_starts": "replayed_starts",
+    "Pieces": "PromptParts", "pieces": "prompt_parts",
+    "fade": "decay", "revisit": "replay_fraction", "storey": "layer", "storeys": "layers", "STOREYS": "LAYERS",
+    "brief": "memory_text", "tell": "encode_delta", "news": "encode_delta", "Heard": "apply_delta", "Written": "state_delta",
+    "slab": "kv_cache", "drafts": "speculator", "pace": "rate_limiter", "FAMILY": "SUITE", "DOMAIN": "RULES", "relived": "replayed_actions",
+}  # fmt: skip
+
+# Old configuration key (its last part, or the last two) -> the present one.
+KEYS = {
+    "warm": "warm_start", "policy.warm_start": "warm_start.epochs = 0", "experience_training": "experience.training",
+    "segments": "experience.segment_weights", "dreamer": "experience.name = 'prompted'", "experience.things": "experience.compose",
+    "experience.changes": "experience.state_delta", "experience.named": "experience.name_env", "curriculum.revisit": "replay_fraction",
+    "curriculum.fade": "decay", "curriculum.band": "success_band", "curriculum.alike": "max_similarity",
+    "eval.paired": "eval.paired_replays", "unprecedented_penalty": "ood_penalty", "other_goals": "relabelled_goals",
+    "near_goals": "near_miss_goals", "remembered_starts": "replayed_starts",
+}  # fmt: skip
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, identifier) of every name in a Python file; strings and comments are not read."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
+        if token.type == tokenize.NAME:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_file_uses_an_identifier_that_was_replaced(folder: str):
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name} (now {IDENTIFIERS[name]})"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, name in names(path)
+        if name in IDENTIFIERS
+    ]
+    assert not found, "\n".join(["Old words; use the present ones:", *found])
+
+
+def keys(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in table.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from keys(value, (*path, key))
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS.glob("*.toml")), ids=lambda path: path.stem)
+def test_no_preset_uses_a_key_that_was_replaced(preset: Path):
+    found = [
+        f"{'.'.join(path)} (now {KEYS[old]})"
+        for path in keys(tomllib.loads(preset.read_text("utf-8")))
+        for old in {path[-1], ".".join(path[-2:])} & KEYS.keys()
+    ]
+    assert not found, found

@@ -1,0 +1,74 @@
+"""The code of the tutorials runs as it is printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from documents import python_of
+
+from dreamgym import plugins
+from dreamgym.engines import build_engine
+from dreamgym.runs.episodes import read_trajectories
+from dreamgym.train.objective import LossInputs
+
+
+def test_the_environment_of_the_tutorial_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "tutorial_suite").mkdir()
+    (tmp_path / "tutorial_suite" / "dial.py").write_text(python_of("tutorials/environment.md")[0])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    suite = plugins.make("envs", "tutorial_suite.dial")
+    splits = [{task.instruction for task in suite.tasks(split, 100)} for split in ("train", "dev", "test")]
+    assert all(splits) and sum(map(len, splits)) == len(set().union(*splits))
+    task = suite.tasks("train", 3)[-1]
+    assert suite.demonstrate(task, "expert", seed=0).success
+    assert not suite.demonstrate(task, "random", seed=0).success
+
+
+def test_the_algorithm_of_the_tutorial_assigns_credit_and_has_a_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (source,) = python_of("tutorials/algorithm.md")
+    (tmp_path / "tutorial_of").mkdir()
+    (tmp_path / "tutorial_of" / "raft.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    raft = plugins.named("train.algos", {"name": "tutorial_of.raft", "margin": 0.1})
+    group = [SimpleNamespace(error=None, total_reward=reward, turns=[None] * 2) for reward in (1.0, 0.0, 0.95)]
+    group.append(SimpleNamespace(error="broken", total_reward=0.0, turns=[None]))
+    assert raft.credit([group, group[:1]]) == [[[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]
+
+    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    rows = torch.tensor([0, 1])
+    inputs = LossInputs(logprobs, logprobs.detach(), torch.tensor([1.0, 0.0]), torch.ones(2), 2.0, sequences=rows, turns=rows)
+    raft.loss(inputs).loss.backward()
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [-0.5, 0.0]
+
+
+def test_the_chat_engine_of_the_tutorial_answers_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "tutorial_chat").mkdir()
+    (tmp_path / "tutorial_chat" / "chat.py").write_text(python_of("tutorials/model.md")[1])
+    (tmp_path / "tutorial_chat" / "client.py").write_text(
+        "def ask(messages, max_tokens, temperature): return messages[-1]['content'].upper()"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    chat = build_engine({"name": "tutorial_chat.chat", "client": "tutorial_chat.client.ask"})
+    conversations = [[{"role": "user", "content": text}] for text in ("one", "two")]
+    assert list(chat.replies(conversations, max_tokens=9)) == [(0, "ONE"), (1, "TWO")] and chat.usage.cost == 0
+
+
+@pytest.mark.parametrize("page", ["tutorials/model.md", "tutorials/environment.md"])
+def test_the_python_of_a_tutorial_imports_what_is_there(page: str):
+    for block in python_of(page):
+        for line in block.splitlines():
+            if re.match(r"(from dreamgym|import dreamgym)", line):
+                exec(line, {})
+        compile(block, page, "exec")
+
+
+def test_the_file_of_logs_of_the_tutorial_is_read_back(tmp_path: Path):
+    snippet = python_of("tutorials/environment.md")[1]
+    episode = [("lamp 1: off", "press 1", "lamp 1: on", 0.0, False), ("lamp 1: on", "leave", "you are outside", 1.0, True)]
+    exec(snippet.replace('"episodes.jsonl"', repr(str(tmp_path / "episodes.jsonl"))), {"episode": episode})
+    (read,) = read_trajectories(tmp_path / "episodes.jsonl")
+    assert read.success and [t.action for t in read.transitions] == ["press 1", "leave"] and read.task.env == "desk"

@@ -1,0 +1,53 @@
+"""What the tests of documents share: the code blocks of a page, and names looked up in syntax trees, without an import."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def bash_lines(text: str) -> list[str]:
+    """Commands of the ```bash blocks, without comments, continued lines in one."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [line.split(" #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def python_of(page: str) -> list[str]:
+    """The ```python blocks of a page of docs/."""
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def members(node: ast.AST) -> dict[str, ast.AST]:
+    """Functions, classes and assigned names in the body of a module or class."""
+    found: dict[str, ast.AST] = {}
+    for item in getattr(node, "body", []):
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[item.name] = item
+        elif isinstance(item, ast.AnnAssign | ast.Assign):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            found |= {target.id: item for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def exists(dotted: str) -> bool:
+    """Whether `dreamgym.module.Class.method` names something, by the files and their syntax trees alone."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        stem = ROOT.joinpath(*parts[:cut])
+        path = next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+        if path is not None:
+            node: ast.AST | None = tree(path)
+            for name in parts[cut:]:
+                node = members(node).get(name) if node is not None else None
+            return node is not None
+    return False

@@ -1,0 +1,1 @@
+"""Plug-ins as a user writes them: one file each, outside the package."""

@@ -1,0 +1,231 @@
+"""Every command refuses hostile arguments, files and run directories in one message that names what is wrong; none shows a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy import LOOP, SHARED, shrink
+
+from dreamgym import cli
+from dreamgym.recipes import compare, fidelity, quickstart, train
+
+DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("paired_replays = 0", "paired_replays = 2")
+QUICK = settings(max_examples=2 if settings.default.derandomize else 100)  # more in the explore profile
+DEEP = "[" * 10_000 + "]" * 10_000
+TEXTS = [
+    "", " ", "n" * 300, "n/" * 3000, "[/red]", "[bold]b[/bold]", ":smile:", "\udcff", "\U0001f642", "a=b=c", "{", "%s", "--", "-1",
+]  # fmt: skip
+NUMBERS = ["0", "-1", "1e999", "nan", "inf", "9" * 30, "9" * 400, "1.5", "true", "ten"]
+CONTENTS = [
+    "", "{", "null", "[]", "3", '"text"', "{}", '{"a": 1}', DEEP, f'{{"a": {DEEP}}}', '{"reward": 1e999}', f'{{"seed": {"9" * 400}}}',
+    '{"id": "\\ud800"}', "[[[[[", "seed = ", "seed = inf", "a = 1\n[a]\nb = 2", "\0\1\2", "SQLite format 3\0" + "x" * 200, "PK\3\4",
+]  # fmt: skip
+SETTINGS = [
+    "seed", "env.name", "env.workers", "logs.trajectories", "logs.files", "logs.mix", "model.size", "model.vocab_size", "model.device",
+    "warm_start.epochs", "warm_start.lr", "rl.iterations", "rl.group_size", "rl.algorithm.name", "rl.learner.lr",
+    "rl.max_seconds", "eval.tasks",
+    "replay.encoder", "policy.backbone", "experience.k", "[/red]", "mode", "nothing.at.all",
+]  # fmt: skip
+COMMANDS = """
+summary PATH
+summary PATH --json
+report PATH
+fidelity PATH
+fidelity RUN --held-out NUMBER
+eval PATH
+eval RUN --policy TEXT
+eval RUN --split TEXT
+eval RUN --tasks NUMBER
+eval RUN --tasks 1 --seed NUMBER
+play PATH
+play RUN --instruction TEXT
+compare PATH
+compare RUN PATH
+compare --config PATH
+compare RUN --out PATH
+compare RUN --latency NUMBER
+train PATH
+train NEW SETTING=TEXT
+train NEW SETTING=NUMBER
+train PATH SETTING=NUMBER
+train NEW --config PATH
+train NEW --mode TEXT
+train NEW TEXT
+init PATH
+quickstart --budget TEXT
+quickstart --env TEXT
+quickstart --budget small --run PATH
+annotate PATH --out PATH --base-url TEXT --model TEXT --dry-run
+annotate LOGS --out PATH --base-url http://localhost:9 --model m --max-tokens NUMBER
+annotate LOGS --out PATH --base-url TEXT --model TEXT
+annotate LOGS --out NEW --base-url http://localhost:NUMBER/v1 --model m --host TEXT
+judge PATH --base-url http://localhost:9 --model TEXT
+judge RUN --base-url http://localhost:9 --model m --dreams TEXT
+judge RUN --base-url http://localhost:9 --model m --n NUMBER
+replay stats PATH
+replay export PATH NEW.jsonl
+replay export LOG PATH
+replay export LOG PATH.jsonl
+replay import PATH PATH
+replay import LOG PATH.jsonl
+replay reencode PATH
+replay reencode LOG --encoder TEXT
+env replay TEXT --items PATH --attributes PATH
+env replay webshop --items PATH --attributes PATH --seed NUMBER
+env reward webshop --items PATH --attributes PATH --goals TEXT
+env build webshop --out PATH --size NUMBER
+env build webshop --out NEW --items PATH --attributes PATH
+TEXT
+doctor TEXT
+""".strip().splitlines()
+
+
+class Began(SystemExit):
+    """Training or measuring would begin now: what was given was found to be sound."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A finished run, and commands that stop where they would begin to train."""
+    folder = tmp_path_factory.mktemp("bad-input")
+    (folder / "toy.toml").write_text(DREAM)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        said = run_command("train", str(folder / "run"), "--config", str(folder / "toy.toml"))[1]
+        assert (folder / "run" / "summary.json").is_file(), said
+
+        def begin(*_: Any, **__: Any) -> Any:
+            raise Began(0)
+
+        for recipe in (compare, quickstart, train):
+            patch.setattr(recipe, "prepare_logs", begin)
+        patch.setattr(fidelity, "measure_context", begin)
+        patch.setattr("builtins.input", lambda _: "")
+        patch.setenv("OPENAI_API_KEY", "none")
+        patch.chdir(folder)
+        yield folder / "run"
+
+
+def run_command(*arguments: str) -> tuple[int, str]:
+    """Exit code and everything that `dreamgym ARGUMENTS` printed; an exception that leaves it is a traceback for the user."""
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    code = 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        patch.setattr(sys, "argv", ["dreamgym", *arguments])
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    assert isinstance(said.buffer, io.BytesIO)
+    return code, said.buffer.getvalue().decode()
+
+
+def refuse(arguments: list[str], *names: str) -> None:
+    """Run a command; where it fails, its message is no traceback and holds one of the names or arguments."""
+    code, said = run_command(*arguments)
+    assert code in (0, 1, 2) and "Traceback" not in said, said
+    flat = "".join(character for character in said if not character.isspace() and character not in "│╭╮╰╯─")
+    wanted = [
+        name.encode("utf-8", "backslashreplace").decode().replace(" ", "")[:12]
+        for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments))
+    ]
+    assert code == 0 or any(name in flat for name in wanted), said
+
+
+counter = itertools.count()
+
+
+@QUICK
+@given(st.data())
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_argument_and_no_file_ends_in_a_traceback(command: str, finished: Path, data: st.DataObject) -> None:
+    folder = finished.parent / f"case-{next(counter)}"
+    folder.mkdir()
+    (folder / "file").write_text(data.draw(st.sampled_from(CONTENTS)))
+    names = ("", "file", "missing", "n" * 300, "[/red]", "\udcff", "file/below")
+    paths = [*(folder / name for name in names), Path("/proc/none"), finished]
+    kinds = {
+        "PATH": st.sampled_from(paths).map(str), "TEXT": st.sampled_from(TEXTS), "NUMBER": st.sampled_from(NUMBERS),
+        "SETTING": st.sampled_from(SETTINGS), "NEW": st.just(str(folder / "new")), "RUN": st.just(str(finished)),
+        "LOGS": st.just(str(finished / "episodes" / "logs.jsonl")), "LOG": st.just(str(finished / "replay" / "dream.sqlite")),
+    }  # fmt: skip
+    arguments = []
+    for word in command.split():
+        for kind, values in kinds.items():
+            word = word.replace(kind, data.draw(values)) if kind in word else word
+        arguments.append(word)
+    try:
+        refuse(arguments)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+FILES = [
+    "config.toml",
+    "dreamgym.json",
+    "metrics.jsonl",
+    "phases.json",
+    "summary.json",
+    "episodes/logs.jsonl",
+    "episodes/audit-with_guard.jsonl",
+    "replay/dream.sqlite",
+    "checkpoints/tokenizer/tokenizer.json",
+    "checkpoints/experience/config.json",
+    "checkpoints/experience/model.safetensors",
+    "checkpoints/dream/model.safetensors",
+]
+READERS = ["summary", "report", "fidelity", "eval", "play", "compare", "judge --base-url http://localhost:9 --model m", "train"]
+
+
+@QUICK
+@given(st.data())
+@pytest.mark.parametrize("command", READERS)
+def test_a_damaged_run_is_refused_by_the_name_of_the_damaged_file(command: str, finished: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(FILES))
+    run = finished.parent / f"damaged-{next(counter)}"
+    shutil.copytree(finished, run, copy_function=shutil.copyfile)
+    whole = (run / name).read_bytes()
+    how = data.draw(st.sampled_from(["gone", "folder", "cut", "flipped", "values", *CONTENTS]))
+    (run / name).unlink()
+    if how == "folder":
+        (run / name).mkdir()
+    elif how == "cut":
+        (run / name).write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    elif how == "flipped":
+        place = data.draw(st.integers(0, len(whole) - 1))
+        (run / name).write_bytes(whole[:place] + bytes([whole[place] ^ data.draw(st.integers(1, 255))]) + whole[place + 1 :])
+    elif how == "values" and name.endswith((".json", ".jsonl")):
+        lines = [
+            json.dumps(other_values(json.loads(line), data.draw)) for line in ([whole] if name.endswith("json") else whole.splitlines())
+        ]
+        (run / name).write_text("\n".join(lines) + "\n")
+    elif how not in ("gone", "values"):
+        (run / name).write_text(how)
+    first, *rest = command.split()
+    try:
+        refuse([first, str(run), *rest], str(run), name)
+    finally:
+        shutil.rmtree(run)
+
+
+def other_values(value: Any, draw: Any) -> Any:
+    """The same JSON with one value replaced."""
+    odd = st.sampled_from([None, -1, 10**400, 1e308, "text", "\ud800", "[/red]", [], {}, [[]], {"value": None}, True])
+    if isinstance(value, dict) and value and draw(st.integers(0, 4)):
+        key = draw(st.sampled_from(sorted(value)))
+        return {**value, key: other_values(value[key], draw)}
+    if isinstance(value, list) and value and draw(st.integers(0, 4)):
+        place = draw(st.integers(0, len(value) - 1))
+        return [*value[:place], other_values(value[place], draw), *value[place + 1 :]]
+    return draw(odd)

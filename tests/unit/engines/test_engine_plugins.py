@@ -1,0 +1,139 @@
+"""Engines are one plug-in kind: found by name or dotted path, checked before a run, and given new weights through one hook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from chat_model import save_instruct_model
+from fault_server import FaultServer
+
+from dreamgym.engines import build_engine, check_engine, check_settings
+from dreamgym.engines.scripted import END_ID, ScriptedLLM
+from dreamgym.engines.server.weight_sync import score
+from dreamgym.envs import corridor
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.errors import ConfigError, PluginError, ServerError
+from dreamgym.llm import tiny
+from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
+from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
+from dreamgym.policy.loading import Policies, check_policy
+from dreamgym.policy.settings import PolicyBlock
+from dreamgym.rollout import rollout
+from dreamgym.types import Completion, Request, Sampling
+
+SUITE = corridor.make(length=4)
+
+
+@pytest.fixture(scope="module")
+def instruct(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_instruct_model(tmp_path_factory.mktemp("hub") / "instruct")
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as server:
+        yield server
+
+
+def of_server(server: FaultServer, dialect: str = "vllm", **more: Any) -> dict[str, Any]:
+    return {"name": "server", "base_url": server.url, "model": "policy", "dialect": dialect} | more
+
+
+def test_a_backend_in_one_module_outside_the_package_acts_as_a_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    backend = ModuleType("my_company.backend")
+    sys.modules["my_company"] = ModuleType("my_company")
+    monkeypatch.setitem(sys.modules, "my_company.backend", backend)
+    backend.make = lambda *, step: ScriptedLLM(  # type: ignore[attr-defined]
+        lambda prompt: "open" if prompt.rsplit("room ", 1)[1].startswith("3") else step
+    )
+    words = ScriptedLLM(str)
+    vocabulary = Vocabulary(words.encode, words.decode, {TASK: 300, STATE: 301, ACT: 302, END: END_ID})
+    block = PolicyBlock.model_validate({"engine": {"name": "my_company.backend", "step": "right"}})
+    agent = Policies(block, SUITE.rules, None, vocabulary, served=tmp_path).agent(None, exact=False)
+    goal = corridor.Goal(1, 3)
+    task = corridor.Task("1-3", goal.instruction, "corridor", goal={"start": 1, "target": 3, "key": 0})
+    (episode,) = rollout(agent, EnvPool(SUITE.env, SUITE.rules), [task], seed=0, max_steps=6)
+    assert episode.success and [t.action for t in episode.transitions] == ["right", "right", "open"]
+    check_policy(block, SUITE.rules)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "loacl"}, "No engines plug-in 'loacl'. Did you mean 'local'"),
+        ({"max_bach": 3}, "Unknown key 'max_bach' in engine. Did you mean 'max_batch'"),
+        ({"dtype": "int8"}, "'dtype' in engine"),
+        ({"name": "server", "base_url": "http://localhost/v1", "modle": "x", "dialect": "vllm"}, "Unknown key 'modle'.*'model'"),
+    ],
+)
+def test_an_unknown_engine_or_setting_is_refused_with_the_nearest_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises((ConfigError, PluginError), match=words):
+        check_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("lora", "dtype", "fails"),
+    [(None, "float32", False), (None, "bfloat16", True), (LoraConfig(rank=2), "bfloat16", True), (LoraConfig(rank=2), "float32", False)],
+)
+def test_a_dtype_that_the_model_cannot_be_sampled_in_is_refused_before_a_run(
+    lora: LoraConfig | None, dtype: str, fails: bool, instruct: Path
+) -> None:
+    if lora:
+        pytest.importorskip("peft")
+    block = PolicyBlock(backbone=BackboneConfig(model=str(instruct), device="cpu", lora=lora), engine={"dtype": dtype})
+    if fails:
+        with pytest.raises(ConfigError, match="dtype = 'bfloat16' differs from the model's torch.float32"):
+            check_policy(block, SUITE.rules)
+    else:
+        check_policy(block, SUITE.rules)
+
+
+def test_a_server_that_cannot_take_weights_is_refused_for_training(server: FaultServer, instruct: Path) -> None:
+    for dialect in ("chat", "llama_cpp"):
+        block = PolicyBlock(backbone=BackboneConfig(model=str(instruct)), engine=of_server(server, dialect))
+        with pytest.raises(ConfigError, match=f"dialect = '{dialect}'.*cannot load new weights.*vllm or sglang"):
+            check_policy(block, SUITE.rules)
+    check_engine(of_server(server, "chat"))  # it may answer chats
+    with pytest.raises(ConfigError, match=r"at temperature 1, not 0.5.*rl.learner.temperature = 1"):
+        check_engine(of_server(server), trains=True, temperature=0.5)
+    with pytest.raises(ConfigError, match="Set policy.backbone"):
+        check_policy(PolicyBlock(engine=of_server(server)), SUITE.rules)
+    assert not server.arrivals, "nothing was generated"
+
+
+def test_a_server_of_another_model_is_found_before_a_run(server: FaultServer) -> None:
+    with pytest.raises(ServerError, match="serves policy, not 'other'"):
+        check_engine(of_server(server, model="other", tokenizer=None), trains=True, tokenizer=tiny.train_tokenizer(["a"], vocab_size=300))
+
+
+def test_weights_go_to_the_engine_through_one_hook(server: FaultServer, tmp_path: Path) -> None:
+    tokenizer = tiny.train_tokenizer(["red mug"], vocab_size=300, special=MARKERS)
+    server.encode = lambda text: tiny.encode(tokenizer, text)
+    server.script = lambda prompt: [10, 11] * 4
+    model = tiny.build(tokenizer, "100k")
+    local = build_engine({}, model=model, tokenizer=tokenizer)
+    local.publish(4, lambda: pytest.fail("an engine of this process needs no checkpoint"))
+    remote = build_engine(of_server(server, retries=0), tokenizer=tokenizer)
+    remote.publish(4, lambda: tmp_path)
+    assert (local.version, remote.version, server.weights["policy"]) == (4, 4, 1)
+    assert server.payloads("/collective_rpc")[0]["kwargs"] == {"weights_path": str(tmp_path)}
+    remote.close()
+    checked = build_engine(of_server(server), model=model, tokenizer=tokenizer)
+    with closing(checked), pytest.raises(ServerError, match="differ from the learner's"):
+        checked.publish(5, lambda: tmp_path)
+    assert checked.version == 0
+
+
+def test_the_learners_log_probabilities_of_a_completion_are_those_of_the_local_engine() -> None:
+    tokenizer = tiny.train_tokenizer(["red mug"], vocab_size=300)
+    model = tiny.build(tokenizer, "100k").eval()
+    (found,) = build_engine({"dtype": "float32"}, model=model, tokenizer=tokenizer).generate([Request([5, 6, 7], Sampling(6))])
+    assert isinstance(found, Completion) and score(model, found) == pytest.approx(found.logprobs, abs=1e-4)
+    assert torch.is_grad_enabled()

@@ -1,0 +1,66 @@
+"""Controls around suites: without hand-written rules, and with every word renamed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym import plugins
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.wrappers.renamed import Cipher
+
+CORRIDOR = {"length": 5, "keys": False}
+SUITES = [("corridor", CORRIDOR), ("webshop", {})]
+
+
+@given(text=st.text(), seed=st.integers(0, 99))
+def test_renaming_is_a_bijection_that_moves_every_letter(text: str, seed: int):
+    cipher = Cipher(seed)
+    renamed = cipher.encode(text)
+    assert cipher.decode(renamed) == text and len(renamed) == len(text)
+    assert all(a != b for a, b in zip(text, renamed, strict=True) if a.isascii() and a.isalpha())
+    assert all(a == b for a, b in zip(text, renamed, strict=True) if not (a.isascii() and a.isalpha()))
+
+
+@pytest.mark.parametrize(("name", "options"), SUITES)
+def test_a_renamed_world_has_the_dynamics_of_the_original(name: str, options: dict):
+    plain = plugins.make("envs", name, **options)
+    renamed = plugins.make("envs", "dreamgym.envs.wrappers.renamed", suite=name, options=options, seed=3)
+    code = renamed.cipher.encode
+    for task, other in zip(plain.tasks("train", 5), renamed.tasks("train", 5), strict=True):
+        assert other.instruction == code(task.instruction) != task.instruction
+        for policy in plain.scripted_policies:
+            known, found = plain.demonstrate(task, policy, seed=1), renamed.demonstrate(other, policy, seed=1)
+            assert [(s.state.text, s.action, s.next_state.text, s.reward, s.terminated) for s in found.transitions] == [
+                (code(s.state.text), code(s.action), code(s.next_state.text), s.reward, s.terminated) for s in known.transitions
+            ]
+            pool = EnvPool(renamed.require_env, renamed.rules)
+            (walk,) = pool.repeat([(other, [step.action for step in found.transitions])])
+            assert walk is not None and [step.next_state for step in walk] == [step.next_state for step in found.transitions]
+
+
+def test_rules_that_know_the_words_of_the_shop_fail_in_the_renamed_one():
+    plain = plugins.make("envs", "webshop")
+    renamed = plugins.make("envs", "dreamgym.envs.wrappers.renamed", suite="webshop")
+    for suite, known in ((plain, True), (renamed, False)):
+        (task,) = suite.tasks("train", 1)
+        end = suite.demonstrate(task, "expert", seed=0)
+        assert end.success
+        verdict = suite.rules.check_success(task.instruction, end.transitions[:-1], end.transitions[-1])
+        assert verdict.passed is known
+        assert bool(suite.rules.admissible(end.transitions[0].state, (), end.transitions[0].action)) is known
+
+
+@pytest.mark.parametrize(("name", "options"), SUITES)
+def test_without_rules_the_states_are_the_same_and_nothing_else_is_known(name: str, options: dict):
+    plain = plugins.make("envs", name, **options)
+    bare = plugins.make("envs", "dreamgym.envs.wrappers.without_rules", suite=name, options=options)
+    (task,) = bare.tasks("train", 1)
+    known, found = plain.demonstrate(task, "expert", seed=0), bare.demonstrate(task, "expert", seed=0)
+    assert [step.next_state for step in found.transitions] == [step.next_state for step in known.transitions]
+    assert not any(step.info.reasoning for step in found.transitions) and all(step.info.reasoning for step in known.transitions)
+    last = found.transitions[-1]
+    assert bare.rules.check_success(task.instruction, found.transitions[:-1], last) is None
+    assert bare.rules.admissible(last.state, (), "no such action") is None
+    assert bare.rules.composer(None) is None and not bare.rules.token_patterns  # type: ignore[arg-type]

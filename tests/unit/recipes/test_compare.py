@@ -1,0 +1,174 @@
+"""`dreamgym compare`: arms that share logs, experience model and warm start, and the tables they make."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import LOOP, SHARED, command, object_in, shrink, weights
+
+from dreamgym.config import dump, read
+from dreamgym.errors import RunDirError, UsageError
+from dreamgym.recipes import compare
+from dreamgym.recipes.config import CompareConfig, RunConfig
+from dreamgym.runs.rundir import RunDir
+
+TOY = f"""
+seeds = [0, 1]
+arms = ["dpo", "grpo-real"]
+sft_patience = 1
+{SHARED}
+[sft]
+epochs = 4.0
+lr = 5e-3
+batch_tokens = 512
+bf16 = false
+[dpo]
+epochs = 1.0
+bf16 = false
+[real]
+{LOOP}
+"""
+
+
+def digest(run: Path, name: str) -> str:
+    return hashlib.sha256(weights(run, name)).hexdigest()
+
+
+def test_arms_share_what_they_start_from_and_later_arms_and_calls_train_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    shrink(monkeypatch)
+    (tmp_path / "toy.toml").write_text(TOY)
+    out = tmp_path / "compared"
+    call = ("compare", "--config", tmp_path / "toy.toml", "--out", out, "--json", "--latency", "2")
+    code, said, _ = command(monkeypatch, capsys, *call)
+    assert code == 0
+    found = object_in(said)
+    assert found == json.loads((out / "compare.json").read_text()) and list(found["table1"]) == ["warm_start", "dpo", "grpo-real"]
+    assert "| GRPO, real only |" in (out / "compare.md").read_text() and found["seeds"] == [0, 1]
+    real, dpo = found["table1"]["grpo-real"], found["table1"]["dpo"]
+    runs = [RunDir.view(out / f"seed-{seed}") for seed in (0, 1)]
+    steps = [run.data("grpo-real")["steps"] for run in runs]
+    assert real["real_transitions_online"] == sum(steps) / 2 and real["per_seed"] and real["relative_cost"] == 1.0
+    assert real["cost_seconds"] == pytest.approx(real["seconds"] + 2 * sum(steps) / 2)
+    assert dpo["real_transitions_online"] == 0 and dpo["dream_transitions"] == 0
+    assert dpo["real_transitions_probe"] > 0, "choosing the best epoch of SFT is paid for in real steps"
+    assert dpo["relative_cost"] == pytest.approx(dpo["cost_seconds"] / real["cost_seconds"])
+
+    shared = {name: digest(out / "seed-0", name) for name in ("experience", "warm_start", "grpo-real")}
+    written = (out / "seed-0" / "checkpoints" / "experience" / "model.safetensors").stat().st_mtime_ns
+    (tmp_path / "toy.toml").write_text(TOY.replace('["dpo", "grpo-real"]', '["sft", "grpo-real"]').replace("[0, 1]", "[0]"))
+    code, said, _ = command(monkeypatch, capsys, *call)  # another arm, in the same folder
+    assert code == 0 and list(object_in(said)["table1"]) == ["warm_start", "sft", "grpo-real"]
+    assert {name: digest(out / "seed-0", name) for name in shared} == shared
+    assert (out / "seed-0" / "checkpoints" / "experience" / "model.safetensors").stat().st_mtime_ns == written
+
+    code, said, _ = command(monkeypatch, capsys, "compare", out, "--latency", "0", "--json")
+    again = object_in(said)["table1"]["grpo-real"]
+    assert code == 0 and again["cost_seconds"] == again["seconds"]
+    code, said, _ = command(monkeypatch, capsys, "compare", out)
+    assert code == 0 and "GRPO, real" in said and "DPO" not in said
+
+
+@pytest.mark.slow
+def test_dream_sim_to_real_mixed_and_ablated_arms_run_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    arms = '["grpo-dream", "grpo-s2r", "gigpo-mixed"]\nablations = ["replay", "reasoning", "curriculum"]'
+    text = (
+        TOY.replace('["dpo", "grpo-real"]', arms)
+        .replace("[0, 1]", "[0]")
+        .replace("epochs = 4.0\nbatch_tokens = 1024", "epochs = 40.0\nbatch_tokens = 1024")
+    )
+    (tmp_path / "toy.toml").write_text(text + f"[dream]\n{LOOP}\n[mixed]\n{LOOP}\n[s2r]\niterations = 1\ntasks_per_iter = 2\n")
+    found = compare.run(read(CompareConfig, tmp_path / "toy.toml"), tmp_path / "out", latency_s=1.0, say=lambda text: None)
+    dream, s2r, mixed = (found["table1"][arm] for arm in ("grpo-dream", "grpo-s2r", "gigpo-mixed"))
+    assert dream["real_transitions_online"] == 0 < dream["dream_transitions"] == s2r["dream_transitions"]
+    assert s2r["real_transitions_online"] > 0 and mixed["real_transitions_online"] > 0 < mixed["dream_transitions"]
+    assert s2r["seconds"] > dream["seconds"] and dream["relative_cost"] is None, "there is no real arm to compare with"
+    assert [entry["label"] for entry in found["table2"].values()] == [
+        "GRPO, dream", "GRPO, dream, without replay", "GRPO, dream, without reasoning", "GRPO, dream, without curriculum"
+    ]  # fmt: skip
+    run = tmp_path / "out" / "seed-0"
+    assert {path.name for path in (run / "checkpoints").glob("experience*")} == {
+        "experience",
+        "experience-no-replay",
+        "experience-no-reasoning",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('arms = ["grpo"]', "'grpo' is no arm"),
+        ('arms = ["grpo-drem"]', "'grpo-drem' is no arm"),
+        ('arms = ["grppo-dream"]', "Did you mean 'grpo'"),
+        ('arms = ["sft"]\nablations = ["replay"]\nablated = "grpo-real"', "is no dream"),
+        ("[algorithms.grpo]\nclip_lo = 0.1", "Did you mean 'clip_low'"),
+        ('[dream]\nalgorithm = {name = "ppo"}', "Arms name their algorithms"),
+        ('arms = ["dpo"]\n[policy]\nwindow = 0', "dpo compares whole episodes"),
+        ('arms = ["ppo-dream"]\n[dream]\nmax_refills = 2', "must be 0, because ppo learns from groups without variance too"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_path: Path, text: str, words: str):
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(Exception, match=words) as caught:
+        read(CompareConfig, tmp_path / "bad.toml")
+    assert isinstance(caught.value, UsageError)
+
+
+def entry(wins: int, n: int = 100, **costs: float) -> dict[str, Any]:
+    zero = dict.fromkeys(
+        ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds"), 0.0
+    )
+    rate = {"value": wins / n, "low": 0.0, "high": 1.0, "n": n}
+    return {"real_success": wins / n, "ci95": [0.0, 1.0], "sampled": rate, "episodes": n, **zero, **costs}
+
+
+def finished(path: Path, seed: int, *, iterations: int = 80, **rows: Any) -> Path:
+    dream = RunConfig().dream.model_copy(update={"iterations": iterations})
+    with RunDir.open(path, dump(RunConfig(seed=seed, seeds=(seed,), dream=dream))) as run:
+        run.write_summary({**rows, "ablations": {}, "seeds": [seed], "commit": "abc"})
+    return path
+
+
+def test_finished_runs_that_differ_in_their_seed_alone_are_pooled_and_others_are_named(tmp_path: Path):
+    real = {"seconds": 100.0, "real_transitions_online": 900.0}
+    a = finished(tmp_path / "a", 0, dream=entry(80, seconds=300.0), real_only=entry(60, **real))
+    b = finished(tmp_path / "b", 1, dream=entry(60, seconds=500.0), real_only=entry(40, **real))
+    found = compare.of_runs([a, b], latency_s=1.0)
+    assert found["seeds"] == [0, 1] and found["table1"]["dream"]["episodes"] == 200
+    assert found["table1"]["dream"]["real_success"] == 0.7 and found["table1"]["dream"]["relative_cost"] == pytest.approx(0.4)
+    c = finished(tmp_path / "c", 0, iterations=5, dream=entry(10))
+    apart = compare.of_runs([a, b, c], latency_s=0.0)["table1"]
+    assert list(apart) == ["a/dream", "a/real_only", "c/dream"] and apart["c/dream"]["label"] == "Dream (c)"
+    assert "| Dream (c) | 10.0 [5.5, 17.4] | 10.0 |" in compare.markdown(compare.of_runs([a, c], latency_s=0.0))
+
+
+def test_folders_of_seeds_are_named_by_their_own_names_and_no_seed_is_counted_twice(tmp_path: Path):
+    for folder, iterations, wins in (("mine", 80, 90), ("theirs", 5, 10)):
+        for seed in (0, 1):
+            finished(tmp_path / folder / f"seed-{seed}", seed, iterations=iterations, dream=entry(wins))
+    found = compare.of_runs([tmp_path / "mine", tmp_path / "theirs"], latency_s=1.0)["table1"]
+    wins = {name: (one["real_success"], one["episodes"]) for name, one in found.items()}
+    assert wins == {"mine/dream": (0.9, 200), "theirs/dream": (0.1, 200)}
+    with pytest.raises(UsageError, match="Seed 0 of 'mine' is given twice"):
+        compare.of_runs([tmp_path / "mine", tmp_path / "mine" / "seed-0"], latency_s=1.0)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"table1": {}}'])
+def test_a_file_that_is_no_comparison_is_named(text: str, tmp_path: Path):
+    (tmp_path / "compare.json").write_text(text)
+    with pytest.raises(RunDirError, match=r"compare.json' is n"):
+        compare.of_runs([tmp_path], latency_s=1.0)
+
+
+def test_an_unfinished_run_and_no_run_at_all_are_refused(tmp_path: Path):
+    RunDir.open(tmp_path / "run", dump(RunConfig())).close()
+    with pytest.raises(RunDirError, match="not finished"):
+        compare.of_runs([tmp_path / "run"], latency_s=1.0)
+    with pytest.raises(UsageError, match="Nothing to compare"):
+        compare.of_runs([], latency_s=1.0)

@@ -1,0 +1,50 @@
+"""Which environments have a quickstart, and what their settings must agree on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dreamgym import config as configuration
+from dreamgym.envs import alfworld
+from dreamgym.errors import ConfigError, UsageError
+from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.quickstart import run_one
+from dreamgym.recipes.settings import budget_config, run_name
+
+
+@pytest.mark.parametrize("budget", ["small", "default"])
+def test_houses_have_a_small_and_a_default_quickstart_whose_states_say_all_that_matters(budget: str):
+    config = budget_config(budget, "alfworld")
+    suite = alfworld.make(**config.env.options)
+    assert config.env.name == "alfworld"
+    assert config.experience.history == 0 and config.policy.window == 1  # a state says all but what was tried in vain
+    assert config.experience.temperature and config.experience.draw == "hidden"  # else every house hides the likeliest things
+    assert not config.logs.relabelled_goals  # an episode ends only when it is won
+    assert config.eval.tasks <= suite.config.test and config.eval.dev_tasks <= suite.config.dev
+
+
+def test_a_budget_or_an_environment_without_a_quickstart_is_named_with_what_there_is():
+    assert run_name("small") == "quickstart-small" and run_name("default", "alfworld") == "quickstart-alfworld"
+    with pytest.raises(ConfigError, match="quickstart-alfworld-small"):
+        budget_config("small", "corridor")
+    with pytest.raises(ConfigError, match="No budget 'smal'"):
+        budget_config("smal", "alfworld")
+
+
+def test_the_papers_offline_set_is_a_preset():
+    config = configuration.read(RunConfig, Path("alfworld-paper"))
+    shares = alfworld.make(**config.env.options).scripted_policies
+    assert config.logs.trajectories == 5200 and shares["expert"] * 5200 == pytest.approx(3200)
+
+
+def test_the_budget_for_a_gpu_says_before_any_work_that_there_is_none(tmp_path: Path):
+    config = budget_config("gpu")
+    assert config.model.size == "15m" and config.dream.iterations == budget_config("default").dream.iterations
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UsageError, match="device=cuda, but torch sees no CUDA device"):
+        run_one(config, tmp_path / "run", budget="gpu", say=lambda _: None)
+    assert not (tmp_path / "run" / "episodes").exists()

@@ -1,0 +1,36 @@
+"""Which phases read which settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from dreamgym.config import _flat
+from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
+from dreamgym.recipes.resume import READ_BY, read_by
+
+
+@pytest.mark.parametrize(
+    ("setting", "phases"),
+    [
+        ("env.workers", ()),
+        ("env.name", ("*",)),
+        ("seed", ("*",)),
+        ("experience.training.lr", ("experience*",)),
+        ("warm_start.epochs", ("warm_start",)),
+        ("s2r.iterations", ("s2r", "*-s2r")),
+        ("eval.paired_replays", ("audit",)),
+    ],
+)
+def test_a_setting_belongs_to_the_phases_that_read_it(setting: str, phases: tuple[str, ...]):
+    assert read_by(setting) == phases
+
+
+def test_the_engine_of_the_policy_may_change_until_a_policy_acts():
+    assert not {"logs", "tokenizer", "experience*", "warm_start"} & {*read_by("policy.engine.dtype")}
+    assert "warm_start" in read_by("policy.backbone.model")
+
+
+def test_every_entry_names_a_setting():
+    configs = (TrainConfig(), RunConfig(), CompareConfig())
+    known = {name for config in configs for name, _ in _flat("", config.model_dump())}
+    assert not [entry for entry in READ_BY if not any(f"{name}.".startswith(f"{entry}.") for name in known)]

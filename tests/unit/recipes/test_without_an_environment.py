@@ -1,0 +1,90 @@
+"""Runs that no real environment measures, and the choice of the offline baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import LOOP, SHARED, command, shrink
+
+from dreamgym.config import build, dump
+from dreamgym.envs import corridor
+from dreamgym.errors import ConfigError
+from dreamgym.evals.success import success
+from dreamgym.recipes import factory
+from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.factory import TASK_SEED
+from dreamgym.recipes.phases import baselines
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.runs.rundir import RunDir
+
+SETTINGS = {
+    "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 4}},
+    "logs": {"trajectories": 60, "task_pairs": 10},
+    "model": {"size": "test", "vocab_size": 320},
+    "experience": {"max_answer_tokens": 40, "training": {"epochs": 4.0, "batch_tokens": 1024, "bf16": False}},
+    "warm_start": {"epochs": 25.0, "lr": 5e-3, "batch_tokens": 512, "bf16": False},
+    "sft": {"epochs": 2.0, "lr": 1e-6, "batch_tokens": 512, "bf16": False},
+    "eval": {"dev_tasks": 6},
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+
+
+def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    config = build(RunConfig, {**SETTINGS, "logs": {"trajectories": 150}})
+    with RunDir.open(tmp_path / "source", dump(config)) as run:
+        prepare_logs(run, config)
+    logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
+    shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
+    file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
+    code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", "--config", file, "--json")
+    assert code == 0 or "no iteration of 'dream' had a gradient" in err, "so few iterations need not find a mixed group"
+    found: Any = RunDir.view(tmp_path / "run").summary()
+    assert found["warm_start"] is None and found["dream"] is None and "audit" not in found
+    assert found["skipped"].keys() == {"evaluation", "probes", "audit", "choice of SFT on development tasks"}
+    assert "has no environment" in found["skipped"]["probes"] and "skipped: evaluation, because" in err
+    assert RunDir.view(tmp_path / "run").done("dream")
+
+
+def test_training_in_the_real_environment_is_refused_where_there_is_none():
+    config = build(RunConfig, {**SETTINGS, "s2r": {"iterations": 1}})
+
+    class Recorded(corridor.CorridorSuite):
+        has_env = False
+
+    suite = Recorded(corridor.CorridorConfig(length=4))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match=r"has no environment to act in, and s2r\.iterations"):
+        patch.setattr(factory, "make_suite", lambda config: suite)
+        factory.begin(config)
+
+
+def test_an_evaluation_of_no_tasks_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "run.toml"
+    file.write_text(f'mode = "real"\nstart = "scratch"\n{SHARED}\n[rl]\n{LOOP}')
+    code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.tasks=0", "--config", file, "--json")
+    assert code in (0, 2) and "skipped: evaluation, because eval.tasks = 0" in err
+    assert (RunDir.view(tmp_path / "run").summary() or {})["skipped"] == {"evaluation": "eval.tasks = 0"}
+
+
+def test_converged_imitation_is_never_below_its_warm_start_on_development_tasks(tmp_path: Path):
+    config = build(RunConfig, SETTINGS)
+    with RunDir.open(tmp_path / "run", dump(config)) as run:
+        context = prepare_logs(run, config)
+        train_experience(run, context)
+        warm_start(run, context)
+        baselines.converge_sft(run, context, config.sft, patience=1)  # at a rate at which it learns nothing
+        curve = run.data("sft")["curve"]
+        assert curve[0]["epoch"] == 0 and curve[0]["greedy"] == max(seen["greedy"] for seen in curve)
+        dev = context.suite.tasks("dev", 6, seed=TASK_SEED)
+        agent = context.agent(context.policy("sft"))
+        rate = success(baselines.evaluate(agent, context.real(), dev, max_steps=4, temperature=0.0, seed=7)).value
+        assert rate == curve[0]["greedy"] == run.data("sft")["dev_success"]
