@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "dreamgym"
 LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(frozenset(room.split()) for room in layer.split("|"))
     for layer in (
-        "types protocols | errors | plugins | config",
+        "types protocols | errors | plugins | config | tool_calls",
         "runs",
         "envs",
         "llm engines | logs | replay | returns | statistics",
@@ -36,6 +36,8 @@ ON_THE_GROUND = {
     ("types", "errors"),
     ("plugins", "errors"),
     ("config", "errors"),
+    ("tool_calls", "errors"),
+    ("tool_calls", "types"),
 }  # allowed within layer 0: (importer, imported)
 ROOF = len(LAYERS)  # where `dreamgym/__init__.py` is: it may know everybody, though it should not
 
