@@ -134,8 +134,9 @@ VerdictKind = Literal["passed", "refused", "undecided", "masked", "unreadable"]
 """`refused`: the reward is taken away. `undecided`: the texts show neither a success nor a failure. `masked`: the whole episode is left out
 of training and memory. `unreadable`: the experience model's answer could not be parsed, which ends the episode as a failed rollout."""
 
-DecidedBy = Literal["rule", "recalled", "generated"]
-"""What determined a dreamed step: a rule of the environment's `TextRules`, an exact precedent in real memory, or the experience model."""
+DecidedBy = Literal["rule", "recalled", "composed", "generated"]
+"""What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a composition of
+several memories, or the experience model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ class StepInfo:
     verdict: Verdict | None = None
     raw_reward: float | None = None  # the experience model's reward, before the guard
     raw_terminated: bool | None = None
-    decided_by: DecidedBy | None = None  # None: the environment
+    decided_by: DecidedBy | None = None  # the next state; None: the environment
+    reward_by: DecidedBy | None = None  # reward and end; None: the environment
     out_of_support: bool = False  # no real transition in the replay buffer has this action
     error: str | None = None  # why the episode ends here as a failed rollout
 

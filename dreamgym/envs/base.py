@@ -26,8 +26,8 @@ SPLITS = {"train": (0.0, 0.7), "dev": (0.7, 0.85), "test": (0.85, 1.0)}
 class Composer(Protocol):
     """Composes the answer to a query from several memories, such as a page of search results from remembered items."""
 
-    def compose(self, query: Query, hidden: str) -> Memory | None:
-        """The composed memory, without the trajectory `hidden`; None where nothing can be composed. `row` is 0 unless it is a real row."""
+    def compose(self, query: Query) -> Memory | None:
+        """The composed memory; None where nothing can be composed. `row` is 0 unless it is a real row."""
         ...
 
 
@@ -118,7 +118,7 @@ class TextRules(ABC):
         return True
 
     def composer(self, replay: ReplayBuffer) -> Composer | None:
-        """Composes answers from several memories of `replay`. Default None: memories are retrieved one by one."""
+        """Composes answers from several memories of `replay`. Default None: none is composed."""
         return None
 
 

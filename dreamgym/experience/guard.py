@@ -71,7 +71,8 @@ class Guard:
         if rule is None:
             return None
         self.counts[rule.name] += 1
-        return Prediction(query.state, 0.0, False, StepInfo(rule.why, verdict=Verdict("passed", (RULES[rule.name],)), decided_by="rule"))
+        verdict = Verdict("passed", (RULES[rule.name],))
+        return Prediction(query.state, 0.0, False, StepInfo(rule.why, verdict=verdict, decided_by="rule", reward_by="rule"))
 
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""
@@ -87,6 +88,7 @@ class Guard:
         verdict = self.rules.check_success(query.task.instruction, query.history, claim)
         if verdict is None:
             return prediction
+        prediction = _reward_by_rule(prediction)
         doubts = self._doubts(query, claim) if verdict.passed else []
         self.counts["success_doubted" if doubts else "success_granted" if verdict.passed else "success_refused"] += 1
         if verdict.passed and not doubts:
@@ -127,7 +129,10 @@ class Guard:
         """A step whose state shows a success that the model does not see is disputed: no reward, and a verdict that keeps its episode out
         of training and memory."""
         verdict = self.rules.check_success(query.task.instruction, query.history, replace(claim, reward=1.0, terminated=True))
-        if verdict is None or not verdict.passed:
+        if verdict is None:
+            return prediction
+        prediction = _reward_by_rule(prediction)  # the text check agrees that this is no success, or its disagreement masks the episode
+        if not verdict.passed:
             return prediction
         self.counts["failure_disputed"] += 1
         return _judged(prediction, Verdict("masked", (DISPUTED,)))
@@ -146,6 +151,10 @@ def noop_rule(rules: TextRules, query: Query) -> Rule | None:
         return Rule("inadmissible", FAILURE_STATE)
     why = rules.noop_reason(query.state, query.history, query.action)
     return Rule("idle", why) if why else None
+
+
+def _reward_by_rule(prediction: Prediction) -> Prediction:
+    return replace(prediction, info=replace(prediction.info, reward_by="rule"))
 
 
 def _judged(prediction: Prediction, verdict: Verdict) -> Prediction:

@@ -22,7 +22,7 @@ from dreamgym.experience.parse import Answer
 from dreamgym.experience.retriever import Retriever
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.protocols import ReplayBuffer, UsageMeter
-from dreamgym.types import Neighbour, Observation, Prediction, Query, StepInfo, Task, Trajectory, Verdict
+from dreamgym.types import DecidedBy, Memory, Neighbour, Observation, Prediction, Query, StepInfo, Task, Trajectory, Verdict
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class ExperienceModel(ABC):
 
     `counts` has the numbers of readable, repaired and unreadable answers.
     """
+
+    answers_by: DecidedBy = "generated"
+    """What decides the answers of `generate`."""
 
     def __init__(self, guard: Guard, retriever: Retriever) -> None:
         self.guard, self.retriever = guard, retriever
@@ -94,12 +97,12 @@ class ExperienceModel(ABC):
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One verified prediction per query, in order. An unreadable answer leaves the state as it was and fails the episode."""
-        answers = [self.guard.before(query) or self._recall(query) for query in queries]
+        answers = [self.guard.before(query) or self._recall(query) or self._compose(query) for query in queries]
         open_places = [i for i, answer in enumerate(answers) if answer is None]
         open_queries = [queries[i] for i in open_places]
         memories = self._retrieve(open_queries)
         generated = self.generate(open_queries, memories) if open_queries else []
-        predictions = list(map(prediction, open_queries, generated, memories))
+        predictions = [prediction(*one, self.answers_by) for one in zip(open_queries, generated, memories, strict=True)]
         for i, verified in zip(open_places, self.guard.review(open_queries, predictions), strict=True):
             answers[i] = verified
         found = [answer for answer in answers if answer is not None]
@@ -113,8 +116,15 @@ class ExperienceModel(ABC):
         if memory is None:
             return None
         self.counts["recalled"] += 1
-        info = StepInfo(memory.reasoning, (memory.row,), Verdict("passed"), memory.reward, memory.terminated, "recalled")
-        return Prediction(Observation(memory.next_state), memory.reward, memory.terminated, info)
+        return answer_from(memory, "recalled")
+
+    def _compose(self, query: Query) -> Prediction | None:
+        """An answer put together from several memories by the rules; None where they compose none, or recall is off."""
+        memory = self.retriever.composer.compose(query) if self.retriever.composer else None
+        if memory is None:
+            return None
+        self.counts["composed"] += 1
+        return answer_from(memory, "composed")
 
     def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
         """The memories of queries that no rule decides: where the guard is off, the others get none, as in the training rows."""
@@ -125,11 +135,19 @@ class ExperienceModel(ABC):
         return found
 
 
-def prediction(query: Query, answer: Answer | Unreadable, memories: Sequence[Neighbour]) -> Prediction:
+def answer_from(memory: Memory, by: DecidedBy) -> Prediction:
+    """What a memory predicts, as it stands."""
+    rows = (memory.row,) if memory.row else ()  # a composed memory has none
+    info = StepInfo(memory.reasoning, rows, Verdict("passed"), memory.reward, memory.terminated, by, by)
+    return Prediction(Observation(memory.next_state), memory.reward, memory.terminated, info)
+
+
+def prediction(query: Query, answer: Answer | Unreadable, memories: Sequence[Neighbour], by: DecidedBy = "generated") -> Prediction:
     """What an answer predicts, before verification."""
-    rows = tuple(neighbour.memory.row for neighbour in memories if neighbour.memory.row)  # a composed memory has none
+    rows = tuple(neighbour.memory.row for neighbour in memories)
     if isinstance(answer, Unreadable):
         error = f"the experience model's answer could not be read: {answer.text[:200]!r}"
-        return Prediction(query.state, 0.0, False, StepInfo("", rows, Verdict("unreadable"), 0.0, False, "generated", error=error))
-    info = StepInfo(answer.reasoning, rows, Verdict("passed"), answer.reward, answer.terminated, "generated")
+        info = StepInfo("", rows, Verdict("unreadable"), 0.0, False, by, by, error=error)
+        return Prediction(query.state, 0.0, False, info)
+    info = StepInfo(answer.reasoning, rows, Verdict("passed"), answer.reward, answer.terminated, by, by)
     return Prediction(Observation(answer.state), answer.reward, answer.terminated, info)

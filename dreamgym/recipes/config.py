@@ -45,6 +45,13 @@ class EnvBlock(Config):
     """Processes that real episodes, scripted ones too, are played in; 0: this one. They change speed and safety, not results: one that
     dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone."""
 
+    def without_rules(self) -> EnvBlock:
+        """The same environment with the state mapping of its rules alone."""
+        return self.model_copy(update={"name": WITHOUT_RULES, "options": {"suite": self.name, "options": self.options}})
+
+
+WITHOUT_RULES = "dreamgym.envs.wrappers.without_rules"
+
 
 class LogsBlock(Config):
     """The offline trajectories everything starts from."""
@@ -273,6 +280,8 @@ class SharedConfig(Config):
 
     seed: int = Field(default=0, ge=0)
     env: EnvBlock = EnvBlock()
+    rules: Literal["suite", "none"] = "suite"
+    """What a run knows of the environment's texts beside the logs: the suite's `TextRules`, or their state mapping alone."""
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
     replay: ReplayBlock = ReplayBlock()
@@ -281,6 +290,11 @@ class SharedConfig(Config):
     guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     eval: EvalBlock = EvalBlock()
+
+    @property
+    def world(self) -> EnvBlock:
+        """The environment as the run sees it: with the suite's rules or without."""
+        return self.env if self.rules == "suite" else self.env.without_rules()
 
     @property
     def pretrained(self) -> bool:
@@ -325,6 +339,18 @@ class SharedConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _varied_by_somebody(self) -> Self:
+        plugin = plugins.load("experience.models", self.experience.name)
+        if not getattr(plugin, "VARIES_TASKS", True):
+            for name, block in self:
+                if isinstance(block, RLBlock) and block.iterations and block.curriculum.synthetic_share:
+                    raise ConfigError(
+                        f"{name}.curriculum.synthetic_share = {block.curriculum.synthetic_share} asks for generated tasks, and the "
+                        f"experience model '{self.experience.name}' generates none. Set it to 0."
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _somebody_to_start_as(self) -> Self:
         if self.starts_as_experience and not self.experience.fitted:
             raise ConfigError(
@@ -336,6 +362,8 @@ class SharedConfig(Config):
     def without(self, ablation: str) -> Self:
         """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
         changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
+        if "name" in changes["experience"]:
+            return self.model_copy(update={"experience": ExperienceBlock.model_validate(changes["experience"])})
         if not changes["experience"].keys() <= self.experience.settings.keys():
             raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
         return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})

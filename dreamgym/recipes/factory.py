@@ -45,7 +45,7 @@ def start_workers(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
 
 def make_suite(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run."""
-    return plugins.make("envs", config.env.name, **config.env.options)
+    return plugins.make("envs", config.world.name, **config.world.options)
 
 
 def begin(config: SharedConfig) -> EnvSuite:

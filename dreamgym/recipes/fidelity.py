@@ -52,7 +52,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED) -> dict[st
     The model is asked once, with its guard off; what the guard makes of its answers is computed from them.
     """
     rules = context.suite.rules
-    with factory.start_workers(context.config.env) as workers:
+    with factory.start_workers(context.config.world) as workers:
         manned = replace(context, workers=workers)
         episodes = held_out_episodes(context.suite, n, seed=seed, play=manned.demonstrate)
         questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)

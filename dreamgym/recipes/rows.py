@@ -54,7 +54,7 @@ class Ablation:
     @property
     def own_experience(self) -> bool:
         """Whether it needs an experience model of its own, because the settings change what one reads or writes."""
-        return any(name.startswith("experience.") for name in self.changes)
+        return any(name.startswith("experience.") and name != "experience.recall" for name in self.changes)
 
     def block(self, name: str) -> dict[str, Any]:
         """The changes of one block."""
@@ -66,8 +66,13 @@ ABLATIONS: Mapping[str, Ablation] = {
         "real tasks drawn alike, no synthetic tasks", {"curriculum.strategy": "uniform", "curriculum.synthetic_share": 0.0}
     ),
     "task_generation": Ablation("no synthetic tasks", {"curriculum.synthetic_share": 0.0}),
-    "replay": Ablation("no retrieved memories", {"experience.k": 0}),
-    "random_retrieval": Ablation("memories drawn at random", {"experience.retrieval": "random"}),
+    "replay": Ablation("no retrieved memories and no recall", {"experience.k": 0, "experience.recall": False}),
+    "random_retrieval": Ablation("memories drawn at random, no recall", {"experience.retrieval": "random", "experience.recall": False}),
+    "recall": Ablation("the model answers what memory has a precedent for", {"experience.recall": False}),
+    "model": Ablation(
+        "rules, memory and the history answer, nothing is generated; no synthetic tasks",
+        {"experience.name": "no_model", "curriculum.synthetic_share": 0.0},
+    ),
     "reasoning": Ablation("states without a reasoning trace", {"experience.reasoning": False}),
     "history": Ablation("no earlier steps are shown", {"experience.history": 0}),
     "guard": Ablation(
@@ -75,7 +80,7 @@ ABLATIONS: Mapping[str, Ablation] = {
         {f"guard.{rule}": False for rule in ("admissibility", "grounding", "mask_disputed", "mask_doubtful")},
     ),
 }
-"""As in the paper's Table 2 and Figure 4, with two controls: memories drawn at random, and no guard."""
+"""As in the paper's Table 2 and Figure 4, with four controls: memories drawn at random, no recall, no model, and no guard."""
 
 
 def ablated(policy: str, ablation: str) -> str:

@@ -27,7 +27,7 @@ Loop = tuple[str, str, RLBlock, World]
 def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases in one run directory; returns its summary. The same call on the same directory goes on where it was interrupted."""
     context.silence_progress_bars()
-    with context.open_run(path, config) as directory, start_workers(config.env) as workers:
+    with context.open_run(path, config) as directory, start_workers(config.world) as workers:
         context.record_commit(directory)
         context.say_changed(directory, say)
         say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted policies in the real environment"))

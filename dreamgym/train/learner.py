@@ -66,7 +66,7 @@ class Learner:
         kinds = Counter(statistics(group).kind for group in groups)
         earned = any(t.total_reward > 0 for group in groups for t in group if t.error is None)
         self.failed_in_a_row = 0 if earned else self.failed_in_a_row + 1
-        metrics = {f"groups_{kind}": float(count) for kind, count in sorted(kinds.items())}
+        metrics = {f"groups_{kind}": float(kinds[kind]) for kind in sorted({*kinds, "mixed"})}  # 0 mixed groups are named as well
         metrics["failed_in_a_row"] = float(self.failed_in_a_row)
         sequences, found = self._valued(groups) if self.critic else (self._credited(groups), {})
         metrics |= found | {"sequences": float(len(sequences)), "tokens": float(sum(sum(sequence.mask) for sequence in sequences))}

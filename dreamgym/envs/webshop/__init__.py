@@ -53,6 +53,9 @@ class WebShopConfig(Config):
     outcome: bool = True
     """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1], which no text check can
     confirm: runs with an experience model then want `guard.grounding` off and no copies under other goals."""
+    compose_results: bool = False
+    """Answer searches that no log holds with results composed from the products in memory, by the shop's own ranking: knowledge of the
+    simulator in the dream."""
     max_steps: int = Field(8, ge=1)
 
 
@@ -78,7 +81,7 @@ class WebShopSuite(EnvSuite):
         self.fractional_reward_option = "" if config.outcome else "outcome = false"
         _check(config)
         original = config.items is not None or config.built is not None
-        self.rules: ShopRules = ShopRules(wide=original)
+        self.rules: ShopRules = ShopRules(wide=original, compose_results=config.compose_results)
         self.per_page = 10 if original else catalogue.preset(config.preset).per_page
         loaded = self._open(config)
         self.products, self.goals = loaded.products, loaded.goals

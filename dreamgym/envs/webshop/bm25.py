@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,31 +49,23 @@ class Bm25:
         self._sizes.update(_sizes([document]))
         self._sizes.subtract(_sizes([old]))
 
-    def scores(self, asked: Sequence[str], instead: Mapping[str, Document]) -> dict[str, float]:
-        """Of every document that holds one of the terms, as if those `instead` stood in the place of theirs; one without terms is none.
-
-        A term that is asked for twice counts twice.
-        """
-        n, usual = self._count(instead)
+    def scores(self, asked: Sequence[str]) -> dict[str, float]:
+        """Of every document that holds one of the terms. A term that is asked for twice counts twice."""
+        n, usual = self._count()
         found: dict[str, float] = defaultdict(float)
         for term, times in Counter(asked).items():
-            names = [name for name in self._holders.get(term, ()) if name not in instead]
-            names += [name for name, document in instead.items() if document.terms[term]]
+            names = self._holders.get(term, ())
             idf = math.log(1 + (n - len(names) + 0.5) / (len(names) + 0.5))
             for name in names:
-                document = instead.get(name) or self.documents[name]
+                document = self.documents[name]
                 length = document.length if document.whole else max(document.length, usual)
                 norm = K1 * (1 - B + B * length / usual)
                 found[name] += times * idf * (1 - 1 / (1 + document.terms[term] / norm))
         return found
 
-    def _count(self, instead: Mapping[str, Document]) -> tuple[int, float]:
+    def _count(self) -> tuple[int, float]:
         """How many documents there are, and the mean length of whole ones, or of all where none is whole."""
         sizes = self._sizes
-        if instead:
-            sizes = sizes.copy()
-            sizes.update(_sizes(instead.values()))
-            sizes.subtract(_sizes(self.documents[name] for name in instead))
         whole = bool(sizes[True, "documents"])
         usual = sizes[whole, "terms"] / max(1, sizes[whole, "documents"])
         return sizes[True, "documents"] + sizes[False, "documents"], max(1.0, usual)

@@ -74,8 +74,8 @@ class ShopRules(TextRules):
         "a search, or Action: click[element], where element is what stands in square brackets on the page, letter by letter."
     )
 
-    def __init__(self, *, wide: bool = False) -> None:
-        self.wide = wide
+    def __init__(self, *, wide: bool = False, compose_results: bool = False) -> None:
+        self.wide, self.compose_results = wide, compose_results
         self.read = wording.read if wide else requirements
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
@@ -153,9 +153,10 @@ class ShopRules(TextRules):
         found = [f"[{asin}] was listed as {row.price} {row.title}" for row in others]
         return found + [f"search[{words}] was answered in two ways" for words in _answered_otherwise(history)]
 
-    def composer(self, replay: ReplayBuffer) -> SearchComposer:
-        """Results of searches that nobody made, from the products in `replay`; stems are compared in shops of the original's kind."""
-        return SearchComposer(replay, stemmed=self.wide)
+    def composer(self, replay: ReplayBuffer) -> SearchComposer | None:
+        """Results of searches that no log holds, from the products in `replay`, where `compose_results` is on. Stems are compared in shops
+        of the original's kind."""
+        return SearchComposer(replay, stemmed=self.wide) if self.compose_results else None
 
     def noop_reason(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
         """An option that is chosen can be clicked again, and stays chosen.

@@ -41,7 +41,7 @@ class Index:
         """Positions of at most 50 products with a positive score for the bag of `words`."""
         key = tuple(words)
         if key not in self._cache:
-            scores = self._bm25.scores(tokens(" ".join(words)), {})
+            scores = self._bm25.scores(tokens(" ".join(words)))
             ranked = sorted(scores, key=lambda asin: (-round(scores[asin], 6), asin))
             self._cache[key] = [self._positions[asin] for asin in ranked[:LIMIT]]
         return self._cache[key]

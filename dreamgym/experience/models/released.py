@@ -21,6 +21,8 @@ from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
 from dreamgym.types import Neighbour, Observation, Query, Task
 
+VARIES_TASKS = False  # a curriculum over it draws real tasks only
+
 
 class Config(config.Config):
     """Settings of a released world model."""

@@ -51,7 +51,7 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
     if name not in known:
         raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
-    with start_workers(context.config.env) as workers:
+    with start_workers(context.config.world) as workers:
         found, _, steps = _judged(replace(context, workers=workers), name, chosen, seed)
     return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
 

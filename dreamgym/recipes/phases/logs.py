@@ -33,7 +33,7 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
     """
     if config.env.workers and workers is None:
         raise InvariantError(
-            f"env.workers = {config.env.workers}, and no workers were started. Use `with factory.start_workers(config.env) as workers:`."
+            f"env.workers = {config.env.workers}, and no workers were started. Use `with factory.start_workers(config.world) as workers:`."
         )
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
     suite = factory.begin(config)

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 
-from dreamgym.envs import corridor, webshop
+from dreamgym.envs import webshop
 from dreamgym.envs.webshop import item_index
 from dreamgym.envs.webshop.bm25 import Bm25, Document
 from dreamgym.envs.webshop.item_index import ItemIndex
 from dreamgym.envs.webshop.listing import item_mentions, requested_page, results_page, search_terms
 from dreamgym.envs.webshop.products import Product
 from dreamgym.envs.webshop.search import Index
-from dreamgym.experience.chat_prompts import memory_step
 from dreamgym.experience.guard import Guard, GuardConfig
-from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.logs.demonstrations import collect
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
-from dreamgym.types import Observation, Query, StepInfo, Trajectory, Transition, Turn, Verdict
+from dreamgym.types import Memory, Observation, Query, StepInfo, Trajectory, Transition, Turn, Verdict
 
 SHOP = webshop.make()
 RULES = SHOP.rules
@@ -122,16 +120,16 @@ def test_what_was_told_last_counts_also_where_it_was_told_before():
 def test_asking_leaves_things_as_they_are():
     known = things()
     for i in range(50):
-        known.recorded_page(f"lamp {i}", 1, hidden=f"{i}")
-        known.compose_page(f"lamp {i}", 2, hidden=f"{i}")
-    assert (len(known._shown), len(known._pages), len(known._first_seen_by)) == (2, 2, 2)
+        known.recorded_page(f"lamp {i}", 1)
+        known.compose_page(f"lamp {i}", 2)
+    assert (len(known._shown), len(known._pages)) == (2, 2)
 
 
 def test_a_further_page_goes_on_where_the_known_pages_of_the_list_end():
     logs = collect(SHOP, 400, seed=0)
     known, turned = things(logs), 0
     assert known.recorded_page("", 1) is None  # reads the buffer
-    for (words, number), (memory, *_) in list(known._shown.items()):
+    for (words, number), memory in list(known._shown.items()):
         if number == 1 and known.recorded_page(words, 2) is None and (page := known.compose_page(words, 2)):
             turned += 1
             assert not set(memory.next_state.split("\n")) & set(page.split("\n")[1:-1])
@@ -154,30 +152,6 @@ def test_what_turns_no_page_and_draws_or_filters_products_asks_for_no_list(actio
 def test_in_shops_of_the_originals_kind_plurals_are_found_and_stop_words_find_nothing():
     lamp = search_terms("Red lamp", stemmed=True)
     assert search_terms("the red lamps", stemmed=True) == lamp != search_terms("the red lamps", stemmed=False)
-
-
-def test_an_episode_that_is_hidden_tells_nothing_and_its_twin_tells_it_all():
-    twin = replace(LOGS[0], id="twin")
-    assert things().compose_page("pink lamp", 1, hidden="one") == results()
-    assert things().recorded_page("lamp", 1, hidden="one") is None
-    assert things([*LOGS, twin]).compose_page("pink lamp", 1, hidden="one") == things().compose_page("pink lamp", 1)
-    known = things([*LOGS, twin]).recorded_page("lamp", 1, hidden="one")
-    assert known is not None and known.trajectory == "twin"
-
-
-def test_whatever_is_hidden_the_lists_are_those_of_a_buffer_without_it():
-    logs = collect(SHOP, 60, seed=0)
-    whole, asked = things(logs), ["wooden lamp", "red chair", "soft scarf small", "jacket", "modern woven rug blue"]
-    for log in logs[:20]:
-        others = things([other for other in logs if other is not log])
-        assert [whole.compose_page(words, 1, hidden=log.id) for words in asked] == [others.compose_page(words, 1) for words in asked]
-
-
-def test_a_page_size_that_only_the_hidden_episode_saw_is_not_known():
-    one = "results 1\n[b00{}] $9 lamp\n[next >][back to search]"
-    logs = [LOGS[0], *(episode(f"{i}", (f"search[{i}]", one.format(i))) for i in (5, 6))]
-    assert (things(logs).compose_page("lamp", 1) or "").count("$") == 2
-    assert (things(logs).compose_page("lamp", 1, hidden="one") or "").count("$") == 1
 
 
 def test_a_list_that_ended_does_not_go_on():
@@ -232,7 +206,7 @@ def test_the_search_engine_and_the_item_index_rank_by_the_formula_of_bm25():
     for one in made:
         ranking.put(one.asin, document(one.title))
     for asked in ("lamp", "red lamp", "lamp lamp red", "scarf soft", "nothing", "else blue rug"):
-        scores = ranking.scores(search_terms(asked, stemmed=False), {})
+        scores = ranking.scores(search_terms(asked, stemmed=False))
         assert scores == pytest.approx(bm25(asked, {one.asin: one.title for one in made}))
         assert [engine.asins[i] for i in engine.search(asked.split())] == sorted(scores, key=lambda name: (-round(scores[name], 6), name))
 
@@ -245,19 +219,10 @@ def test_a_thing_of_which_a_part_is_known_does_not_win_by_being_short():
         ("long", "lamp brass glass oak wood", True),
     ):
         ranking.put(name, document(text, whole=whole))
-    scores = ranking.scores(["lamp"], {})
+    scores = ranking.scores(["lamp"])
     assert scores["whole"] > scores["part"] > scores["long"]
     ranking.put("part", document("red lamp"))  # that was all
-    assert ranking.scores(["lamp"], {})["part"] > ranking.scores(["lamp"], {})["whole"]
-
-
-def test_scores_with_other_documents_instead_leave_the_ranking_as_it_was():
-    ranking = Bm25()
-    for name, text in (("a", "red lamp"), ("b", "lamp")):
-        ranking.put(name, document(text))
-    before = dict(ranking.scores(["lamp", "red"], {}))
-    assert set(ranking.scores(["red"], {"a": document("")})) == set() and set(ranking.scores(["red"], {"b": document("red")})) == {"a", "b"}
-    assert dict(ranking.scores(["lamp", "red"], {})) == before
+    assert ranking.scores(["lamp"])["part"] > ranking.scores(["lamp"])["whole"]
 
 
 def test_most_searches_that_no_log_holds_are_put_together_to_the_letter():
@@ -272,57 +237,38 @@ def test_most_searches_that_no_log_holds_are_put_together_to_the_letter():
     assert found["listed", False] == 0 and found["composed", True] > 2 * found["composed", False] > 0
 
 
-def test_the_memories_of_a_step_begin_with_the_list_that_it_shows():
-    recall = Retriever(buffer(), RULES, RetrievalConfig(k=2))
-    first, second = recall.retrieve([query("search[blue lamp]")])[0]
-    assert (first.memory.row, first.memory.action) == (0, "search[blue lamp]") and second.memory.row > 0
-    assert first.memory.next_state == results("[b002] $12 blue lamp", "[b001] $9 red lamp")
-    first, second = recall.retrieve([query("search[lamp]")])[0]
-    assert (first.memory.trajectory, first.memory.next_state) == ("one", LAMPS) and second.memory.next_state != LAMPS
-    opened = recall.retrieve([query("click[b001]", state=LAMPS)])[0]
-    assert opened[0].memory.next_state == RED_LAMP  # no list, so the nearest
+def composed(asked: Query, logs: Sequence[Trajectory] = LOGS) -> Memory | None:
+    composer = webshop.make(compose_results=True).rules.composer(buffer(logs))
+    assert composer is not None
+    return composer.compose(asked)
 
 
-def test_a_recalled_list_is_told_as_what_the_action_at_hand_led_to():
-    """Somebody saw page 2 on his way on; here somebody comes back to it."""
+def test_a_search_is_answered_by_its_recorded_results_or_else_by_composed_ones():
+    made, recorded = composed(query("search[blue lamp]")), composed(query("search[lamp]"))
+    assert made is not None and recorded is not None
+    assert made.row == 0 and made.next_state == results("[b002] $12 blue lamp", "[b001] $9 red lamp")
+    assert (recorded.trajectory, recorded.next_state) == ("one", LAMPS) and recorded.row > 0
+    assert composed(query("click[b001]", state=LAMPS)) is None
+
+
+def test_a_recorded_page_is_returned_as_the_answer_to_the_action_at_hand():
+    """Page 2 was recorded on the way forward, and the query goes back to it."""
     second, third = (RUGS.replace("results 1", f"results {n}").replace("[next >]", "[next >][< prev]") for n in (2, 3))
     walk = episode("on", ("search[rug]", RUGS), ("click[next >]", second), ("click[next >]", third))
-    asked = query("click[< prev]", state=third, history=walk.transitions)
-    first, *others = Retriever(buffer([walk]), RULES, RetrievalConfig(k=3)).retrieve([asked])[0]
-    told = first.memory
-    assert (told.state, told.action, told.next_state, told.reasoning) == (third, "click[< prev]", second, "")
-    rows = [told.row, *(one.memory.row for one in others)]
-    assert told.trajectory == "on" and len(set(rows)) == len(rows) == 3
+    found = composed(query("click[< prev]", state=third, history=walk.transitions), [walk])
+    assert found is not None
+    assert (found.state, found.action, found.next_state, found.reasoning) == (third, "click[< prev]", second, "")
 
 
-def test_an_instruct_model_is_told_that_a_list_was_put_together():
-    made, lived = Retriever(buffer(), RULES, RetrievalConfig(k=2)).retrieve([query("search[blue lamp]")])[0]
-    assert memory_step(made.memory, reasoning=True) == {
-        "put together from other memories": True, "action": "search[blue lamp]", "next_state": made.memory.next_state,
-    }  # fmt: skip
-    assert memory_step(lived.memory, reasoning=True)["task"] == TASK.instruction
-
-
-def test_a_page_is_turned_by_the_words_that_were_searched_for():
+def test_the_next_page_of_results_follows_the_search_in_the_history():
     history = (LOGS[0].transitions[0],)
-    turned = Retriever(buffer(), RULES, RetrievalConfig(k=1)).retrieve([query("click[next >]", state=LAMPS, history=history)])[0]
-    assert turned[0].memory.next_state == results(number=2)
-    forgotten = Retriever(buffer(), RULES, RetrievalConfig(k=1)).retrieve([query("click[next >]", state=LAMPS)])[0]
-    assert forgotten[0].memory.row > 0  # without the search in the history, what resembles it
+    found = composed(query("click[next >]", state=LAMPS, history=history))
+    assert found is not None and found.next_state == results(number=2)
+    assert composed(query("click[next >]", state=LAMPS)) is None
 
 
-@pytest.mark.parametrize("settings", [{"k": 0}, {"k": 1, "compose": False}])
-def test_lists_are_recalled_only_where_memories_are_shown_and_things_are_on(settings: dict[str, Any]):
-    found = Retriever(buffer(), RULES, RetrievalConfig(**settings)).retrieve([query("search[blue lamp]")])[0]
-    assert len(found) == settings["k"] and all(one.memory.row for one in found)
-
-
-def test_worlds_without_lists_recall_what_resembles_the_step():
-    suite = corridor.make(length=6)
-    logs = [suite.demonstrate(task, "expert", seed=0) for task in suite.tasks("train", 3)]
-    step = logs[0].transitions[0]
-    asked = Query(logs[0].task, (), step.state, step.action)
-    assert Retriever(buffer(logs), suite.rules, RetrievalConfig(k=1)).retrieve([asked])[0][0].memory.action == step.action
+def test_results_are_composed_only_where_the_shop_is_asked_to():
+    assert SHOP.rules.composer(buffer()) is None
 
 
 def test_an_option_that_is_chosen_already_is_answered_by_rule_and_another_one_by_the_model():

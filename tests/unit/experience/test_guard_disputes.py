@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictions import predicted
 
 from dreamgym.envs.webshop.rules import ShopRules
@@ -35,7 +37,8 @@ def test_a_failure_that_the_state_shows_to_be_a_success_is_masked_and_stays_with
 
 
 def test_a_failure_that_the_state_confirms_is_believed():
-    assert Guard(ShopRules()).after(buy("find me a soft scarf with color: blue"), FAILURE) == FAILURE
+    by_rule = replace(FAILURE, info=replace(FAILURE.info, reward_by="rule"))
+    assert Guard(ShopRules()).after(buy("find me a soft scarf with color: blue"), FAILURE) == by_rule
 
 
 def test_disputes_can_be_left_to_the_model():

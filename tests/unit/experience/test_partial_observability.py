@@ -122,7 +122,8 @@ def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_t
     assert Guard(RULES, GuardConfig(only_success_ends=True)).after(query, said).info.judged("masked")
     assert Guard(RULES).after(query, said) == said
     looked = replace(query, action="look")
-    assert Guard(RULES, GuardConfig(only_success_ends=True)).after(looked, said) == said
+    by_rule = replace(said, info=replace(said.info, reward_by="rule"))  # the check agrees
+    assert Guard(RULES, GuardConfig(only_success_ends=True)).after(looked, said) == by_rule
 
 
 @pytest.mark.parametrize(("reward", "place"), [(1.0, "a success"), (0.0, "a failure")])

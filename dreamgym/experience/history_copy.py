@@ -1,0 +1,74 @@
+"""Next states that are copied from the episode's own history, where real memory shows that an action leads back to one.
+
+For every action, spelled exactly, and every reference into the history, the real rows of a replay buffer count how often the reference is
+the next state:
+
+    repeat    what followed the same action in the same state, earlier in this episode
+    first     the first state of the episode
+    before    the state before this one, the latest that differs from it
+
+A reference is used where it was right in at least `MIN_AGREEMENT` of `ENOUGH` rows. Nothing here knows an environment's words.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT
+from dreamgym.protocols import ReplayBuffer
+from dreamgym.types import Action, Query
+
+ANY = ""  # `repeat` is counted over all actions: an action that is repeated seldom has few rows of its own
+Step = tuple[str, Action, str]
+"""(state, action, next state)"""
+
+
+class HistoryCopy:
+    """Counts references in the real rows of a replay buffer, which it follows."""
+
+    def __init__(self, replay: ReplayBuffer) -> None:
+        self.replay = replay
+        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
+        self._counts: dict[tuple[str, Action], list[int]] = defaultdict(lambda: [0, 0])  # right, counted
+
+    def next_state(self, query: Query) -> str | None:
+        """The state of the history that the query's action leads to; None where no reference is reliable."""
+        self._follow()
+        past = [(step.state.text, step.action, step.next_state.text) for step in query.history]
+        for name, found in _references(past, query.state.text, query.action):
+            right, counted = self._counts[name, ANY if name == "repeat" else query.action]
+            if counted >= ENOUGH and right >= MIN_AGREEMENT * counted:
+                return found
+        return None
+
+    def _follow(self) -> None:
+        now = (self.replay.rollbacks, self.replay.sequence)
+        if self._read == now:
+            return
+        if self._read[0] != now[0]:
+            self._counts.clear()
+            self._read = (now[0], -1)
+        fresh = (m for m in self.replay.memories() if m.row > self._read[1] and m.source != "dream")
+        for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
+            past: list[Step] = []
+            for memory in rows:
+                for name, found in _references(past, memory.state, memory.action):
+                    counts = self._counts[name, ANY if name == "repeat" else memory.action]
+                    counts[0] += found == memory.next_state
+                    counts[1] += 1
+                past.append((memory.state, memory.action, memory.next_state))
+        self._read = now
+
+
+def _references(past: Sequence[Step], state: str, action: Action) -> Iterator[tuple[str, str]]:
+    """Each reference that exists here, by name, with the state it refers to."""
+    repeated = next((after for before, taken, after in reversed(past) if (before, taken) == (state, action)), None)
+    if repeated is not None:
+        yield "repeat", repeated
+    if past:
+        yield "first", past[0][0]
+    earlier = next((before for before, _, _ in reversed(past) if before != state), None)
+    if earlier is not None:
+        yield "before", earlier
