@@ -170,7 +170,7 @@ def measure(rows_asked: dict[str, RunConfig], work: Path, *, held_out: int, seed
     method = found["method"][0]
     return paired | {
         "held_out": method["held_out"],
-        "lookup_baseline": method["lookup_baseline"],
+        "held_out_no_model": method["no_model"],
         "ablations": rows(found),
         "seeds": list(range(seeds)),
         "env": config.env.name,

@@ -16,7 +16,7 @@ Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickst
 COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
 AUDIT = (
     "dream_success", "real_success", "false_success", "false_failure", "false_failure_at_most", "masked_share", "consistency",
-    "state_exact", "state_exact_valid", "state_exact_invalid", "first_divergence",
+    "accepted_false", "state_exact", "state_exact_valid", "state_exact_invalid", "state_exact_generated", "first_divergence",
 )  # fmt: skip
 
 

@@ -10,10 +10,11 @@ import typer
 from dreamgym.cli._show import AUDIT, Json, Run, rate, table
 
 HELD_OUT = (
-    "state_exact_valid", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1", "false_success",
-    "false_failure", "false_end", "invented_items",
+    "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
+    "false_success",     "false_failure", "accepted_false", "false_end", "invented_items",
 )  # fmt: skip
 KINDS = ("with_guard", "without_guard")
+ARMS = (*KINDS, "no_model")
 
 
 def fidelity(
@@ -22,6 +23,7 @@ def fidelity(
         int | None,
         typer.Option(min=2, max=1_000_000, help="Also predict every step of this many fresh real episodes on held-out tasks."),
     ] = None,
+    split: Annotated[str, typer.Option(help="Whose tasks the held-out episodes are of: dev, or test for a final figure.")] = "dev",
     as_json: Json = False,
 ) -> None:
     """Measure the experience model of a run: paired replay under the trained policy, and held-out real transitions."""
@@ -34,7 +36,7 @@ def fidelity(
         raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream.")
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
-    audit, forced = folder.data("audit"), _held_out(run, held_out)
+    audit, forced = folder.data("audit"), _held_out(run, held_out, split)
     with reading(folder.path / PHASES):
         if as_json:
             from dreamgym.recipes.fidelity import audited
@@ -48,9 +50,10 @@ def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
     bound = audit["with_guard"]["bound"]
     table(
         "Dreams replayed in the real environment",
-        ["", "with guard", "without guard"],
-        [[name.replace("_", " "), *(rate(audit[kind].get(name)) for kind in KINDS)] for name in AUDIT],
+        ["", "with guard", "without guard", "no model, with guard"],
+        [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in ARMS)] for name in AUDIT],
     )
+    show_decided(audit["with_guard"]["decided_by"])
     show_support(audit["with_guard"])
     print(
         f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper bound of the diverged share).\n"
@@ -61,6 +64,13 @@ def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
         print("Predictions of held-out real transitions: not measured yet. `--held-out 400` measures them in minutes.")
     else:
         show_held_out(forced)
+
+
+def show_decided(found: dict[str, Any]) -> None:
+    """The table of what decided states and rewards, with the exactness of each where it was measured."""
+    exact = found.get("exact", {})
+    lines = [[by, f"{share:.1%}", f"{found['rewards'][by]:.1%}", rate(exact.get(by))] for by, share in found["states"].items()]
+    table("What decided the steps, with guard", ["", "next states", "rewards", "next state exact"], lines)
 
 
 def show_support(guarded: dict[str, Any]) -> None:
@@ -74,19 +84,24 @@ def show_support(guarded: dict[str, Any]) -> None:
 
 
 def show_held_out(found: dict[str, Any]) -> None:
-    """The table of teacher-forced predictions, with the exact-match memory of the logs beside the model."""
+    """The table of teacher-forced predictions, with the control without a model beside it."""
     title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes, {near_misses:,} near misses"
-    columns = ["", "with guard", "without guard", "lookup, with guard", "lookup, without guard"]
-    sides = [found[name][kind] for name in ("held_out", "lookup_baseline") for kind in KINDS]
+    columns = ["", "with guard", "without guard", "no model, with guard", "no model, without guard"]
+    sides = [found[name][kind] for name in ("held_out", "held_out_no_model") for kind in KINDS]
     rows = [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in HELD_OUT]
     for group in ("by_action", "by_miss"):
         rows += [[f"  {kind}", *(rate(side[group][kind]) for side in sides)] for kind in sides[0][group]]
     table(title.format(**found["held_out"]), columns, rows)
+    show_decided(found["held_out"]["with_guard"]["decided_by"])
 
 
-def _held_out(run: Any, n: int | None) -> dict[str, Any]:
+def _held_out(run: Any, n: int | None, split: str) -> dict[str, Any]:
     """What was measured on held-out transitions, measured now when it is asked for."""
     from dreamgym.recipes import fidelity as recipe
 
-    found = recipe.latest(run) if n is None else recipe.held_out(run, n)
-    return found or {"held_out": None, "lookup_baseline": None}
+    found = recipe.latest(run) if n is None else recipe.held_out(run, n, split=split)
+    return (
+        ({name: found[name] for name in found if name != "no_model"} | {"held_out_no_model": found["no_model"]})
+        if found
+        else {"held_out": None}
+    )

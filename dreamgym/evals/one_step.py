@@ -20,6 +20,7 @@ import numpy as np
 
 from dreamgym.envs.base import TextRules
 from dreamgym.evals import near_misses
+from dreamgym.evals.attribution import decided_json, exactness
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.state_delta import encode
 from dreamgym.protocols import RealEnv
@@ -58,18 +59,21 @@ class HeldOut:
 
     state_exact: Rate
     state_exact_valid: Rate  # actions that did something in reality
+    state_exact_generated: Rate  # those of them that only the model can answer: no rule decides them, and no memory
     state_exact_knowable: Rate  # those of them whose outcome the history shows, or a log of the same action: the rest can only be guessed
     state_exact_invalid: Rate  # near misses
     state_exact_invalid_logged: Rate  # actions of the scripted policies after which reality stood still
     element_f1: Interval  # mean over valid actions of the F1 of a page's parts
     false_success: Rate  # of real failures, the share called a success
     false_failure: Rate  # of real successes, the share called a failure, or no end
+    accepted_false: Rate  # of predicted successes, the share that are none
     false_end: Rate  # of steps after which reality went on, the share called an end
     reward_error: Interval  # mean |predicted reward - real reward|, of the answers that could be read
     invented_items: Rate  # of the parts of predicted pages, those that exist nowhere in reality
     confusion: dict[str, dict[str, int]]  # real end -> predicted end -> questions
     by_action: dict[str, Rate]  # next states exactly right, by kind of action
     by_miss: dict[str, Rate]  # and by way of missing
+    decided_by: dict[str, Any]  # shares of states and rewards by what decided them, and the exactness of each (`evals.attribution`)
     unreadable: int
     masked: int
 
@@ -134,10 +138,16 @@ def watched(guard: Guard, questions: Sequence[Question], raw: Sequence[Predictio
 
 
 def measure(
-    questions: Sequence[Question], predictions: Sequence[Prediction], *, known: Collection[str], logged: Collection[tuple[Action, str]] = ()
+    questions: Sequence[Question],
+    predictions: Sequence[Prediction],
+    *,
+    known: Collection[str],
+    logged: Collection[tuple[Action, str]] = (),
+    generated: Sequence[bool] | None = None,
 ) -> HeldOut:
     """Predictions against the truth. `known` are the parts of pages that exist (`parts_of`); those of the true states always do. `logged`
-    are (action, next state) as the logs have them."""
+    are (action, next state) as the logs have them. `generated` says which questions only a model can answer; default: those that the
+    predictions themselves say were generated."""
     pairs = list(zip(questions, predictions, strict=True))
     right = [
         one.next_state == q.truth.next_state and not one.info.judged("unreadable") for q, one in pairs
@@ -159,10 +169,14 @@ def measure(
         row = confusion[real]
         return wilson(sum(row[end] for end in wrong), sum(row[end] for end in ENDS[:3]))
 
+    open_to = [one.info.decided_by == "generated" for one in predictions] if generated is None else generated
+    alone = [hit for hit, (q, _), chosen in zip(right, pairs, open_to, strict=True) if chosen and q.valid]
+    claimed = {real: row["success"] for real, row in confusion.items()}
     kinds = sorted({q.kind for q in questions if q.valid and not q.near_miss})
     return HeldOut(
         state_exact=exact(lambda q: True),
         state_exact_valid=exact(lambda q: q.valid),
+        state_exact_generated=wilson(sum(alone), len(alone)),
         state_exact_knowable=exact(lambda q: q.valid and _knowable(q, logged)),
         state_exact_invalid=exact(lambda q: q.near_miss),
         state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
@@ -171,12 +185,16 @@ def measure(
         ),
         false_success=called("failure", "success"),
         false_failure=called("success", "failure", "goes on"),
+        accepted_false=wilson(sum(claimed.values()) - claimed["success"], sum(claimed.values())),
         false_end=called("goes on", "success", "failure"),
         reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.judged("unreadable")]),
         invented_items=wilson(sum(invented), len(invented)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]
         by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in near_misses.WAYS},  # type: ignore[misc]
+        decided_by=decided_json(
+            (one.info for one in predictions), exactness((one.info, hit) for hit, (_, one) in zip(right, pairs, strict=True))
+        ),
         unreadable=sum(one.info.judged("unreadable") for one in predictions),
         masked=sum(one.info.judged("masked") for one in predictions),
     )

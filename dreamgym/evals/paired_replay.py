@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dreamgym.protocols import RealEnv
 from dreamgym.statistics import Rate, wilson
-from dreamgym.types import Trajectory, Transition, Turn
+from dreamgym.types import DecidedBy, Trajectory, Transition, Turn
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Replay:
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
+    generated: tuple[int, int] = (
+        0,
+        0,
+    )  # the same of valid actions that no rule and no memory answered
     out_of_support: bool = False  # some step of the dream has no precedent in real memory
 
     @property
@@ -50,18 +54,24 @@ class Fidelity:
     state_exact: Rate  # steps before or at the first divergence whose next state is equal
     state_exact_valid: Rate  # the same, of actions that changed something in reality
     state_exact_invalid: Rate  # and of actions after which reality stood still
+    state_exact_generated: Rate  # and of valid actions that no rule and no memory answered
     first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
     masked_share: Rate | None = None  # of all episodes that reality can repeat, those the guard left out; None: nobody looked
     false_failure_at_most: Rate | None = None  # false failure if every left-out episode that really succeeds were called a failure
+
+    @property
+    def accepted_false(self) -> Rate:
+        """Of dreamed successes, the share that are false."""
+        return wilson(round((1 - self.consistency.value) * self.consistency.n), self.consistency.n)
 
     @property
     def gap(self) -> float:
         return self.dream_success.value - self.real_success.value
 
 
-def replay(episodes: Sequence[Trajectory], real: RealEnv) -> list[Replay]:
+def replay(episodes: Sequence[Trajectory], real: RealEnv, *, answered_by: DecidedBy = "generated") -> list[Replay]:
     """Execute each dreamed episode's actions in the real environment. Episodes of invented tasks cannot be, and are left out."""
-    return [compare(episode, twin) for episode, twin in paired_episodes(episodes, real)]
+    return [compare(episode, twin, answered_by=answered_by) for episode, twin in paired_episodes(episodes, real)]
 
 
 def paired_episodes(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
@@ -96,6 +106,7 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
         state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.compared for r in replays)),
         state_exact_valid=wilson(sum(r.valid[0] for r in replays), sum(r.valid[1] for r in replays)),
         state_exact_invalid=wilson(sum(r.invalid[0] for r in replays), sum(r.invalid[1] for r in replays)),
+        state_exact_generated=wilson(sum(r.generated[0] for r in replays), sum(r.generated[1] for r in replays)),
         first_divergence=sum(divergences) / len(divergences) if divergences else None,
         masked_share=None if left_out is None else wilson(len(left_out), len(left_out) + len(replays)),
         false_failure_at_most=None if left_out is None else wilson(len(lost) + hidden, len(succeeding) + hidden),
@@ -131,15 +142,19 @@ def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
     )
 
 
-def compare(episode: Trajectory, real: Trajectory) -> Replay:
-    """A dreamed episode beside its real twin, as `replay_actions` gives it."""
+def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated") -> Replay:
+    """A dreamed episode beside its real twin, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
     agreeing, diverged, parted, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
+    generated = [0, 0]
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
         exact = true.next_state == dreamed.next_state
         moved = true.next_state != true.state or true.terminated
         counts[moved][0] += exact
         counts[moved][1] += 1
+        if moved and dreamed.info.decided_by == answered_by:
+            generated[0] += exact
+            generated[1] += 1
         agreeing, diverged = agreeing + exact, not exact
         reward_error += abs(dreamed.reward - true.reward)
         parted = parted or diverged or dreamed.reward != true.reward or dreamed.terminated != true.terminated
@@ -159,5 +174,6 @@ def compare(episode: Trajectory, real: Trajectory) -> Replay:
         reward_error=reward_error,
         valid=(counts[True][0], counts[True][1]),
         invalid=(counts[False][0], counts[False][1]),
+        generated=(generated[0], generated[1]),
         out_of_support=any(transition.info.out_of_support for transition in episode.transitions),
     )

@@ -384,13 +384,16 @@ class RunConfig(BaselineConfig):
     dream: RLBlock = RLBlock()
     s2r: RLBlock = RLBlock(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)
+    equal_budget: bool = False
+    """Also train in the real environment with the settings of `dream`: as many transitions and optimiser steps as the dream arm takes."""
     ablations: tuple[AblationName, ...] = ()
     """Further dreams from the same warm start at the same budget, each without one part of the method."""
 
     @property
     def real_phases(self) -> tuple[str, ...]:
         """The settings that ask for RL in the real environment."""
-        return tuple(f"{name}.iterations" for name in ("s2r", "real_only") if getattr(self, name).iterations)
+        loops = tuple(f"{name}.iterations" for name in ("s2r", "real_only") if getattr(self, name).iterations)
+        return (*loops, *(["equal_budget"] if self.equal_budget else []))
 
 
 class SimToReal(Config):

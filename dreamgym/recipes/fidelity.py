@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import RunDirError
-from dreamgym.evals.lookup_baseline import LookupBaseline
 from dreamgym.evals.one_step import ask_about, forecast, known_parts, measure, watched
 from dreamgym.experience.guard import Guard
 from dreamgym.logs.demonstrations import Play, collect
@@ -21,7 +20,7 @@ from dreamgym.recipes.context import RunContext, latest_experience, open_context
 from dreamgym.runs.files import read_jsonl, write_atomic
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
-from dreamgym.types import Trajectory
+from dreamgym.types import Prediction, Trajectory
 
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
 SPLIT = "dev"  # the test split stays unseen until a policy is judged
@@ -29,13 +28,15 @@ MISSES = 0.5  # near misses per real step
 LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed thing may exist though it counts as invented
 
 
-def held_out(path: Path, n: int) -> dict[str, Any]:
-    """`measure_context` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run."""
+def held_out(path: Path, n: int, *, split: str = SPLIT) -> dict[str, Any]:
+    """`measure_context` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run, or
+    `test-<n>.json` for the test split."""
+    check_split(split)
     if not RunDir.view(path).done("experience"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
-    kept, name = _file(path, n), latest_experience(RunDir.view(path))
+    kept, name = _file(path, n, split), latest_experience(RunDir.view(path))
     if not kept.exists() or read_jsonl(kept)[0].get("experience", "experience") != name:  # refreshed since
-        found = {"experience": name, **measure_context(open_context(path), n)}
+        found = {"experience": name, **measure_context(open_context(path), n, split=split)}
         write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")
     return read_jsonl(kept)[0]
 
@@ -46,56 +47,61 @@ def latest(path: Path) -> dict[str, Any] | None:
     return read_jsonl(kept[-1])[0] if kept else None
 
 
-def measure_context(context: RunContext, n: int, *, seed: int = SEED) -> dict[str, Any]:
-    """The experience model of `context` and an exact-match memory of its logs, on the same `n` held-out episodes, as plain values.
+def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str = SPLIT) -> dict[str, Any]:
+    """The experience model of `context` and the control without a model, on the same `n` held-out episodes of `split`, as plain values.
 
-    The model is asked once, with its guard off; what the guard makes of its answers is computed from them.
+    Each is asked once, with its guard off; what the guard makes of its answers is computed from them. `state_exact_generated` of both is
+    over the steps that the model generated.
     """
     rules = context.suite.rules
     with factory.start_workers(context.config.world) as workers:
         manned = replace(context, workers=workers)
-        episodes = held_out_episodes(context.suite, n, seed=seed, play=manned.demonstrate)
+        episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
         questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)
     known = _existing(context.suite, context.logs)
     logged = {(t.action, t.next_state.text) for trajectory in context.logs for t in trajectory.transitions}
-    _, model = factory.dream(context, factory.replay_in_memory(context), UNGUARDED)
-    lookup = LookupBaseline(context.logs, rules)
-    with progress(2, "held-out transitions") as advance:
-        said = {"held_out": forecast(model, questions, forget=model.forget)}
-        advance(1)
-        said["lookup_baseline"] = forecast(lookup, questions)
-        advance(1)
-    found: dict[str, Any] = {}
-    for name, raw in said.items():
-        both = {"with_guard": watched(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
-        found[name] = {kind: measure(questions, answers, known=known, logged=logged).to_json() for kind, answers in both.items()}
-    found["held_out"] = counts | {"split": SPLIT, "episodes_seed": seed} | found["held_out"]
-    found["lookup_baseline"] |= {"found": dict(lookup.counts)}
+    arms = {"held_out": context, "no_model": context.without("model")}
+    answers: dict[str, dict[str, list[Prediction]]] = {}
+    with progress(len(arms), "held-out transitions") as advance:
+        for name, of in arms.items():
+            _, model = factory.dream(of, factory.replay_in_memory(of), UNGUARDED)
+            raw = forecast(model, questions, forget=model.forget)
+            answers[name] = {"with_guard": watched(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
+            advance(1)
+    found: dict[str, Any] = {name: {} for name in arms}
+    for kind in ("with_guard", "without_guard"):
+        generated = [one.info.decided_by == "generated" for one in answers["held_out"][kind]]
+        for name in arms:
+            measured = measure(questions, answers[name][kind], known=known, logged=logged, generated=generated)
+            found[name][kind] = measured.to_json()
+    found["held_out"] = counts | {"split": split, "episodes_seed": seed} | found["held_out"]
     return found
 
 
-def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, play: Play | None = None) -> list[Trajectory]:
-    """Fresh real episodes by the scripted policies on development tasks, which share no target with training tasks.
+def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, split: str = SPLIT, play: Play | None = None) -> list[Trajectory]:
+    """Fresh real episodes by the scripted policies on the tasks of a split, which share no target with training tasks.
 
     One half is of the suite's usual mix and one of its best scripted_policies, so that there are terminals of both kinds.
     """
     half = n // 2
     best = {"expert": 1.0} if "expert" in suite.scripted_policies else None
-    usual = collect(suite, n - half, seed=seed, split=SPLIT, play=play)
-    return usual + collect(suite, half, seed=seed + 1, mix=best, split=SPLIT, play=play)
+    usual = collect(suite, n - half, seed=seed, split=split, play=play)
+    return usual + collect(suite, half, seed=seed + 1, mix=best, split=split, play=play)
 
 
 def audited(audit: dict[str, Any]) -> dict[str, Any]:
     """The audit of a run, paired replay with the guard and without, under the names that programs read."""
     bound = audit["with_guard"]["bound"]
     errors = {name: bound[name] for name in ("reward_error", "transition_error")}
-    return {kind: _replayed(audit[kind]) for kind in ("with_guard", "without_guard")} | errors | {"bound": bound}
+    kinds = {kind: _replayed(audit[kind]) for kind in ("with_guard", "without_guard", "no_model") if kind in audit}
+    return kinds | errors | {"bound": bound, "decided_by": audit["with_guard"]["decided_by"]}
 
 
 def _replayed(found: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
-        **{name: found[name] for name in ("false_success", "false_failure", "raw_false_success", "unreadable", "masked", "gap")},
+        **{name: found[name] for name in ("false_success", "false_failure", "accepted_false", "raw_false_success")},
+        **{name: found[name] for name in ("state_exact_generated", "unreadable", "masked", "gap", "decided_by")},
         "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
         "consistency_ratio": found["consistency"],
         "first_divergence_step": found["first_divergence"],
@@ -110,5 +116,5 @@ def _existing(suite: EnvSuite, logs: Sequence[Trajectory]) -> set[str]:
     return known_parts([*pages, *(page.text for page in listed)])
 
 
-def _file(path: Path, n: int) -> Path:
-    return path / "fidelity" / f"held-out-{n}.json"
+def _file(path: Path, n: int, split: str) -> Path:
+    return path / "fidelity" / f"{'test' if split == 'test' else 'held-out'}-{n}.json"

@@ -21,7 +21,7 @@ from dreamgym.recipes.phases.rl import had_gradient, run_ablation, run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.runs.rundir import RunDir
 
-ROWS = ("warm_start", "sft", "dream", "s2r", "real_only")
+ROWS = ("warm_start", "sft", "dream", "s2r", "real_only", "real_equal")
 
 
 def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -66,6 +66,10 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
             say("   real only: the same loop in the real environment from the warm start, a large budget")
             run_rl_phase(run, shared, "real_only", start="warm_start", block=config.real_only, world="real")
             rows.append("real_only")
+        if config.equal_budget:
+            say("   real only, equal budget: the loop of the dream in the real environment, as many transitions and optimiser steps")
+            run_rl_phase(run, shared, "real_equal", start="warm_start", block=config.dream, world="real")
+            rows.append("real_equal")
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)
         say("7/7 audit: dreams of the trained policy, replayed in the real environment")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
-LOOPS = (*DREAMS, "s2r", "real_only", "*-s2r", "*-real")
+LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
 JUDGED = ("eval-*", "audit", "sft", "sft-curve")
 SAMPLING = (
     "temperature",
@@ -25,6 +25,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "arms": (),
     "seeds": (),
     "ablations": (),
+    "equal_budget": (),
     "ablated": (),
     "logs.invalid_actions": ("experience*", *DREAMS),
     "logs.near_miss_goals": ("experience*", *DREAMS),
@@ -45,7 +46,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "dpo": ("dpo",),
     "algorithms": LOOPS,
     "rl": LOOPS,
-    "dream": (*DREAMS, "*-s2r"),
+    "dream": (*DREAMS, "real_equal", "*-s2r"),
     "mixed": ("mixed", "*-mixed"),
     "s2r": ("s2r", "*-s2r"),
     "real": ("*-real",),

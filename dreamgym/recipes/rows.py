@@ -33,6 +33,12 @@ ROWS: Mapping[str, Row] = {
     "real_only": Row(
         "Real only", "RL in the real environment, from the warm start", ("experience", "warm_start", "real_only"), "warm_start"
     ),
+    "real_equal": Row(
+        "Real only, the dream's budget",
+        "RL in the real environment from the warm start, with the dream's transitions and optimiser steps",
+        ("experience", "warm_start", "real_equal"),
+        "warm_start",
+    ),
     "mixed": Row("Mixed", "RL in both at once, from the warm start", ("experience", "warm_start", "mixed"), "warm_start"),
 }
 LOOPS = tuple(name for name, row in ROWS.items() if row.start)

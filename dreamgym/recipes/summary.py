@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dreamgym.evals.attribution import shares
 from dreamgym.recipes.rows import ROWS, Row, ablated, ablation_row
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.statistics import seed_mean, wilson
@@ -16,7 +17,7 @@ def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
     found = {name: entry(run, name, ROWS[name]) for name in rows}
     if (dream := found.get("dream")) and run.done("audit"):
         guarded = run.data("audit")["with_guard"]
-        dream |= {name: guarded[name]["value"] for name in ("dream_success", "false_success", "false_failure")}
+        dream |= {name: guarded[name]["value"] for name in ("dream_success", "false_success", "false_failure", "accepted_false")}
     return found
 
 
@@ -56,6 +57,8 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
         "real_transitions_online": sum(phase["real_steps"] for phase in loops),
         "real_transitions_probe": sum(phase.get("probe_steps", 0) + phase.get("real_steps_dev", 0) for phase in phases.values()),
         "dream_transitions": sum(phase["steps"] - phase["real_steps"] for phase in loops),
+        "optimiser_steps": sum(phase["optimiser_steps"] for phase in loops),
+        "decided_by": shares(loops[-1]["decided_by"]) if loops else None,
         "seconds": sum(phase["seconds"] for phase in phases.values()),
     }
 
@@ -73,7 +76,8 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     wins = sum(round(entry["real_success"] * entry["episodes"]) for entry in entries)
     rate = wilson(wins, n)
     sampled = wilson(sum(round(e["sampled"]["value"] * e["sampled"]["n"]) for e in entries), sum(e["sampled"]["n"] for e in entries))
-    averaged = [key for key in entries[0] if key.startswith(("real_trans", "dream_trans", "seconds", "dream_success", "false_"))]
+    costs = ("real_trans", "dream_trans", "optimiser_steps", "seconds", "dream_success", "false_", "accepted_")
+    averaged = [key for key in entries[0] if key.startswith(costs)]
     greedy, drawn = [entry["real_success"] for entry in entries], [entry["sampled"]["value"] for entry in entries]
     return {
         "real_success": rate.value,
@@ -85,7 +89,16 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         "seed_ci95_sampled": seed_mean(drawn).interval,
         "episodes": n,
         **{key: sum(entry[key] for entry in entries) / len(entries) for key in averaged},
+        "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
     }
+
+
+def _mean_shares(found: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, float]] | None:
+    """Shares of what decided the dreamed steps, averaged over seeds; None for a policy that never dreamed."""
+    known = [one for one in found if one]
+    if not known:
+        return None
+    return {part: {by: sum(one[part][by] for one in known) / len(known) for by in known[0][part]} for part in known[0]}
 
 
 def percent(entry: Mapping[str, Any], kind: str) -> str:

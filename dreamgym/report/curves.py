@@ -11,7 +11,7 @@ from dreamgym.report.charts import Chart, Series, lines, stack
 from dreamgym.report.data import Run, block, number
 
 WIDE = (540.0, 290.0)
-TONES = {"dream": "dream", "s2r": "real", "real_only": "gold", "mixed": "teal"}
+TONES = {"dream": "dream", "s2r": "real", "real_only": "gold", "real_equal": "gold", "mixed": "teal"}
 WORLDS = {"dream": ("in the dream", "dream"), "mixed": ("in the dream and the real environment", "teal")}
 SEGMENTS = {"loss_start": "mute", "loss_reasoning": "dream", "loss_state": "real", "loss_reward": "teal", "loss_task": "gold"}
 GROUPS = {"mixed": "teal", "failed": "mute", "succeeded": "gold", "even": "pink", "single": "bad"}

@@ -56,6 +56,7 @@ class Learner:
         self.critic = Critic(model, algorithm.critic) if isinstance(algorithm, ActorCritic) else None
         self.version, self.updates, self._on_publish, self._closing = 0, 0, on_publish, closing
         self.failed_in_a_row = 0
+        self.optimiser_steps = 0  # since the start
         self.reference = Reference(model) if algorithm.config.kl_coef else None
 
     def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
@@ -95,6 +96,7 @@ class Learner:
             "version": self.version,
             "updates": self.updates,
             "failed_in_a_row": self.failed_in_a_row,
+            "optimiser_steps": self.optimiser_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,6 +107,7 @@ class Learner:
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
         self.version, self.updates, self.failed_in_a_row = state["version"], state["updates"], state["failed_in_a_row"]
+        self.optimiser_steps = state["optimiser_steps"]
         if self._on_publish:
             self._on_publish(self.version)
 
@@ -183,6 +186,7 @@ class Learner:
         self._train_mode(False)
         per_token = max(1.0, sums.pop("trained"))
         sums.pop("off")
+        self.optimiser_steps += steps
         grad_norm = sums.pop("grad_norm") / max(1, steps)
         if self.critic:
             measured["value_loss"] = sums.pop("value_loss") / max(1.0, sums.pop("valued"))

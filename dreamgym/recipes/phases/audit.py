@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from dreamgym.evals.attribution import Attribution, shares
 from dreamgym.evals.bound import measure
 from dreamgym.evals.determined_steps import settled
 from dreamgym.evals.paired_replay import Fidelity, by_support, masked_episodes, replay, summarise
@@ -22,19 +23,21 @@ from dreamgym.types import Task, Trajectory
 
 
 def audit(run: RunDir, context: RunContext, name: str) -> None:
-    """Paired replay of fresh dreams under the trained policy, with the guard and without it."""
+    """Paired replay of fresh dreams under the trained policy: with the guard, without it, and in the control without a model."""
     if run.done("audit") or "audit" in context.skipped:
         return
     block = context.config.eval
     tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
     agent = context.agent(context.policy(name))
     context = replace(context, experience=run.data(name).get("dreams_with", context.experience))
-    guards = {"with_guard": context.config.guard, "without_guard": UNGUARDED}
+    control = context.without("model") if "k" in context.config.experience.settings else None
+    arms = {"with_guard": (context, context.config.guard), "without_guard": (context, UNGUARDED)}
+    arms |= {"no_model": (control, context.config.guard)} if control else {}
     found: dict[str, Any] = {}
-    for kind, guard in guards.items():
-        dream, experience = factory.dream(context, factory.replay_in_memory(context), guard)
+    for kind, (of, guard) in arms.items():
+        dream, experience = factory.dream(of, factory.replay_in_memory(of), guard)
         episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
-        replays = replay(episodes, context.real())
+        replays = replay(episodes, context.real(), answered_by=experience.answers_by)
         left_out = masked_episodes(episodes, context.real())
         counts = {"unreadable": experience.counts["unreadable"], "masked": sum(episode.masked for episode in episodes)}
         found[kind] = (
@@ -44,6 +47,7 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
             | _partial_observability_json(context, experience, episodes)
             | {
                 "bound": measure(replays, left_out=len(episodes) - len(replays)).to_json(),
+                "decided_by": shares(attribution(episodes).to_json()),
                 "real_steps": sum(one.steps for one in [*replays, *left_out]),
             }
         )
@@ -71,6 +75,14 @@ def _partial_observability_json(context: RunContext, model: ExperienceModel, epi
     return {"revisits": asdict(revisits(episodes, rules)), "settled": asdict(settled(model, real, rules)), "settled_real_steps": steps}
 
 
+def attribution(episodes: Sequence[Trajectory]) -> Attribution:
+    """What decided the steps of dreamed episodes."""
+    found = Attribution()
+    found.add(step.info for episode in episodes for step in episode.transitions)
+    return found
+
+
 def fidelity_json(measured: Fidelity) -> dict[str, Any]:
     """A Fidelity as nested plain values."""
-    return {name: value for name, value in json.loads(json.dumps(asdict(measured))).items()} | {"gap": measured.gap}
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(measured)))
+    return plain | {"gap": measured.gap, "accepted_false": asdict(measured.accepted_false)}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from dreamgym.curriculum.task_curriculum import TaskCurriculum
+from dreamgym.evals.attribution import Attribution
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
@@ -55,12 +58,14 @@ class Collector:
         self.refills = 0  # of the present iteration
         self.steps = self.real_steps = 0  # the real ones are among the steps
         self.longest = 0  # real steps of the iteration that took most
+        self.decided = Attribution()  # of the dreamed steps
 
-    def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps, "real_steps": self.real_steps, "longest": self.longest}
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "real_steps": self.real_steps, "longest": self.longest, "decided": self.decided.to_json()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.real_steps, self.longest = state["steps"], state["real_steps"], state["longest"]
+        self.decided = Attribution(Counter(state["decided"]["states"]), Counter(state["decided"]["rewards"]))
 
     def collect(self, tasks: Sequence[Task], i: int) -> list[Trajectory]:
         """The rollouts of an iteration, and of the further tasks that it may draw while too few groups have a mixed outcome."""
@@ -71,6 +76,7 @@ class Collector:
             trajectories += self.roll([task for task in more for _ in range(self.block.group_size)], i, self.refills)
         self.steps += sum(len(t.turns) for t in trajectories)
         self.real_steps += real_steps(trajectories)
+        self.decided.add(step.info for t in trajectories for step in t.transitions)
         self.longest = max(self.longest, real_steps(trajectories))
         return trajectories
 

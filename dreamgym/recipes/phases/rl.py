@@ -108,6 +108,8 @@ class RLPhase:
             "dreams_with": self.envs.dreams_with,
             "curriculum": dict(self.curriculum.counts),
             "inventions": evenly(self.curriculum.generated),
+            "decided_by": self.collector.decided.to_json(),
+            "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
         }

@@ -13,6 +13,7 @@ from dreamgym import cli
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import UsageError
+from dreamgym.evals.attribution import Attribution, shares
 from dreamgym.evals.bound import improvement, measure, penalty
 from dreamgym.evals.paired_replay import replay, summarise
 from dreamgym.recipes.phases.audit import fidelity_json
@@ -96,6 +97,7 @@ def test_the_command_prints_the_measures_under_the_names_that_programs_read(
         "unreadable": 0,
         "masked": 0,
         "bound": measure(replays).to_json(),
+        "decided_by": shares(Attribution().to_json()),
     }
     audit |= dict.fromkeys(("in_support", "out_of_support"), audit | {"share": audit["state_exact"]})
     with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
@@ -109,8 +111,16 @@ def test_the_command_prints_the_measures_under_the_names_that_programs_read(
         if options:
             found = json.loads(text)
             assert {"with_guard", "without_guard", "reward_error", "transition_error", "bound"} <= found.keys()
-            wanted = {"state_exact_valid", "state_exact_invalid", "false_success", "false_failure", "terminals", "consistency_ratio"}
-            assert wanted | {"first_divergence_step"} <= found["with_guard"].keys()
+            wanted = {
+                "state_exact_valid",
+                "state_exact_invalid",
+                "false_success",
+                "false_failure",
+                "accepted_false",
+                "terminals",
+                "consistency_ratio",
+            }
+            assert wanted | {"first_divergence_step", "state_exact_generated", "decided_by"} <= found["with_guard"].keys()
             assert found["with_guard"]["terminals"] == {"real_failures": 0, "real_successes": 3}
         else:
             assert "differ by at most" in text and "says nothing about success" in text

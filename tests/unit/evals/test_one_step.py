@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,16 @@ from predictions import predicted
 from dreamgym import cli
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs.base import EnvSuite
-from dreamgym.envs.corridor import CorridorRules, Goal, read_goal
+from dreamgym.envs.corridor import CorridorRules, read_goal
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals import near_misses
-from dreamgym.evals.lookup_baseline import LookupBaseline
 from dreamgym.evals.one_step import Question, ask_about, f1, forecast, known_parts, measure, parts_of, watched
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.pipeline import Unreadable, prediction
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import fidelity as recipe
 from dreamgym.runs.rundir import RunDir
-from dreamgym.types import Observation, Prediction, Query
+from dreamgym.types import Prediction, Query
 
 SHOP = webshop.make()
 CORRIDOR = corridor.make(length=4)
@@ -215,41 +213,7 @@ def test_every_step_is_asked_from_its_true_history_side_by_side_and_a_near_miss_
     assert len(set(twice)) == sum(q.near_miss for q in questions)
 
 
-# --- the baseline ----------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_memory_of_the_logs_knows_them_by_heart_and_nothing_else():
-    logs = collect(CORRIDOR, 30, seed=0)
-    lookup = LookupBaseline(logs, CORRIDOR.rules)
-    episode = logs[0]
-    t = episode.transitions[0]
-    known, shouted, unknown = (Query(episode.task, (), state, action) for state, action in (
-        (t.state, t.action), (Observation(t.state.text.upper() + " "), t.action), (t.state, "fly"),
-    ))  # fmt: skip
-    answers = lookup.predict([known, shouted, unknown])
-    assert [one.next_state for one in answers[:2]] == [t.next_state] * 2
-    assert answers[2].next_state.text == "" and answers[2].info.judged("refused")
-    assert lookup.counts == {"with_task": 2, "not_seen": 1}
-
-
-def test_a_memory_tells_rewards_apart_by_task_and_takes_the_commonest_of_another():
-    here = Observation("room 2 of 4\n[left] [right] [open]")
-    opened = Observation("room 2 of 4\nthe door is open")
-    logs = []
-    for target in (2, 3, 4):
-        task = CORRIDOR._task(Goal(1, target))
-        episode = CORRIDOR.demonstrate(task, "expert", seed=0)
-        end = replace(episode.transitions[-1], state=here, action="open", next_state=opened, reward=float(target == 2), terminated=True)
-        logs.append(replace(episode, turns=(replace(episode.turns[0], transition=end),)))
-    lookup = LookupBaseline(logs, CORRIDOR.rules)
-    asked = [Query(CORRIDOR._task(goal), (), here, "open") for goal in (Goal(1, 2), Goal(1, 3), Goal(4, 2))]
-    assert [one.reward for one in lookup.predict(asked)] == [1.0, 0.0, 0.0]  # the last was never asked for: two of three failed
-
-
-def test_a_baseline_that_has_never_seen_a_success_fails_it():
-    questions = [q for q in questions_of(CORRIDOR) if q.truth.terminated]
-    found = measure(questions, forecast(LookupBaseline([], CORRIDOR.rules), questions), known=set())
-    assert found.false_failure.value == 1.0 and found.state_exact.value == 0.0
+# --- what can be known  ------------------------------------------------------------------------------------------
 
 
 def test_what_a_page_shows_can_be_known_from_history_or_from_a_log_of_the_same_action():
@@ -282,12 +246,14 @@ def test_the_command_prints_what_was_measured_on_held_out_transitions_and_measur
     side = dict.fromkeys(("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid"), rate)
     side |= dict.fromkeys(("false_success", "false_failure", "raw_false_success", "consistency"), rate)
     bound = {"reward_error": rate, "transition_error": rate, "gap": 0.1, "gamma": 0.99, "theorem": 9.0, "vacuous": ["theorem"]}
-    side |= dict.fromkeys(("masked_share", "false_failure_at_most"), rate)
+    side |= dict.fromkeys(("masked_share", "false_failure_at_most", "accepted_false", "state_exact_generated"), rate)
+    by = dict.fromkeys(("rule", "recalled", "composed", "generated"), 0.25)
+    side |= {"decided_by": {"states": by, "rewards": by}}
     audit = side | {"unreadable": 0, "masked": 0, "gap": 0.0, "first_divergence": None, "bound": bound}
     audit |= dict.fromkeys(("in_support", "out_of_support"), audit | {"share": rate})
     path = tmp_path / "run"
     with RunDir.open(path, "seed = 0\n") as run:
-        run.mark("audit", {"with_guard": audit, "without_guard": audit})
+        run.mark("audit", {"with_guard": audit, "without_guard": audit, "no_model": audit})
         run.mark("experience", {})
     questions = questions_of(CORRIDOR)
     truth = measure(questions, [told(q) for q in questions], known=set()).to_json()
@@ -296,7 +262,7 @@ def test_the_command_prints_what_was_measured_on_held_out_transitions_and_measur
     def measured(context: object, n: int, **_: object) -> dict:
         asked.append(n)
         return {"held_out": {"episodes": n, "transitions": 9, "near_misses": 4, "with_guard": truth, "without_guard": truth},
-                "lookup_baseline": {"with_guard": truth, "without_guard": truth}}  # fmt: skip
+                "no_model": {"with_guard": truth, "without_guard": truth}}  # fmt: skip
 
     monkeypatch.setattr(recipe, "measure_context", measured)
     monkeypatch.setattr(recipe, "open_context", lambda path: None)
@@ -304,7 +270,7 @@ def test_the_command_prints_what_was_measured_on_held_out_transitions_and_measur
     assert json.loads(call(path, "--json"))["held_out"] is None and "not measured yet" in call(path)
     found = json.loads(call(path, "--held-out", "30", "--json"))
     assert found["held_out"]["with_guard"]["state_exact_valid"]["value"] == 1.0
-    assert found["held_out"]["with_guard"]["terminals"]["real_failures"] > 0 and found["lookup_baseline"]["without_guard"]["false_end"]
+    assert found["held_out"]["with_guard"]["terminals"]["real_failures"] > 0 and found["held_out_no_model"]["without_guard"]["false_end"]
     assert json.loads(call(path, "--held-out", "30", "--json")) == json.loads(call(path, "--json")) == found and asked == [30]
     assert "elsewhere" in call(path) and "30 held-out episodes" in call(path)
 
