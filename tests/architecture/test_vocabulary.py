@@ -51,7 +51,7 @@ IDENTIFIERS = {
 # Old configuration key (its last part, or the last two) -> the present one.
 KEYS = {
     "warm": "warm_start", "policy.warm_start": "warm_start.epochs = 0", "experience_training": "experience.training",
-    "segments": "experience.segment_weights", "dreamer": "experience.name = 'prompted'", "experience.things": "experience.compose",
+    "segments": "experience.segment_weights", "dreamer": "experience.name = 'prompted'", "experience.things": "env.options.compose_results",
     "experience.changes": "experience.state_delta", "experience.named": "experience.name_env", "curriculum.revisit": "replay_fraction",
     "curriculum.fade": "decay", "curriculum.band": "success_band", "curriculum.alike": "max_similarity",
     "eval.paired": "eval.paired_replays", "unprecedented_penalty": "ood_penalty", "other_goals": "relabelled_goals",
