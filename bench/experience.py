@@ -66,7 +66,6 @@ def variants(config: RunConfig, *, full: bool) -> dict[str, RunConfig]:
         "without history": config.without("history"),
         "without retrieval": config.without("replay"),
         "random retrieval": config.without("random_retrieval"),
-        "without recall": config.without("recall"),
         **{f"k = {k}": _changed(config, "experience", k=k) for k in ((2, 4) if full else (2,))},
         **{name: _changed(config, "logs", **change) for name, change in sizes.items()},
     }
