@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dreamgym.recipes import gains
 from dreamgym.recipes.rows import ROWS
 from dreamgym.recipes.summary import intervals, percent
 
@@ -41,6 +42,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds"],
         rows,
     )
+    for line in gains.lines(summary.get("gains") or {}):
+        print(line)
     for phase, reason in (summary.get("skipped") or {}).items():
         print(f"skipped: {phase}, because {reason}")
     if isinstance(audit := summary.get("audit"), dict):

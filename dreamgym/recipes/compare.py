@@ -20,6 +20,8 @@ from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import CompareConfig, World
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.gains import gains
+from dreamgym.recipes.gains import lines as describe
 from dreamgym.recipes.phases.baselines import converge_sft, train_dpo
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
@@ -165,7 +167,8 @@ def _report(
 ) -> dict[str, Any]:
     whole = {name: {"label": label, **entry} for name, (label, entry) in table.items() if entry}
     less = {name: {"label": label, **entry} for name, (label, entry) in ablated.items() if entry}
-    return costed({"table1": whole, "table2": less, "seeds": seeds, "commit": commit}, latency_s)
+    found = {"table1": whole, "table2": less, "gains": gains(whole, less.get("model")), "seeds": seeds, "commit": commit}
+    return costed(found, latency_s)
 
 
 def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
@@ -228,6 +231,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         if report[name]:
             lines += [f"## {heading}", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
             lines += [*(_line(cells(entry)) for entry in report[name].values()), ""]
+    if found := describe(report.get("gains", {})):
+        lines += ["## Gains over seeds", "", *(f"- {line}" for line in found), ""]
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.gains import gains
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.baselines import converge_sft
 from dreamgym.recipes.phases.evaluate import evaluate_policies
@@ -90,7 +91,8 @@ def summarise(run: RunDir, shared: RunContext, config: RunConfig, budget: str) -
     found = {"ablations": {name: tables.ablation(run, name) for name in config.ablations}}
     found |= {phase: run.data(phase) for phase in ("audit", "experience") if run.done(phase)}
     about = tables.about(run, [config.seed]) | {"budget": budget, "skipped": shared.skipped}
-    return tables.table(run, ROWS) | found | about
+    table = tables.table(run, ROWS)
+    return table | {"gains": gains(table, found["ablations"].get("model"))} | found | about
 
 
 def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     rows: dict[str, Any] = {row: tables.pool([summary[row] for summary in summaries]) for row in ROWS}
     last = summaries[-1]
     rows["ablations"] = {name: tables.pool([summary["ablations"][name] for summary in summaries]) for name in last["ablations"]}
+    rows["gains"] = gains({row: rows[row] for row in ROWS}, rows["ablations"].get("model"))
     return rows | {
         "audit": [summary["audit"] for summary in summaries if "audit" in summary],
         "skipped": last["skipped"],

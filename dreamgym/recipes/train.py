@@ -11,6 +11,7 @@ from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RLBlock, TrainConfig, World
 from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.gains import gains
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
@@ -48,7 +49,9 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real" and config.eval.paired_replays:
             audit(directory, shared, names[0])
-        summary = tables.table(directory, ["warm_start", *LOOPS]) | {
+        table = tables.table(directory, ["warm_start", *LOOPS])
+        summary = table | {
+            "gains": gains(table),
             "ablations": {},
             **tables.about(directory, [config.seed]),
             "budget": config.mode,

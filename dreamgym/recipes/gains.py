@@ -1,0 +1,81 @@
+"""What practice gained: paired differences over seeds, beside the ceiling and the control without a model.
+
+The baseline of a gain is converged imitation, which is never below the warm start on development tasks, or the warm start where there is
+none. Each difference is taken on the same held-out tasks, seed by seed, with a t interval. Fewer than `CLAIM_SEEDS` seeds decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dreamgym.statistics import CLAIM_SEEDS, SeedMean, paired_difference
+
+Entry = Mapping[str, Any]
+CEILING = ("real_only", "real_equal", "-real")
+"""How rows of practice in the real environment alone end: the best of them is the ceiling."""
+DREAM = ("dream", "-dream")
+
+
+def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dict[str, Any]:
+    """The gain of every practised policy over the baseline, and of the dream over `control`, the dream without a model.
+
+    `rows` are entries of `summary.table` or `summary.pool` by policy. Empty where there is no baseline.
+    """
+    baseline = next((name for name in ("sft", "warm_start") if rows.get(name)), None)
+    if baseline is None:
+        return {}
+    base = rows[baseline]
+    assert base is not None
+    found: dict[str, Any] = {"over": baseline, "policies": {}}
+    for name, entry in rows.items():
+        if entry and name not in ("sft", "warm_start", "dpo"):
+            found["policies"][name] = _difference(entry, base)
+    greedy = {name: one["greedy"]["mean"] for name, one in found["policies"].items()}
+    reached = max((value for name, value in greedy.items() if name.endswith(CEILING)), default=0.0)
+    dreams = [name for name in greedy if name.endswith(DREAM)]
+    if reached > 0:
+        found["share_of_ceiling"] = {name: greedy[name] / reached for name in dreams}
+    dream = rows.get(dreams[0]) if dreams else None
+    if dream and control:
+        found["dream_over_no_model"] = _difference(dream, control)
+    return found
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """The gains as people read them, a line each."""
+    if not found:
+        return []
+    texts = [_line(f"{name} over {found['over']}", one) for name, one in found["policies"].items()]
+    texts += [f"{name}: {share:.0%} of the ceiling's greedy gain" for name, share in found.get("share_of_ceiling", {}).items()]
+    if "dream_over_no_model" in found:
+        texts.append(_line("dream over the dream without a model", found["dream_over_no_model"]))
+    return texts
+
+
+def _difference(one: Entry, other: Entry) -> dict[str, Any]:
+    greedy = paired_difference(one["per_seed"], other["per_seed"])
+    sampled = paired_difference(_sampled(one), _sampled(other))
+    return {"greedy": _json(greedy), "sampled": _json(sampled)}
+
+
+def _sampled(entry: Entry) -> Sequence[float]:
+    return entry.get("per_seed_sampled") or [entry["sampled"]["value"]]
+
+
+def _json(mean: SeedMean) -> dict[str, Any]:
+    decided = mean.seeds >= CLAIM_SEEDS and mean.low is not None and mean.high is not None
+    claim = "not decided"
+    if decided and mean.low is not None and mean.high is not None:
+        claim = "above 0" if mean.low > 0 else "below 0" if mean.high < 0 else claim
+    return {"mean": mean.mean, "low": mean.low, "high": mean.high, "seeds": mean.seeds, "claim": claim}
+
+
+def _line(what: str, found: Mapping[str, Any]) -> str:
+    return f"{what}: " + ", ".join(f"{kind} {_points(found[kind])}" for kind in ("greedy", "sampled"))
+
+
+def _points(mean: Mapping[str, Any]) -> str:
+    interval = "" if mean["low"] is None else f" [{100 * mean['low']:+.1f}, {100 * mean['high']:+.1f}]"
+    why = f", {mean['seeds']} of {CLAIM_SEEDS} seeds" if mean["seeds"] < CLAIM_SEEDS else ""
+    return f"{100 * mean['mean']:+.1f} points{interval} ({mean['claim']}{why})"
