@@ -16,7 +16,7 @@ class AnthropicFormat:
 
     def recognises(self, value: Any) -> bool:
         return any(
-            "system" in unit and not any(one.get("tool_calls") or one.get("role") in ("system", "tool") for one in messages)
+            ("system" in unit and not any(one.get("tool_calls") or one.get("role") in ("system", "tool") for one in messages))
             or any(block.get("type") in BLOCKS for one in messages for block in values.tables(one.get("content")))
             or any("input_schema" in tool for tool in values.tables(unit.get("tools")))
             for unit in self.units(value)

@@ -15,7 +15,16 @@ from dreamgym.logs.formats.openai import messages_of
 from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result, ToolSchema
 
 ARGUMENTS = ("gen_ai.tool.call.arguments", "tool.arguments", "tool.input", "request.arguments", "tool.parameters", "input.value")
-OUTPUT = ("gen_ai.tool.call.result", "gen_ai.tool.message", "tool.output", "tool.call.result", "tool.result", "completion", "output.value", "output")
+OUTPUT = (
+    "gen_ai.tool.call.result",
+    "gen_ai.tool.message",
+    "tool.output",
+    "tool.call.result",
+    "tool.result",
+    "completion",
+    "output.value",
+    "output",
+)
 Span = dict[str, Any]
 
 
@@ -104,7 +113,9 @@ def _parts(message: dict[str, Any], account: Account) -> Iterator[Message]:
         else:
             said.append(part)
     text = values.content(said, account) or values.text(message.get("content"))
-    role = {"assistant": "agent", "model": "agent", "system": "system", "developer": "system", "tool": "tool"}.get(str(message.get("role")), "user")
+    role = {"assistant": "agent", "model": "agent", "system": "system", "developer": "system", "tool": "tool"}.get(
+        str(message.get("role")), "user"
+    )
     yield Message(role, text if role != "tool" else "", tuple(calls), tuple(results))  # type: ignore[arg-type]
 
 

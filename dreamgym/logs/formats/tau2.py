@@ -15,7 +15,9 @@ class Tau2Format:
     def recognises(self, value: Any) -> bool:
         if not isinstance(value, dict):
             return False
-        return isinstance(value.get("simulations"), list) or ("messages" in value and {"termination_reason", "reward_info"} & value.keys() != set())
+        return isinstance(value.get("simulations"), list) or (
+            "messages" in value and {"termination_reason", "reward_info"} & value.keys() != set()
+        )
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
         if not isinstance(value, dict):
