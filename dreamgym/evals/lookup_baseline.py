@@ -27,6 +27,8 @@ class LookupBaseline:
         self._seen: dict[tuple[str, ...], Counter[Outcome]] = defaultdict(Counter)
         for trajectory in logs:
             for t in trajectory.transitions:
+                if t.terminated and not trajectory.scored:
+                    continue  # nobody knows the reward
                 outcome = (t.next_state.text, t.reward, t.terminated)
                 for key in self._keys(trajectory.task.instruction, t.state.text, t.action):
                     self._seen[key][outcome] += 1

@@ -112,7 +112,8 @@ def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]]
     account, ended = work.account, {name: work.ended[name] for name in ("success", "failure", "unknown")}
     return {
         "episodes": len(work.ids), "steps": work.steps, "dropped": dict(account.dropped), "outcomes": ended,
-        "tools": {tool["name"]: work.tools.calls[tool["name"]] for tool in tools}, "redacted": dict(work.redactor.counts) if work.redactor else {},
+        "tools": {tool["name"]: work.tools.calls[tool["name"]] for tool in tools}, 
+        "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
         "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.given],
         "warnings": _warnings(ended), "out": None if out is None else str(out),
@@ -123,7 +124,7 @@ def _warnings(ended: dict[str, int]) -> list[str]:
     found = []
     if ended["unknown"]:
         found.append(
-            f"{ended['unknown']} episodes have no known outcome: give --success, --success-ids or --success-score. They train states, not rewards."
+            f"{ended['unknown']} episodes have no known outcome, and train states only. Give --success, --success-ids or --success-score."
         )
     if ended["success"] and not ended["failure"]:
         found.append("No episode is a known failure: an experience model cannot learn from these logs what fails.")

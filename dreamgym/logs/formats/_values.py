@@ -98,7 +98,7 @@ def schemas(value: Any) -> tuple[ToolSchema, ...]:
         inner = one["function"] if isinstance(one.get("function"), dict) else one
         name = inner.get("name")
         if isinstance(name, str) and NAME.fullmatch(name):
-            given = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if key in inner), {})
+            given: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if key in inner), {})
             found.append(ToolSchema(name, text(inner.get("description")), table(given)))
     return tuple(found)
 
