@@ -35,7 +35,8 @@ TokenSequence = tuple[Sequence[int], Sequence[float]]
 
 
 def dpo_pairs(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
-    """(success, failure) of the same task, drawn at random; no trajectory is in two pairs, and those with an error or without a known outcome are in none.
+    """(success, failure) of the same task, drawn at random. No trajectory is in two pairs; those with an error, or without a known
+    outcome, are in none.
 
     A task that was always solved, or never, gives no pair.
     """

@@ -17,10 +17,12 @@ class ClaudeCodeFormat:
     name = "claude_code"
 
     def recognises(self, value: Any) -> bool:
-        return isinstance(value, dict) and (
-            ("sessionId" in value and value.get("type") in ("user", "assistant", *OTHER)) or {"parentUuid", "uuid"} <= value.keys()
-            or (value.get("type") == "summary" and "leafUuid" in value)
-        )  # fmt: skip
+        return any(
+            ("sessionId" in one and one.get("type") in ("user", "assistant", *OTHER))
+            or {"parentUuid", "uuid"} <= one.keys()
+            or (one.get("type") == "summary" and "leafUuid" in one)
+            for one in self.units(value)
+        )
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
         yield from values.tables(value) if isinstance(value, list) else [value] if isinstance(value, dict) else []

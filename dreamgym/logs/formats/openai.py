@@ -18,7 +18,7 @@ class OpenAIFormat:
     name = "openai"
 
     def recognises(self, value: Any) -> bool:
-        return any(one.get("role") in ROLES for unit in self.units(value) for one in _messages(unit))
+        return any(values.text(one.get("role")) in ROLES for unit in self.units(value) for one in _messages(unit))
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
         if isinstance(value, list) and any(isinstance(one, dict) and "role" in one for one in value):

@@ -293,7 +293,7 @@ def test_the_airline_episodes_have_84_successes(tmp_path: Path):
     if not AIRLINE.exists():
         pytest.skip("shared/data/tau is not here")
     log = tmp_path / "airline.json"
-    log.write_bytes(lzma.open(AIRLINE).read())
+    log.write_bytes(lzma.decompress(AIRLINE.read_bytes()))
     found = import_logs([log], tmp_path / "episodes.jsonl", outcomes=outcomes("reward==1"))
     assert found["outcomes"] == {"success": 84, "failure": 116, "unknown": 0}
     assert found["dropped"].keys() == {"texts beside tool calls"}
