@@ -30,7 +30,10 @@ class LogFile:
         """The units of each episode. A line that is no JSON, or of no episode of this format, costs that line."""
         if not self.lines:
             account.here = self.path.name
-            yield from _grouped(self.form, self._expanded(_load(self.path), account))
+            for number, (key, units) in enumerate(_grouped(self.form, self._expanded(_load(self.path), account)), start=1):
+                account.here = f"{self.path.name}, episode {key or number}"
+                yield units
+            advance(self.path.stat().st_size)
             return
         places: dict[str, list[int]] = {}
         with explained(self.path), self.path.open("rb") as file:
@@ -116,11 +119,12 @@ def _load(path: Path) -> Any:
         raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {error}. Was it cut off?") from error
 
 
-def _grouped(form: LogFormat, units: Units) -> Iterator[Units]:
+def _grouped(form: LogFormat, units: Units) -> Iterator[tuple[str, Units]]:
+    """The units of each episode, by key; "" for an episode of one unit."""
     groups: dict[str, Units] = {}
     for unit in units:
         if (key := form.key(unit)) is None:
-            yield [unit]
+            yield "", [unit]
         else:
             groups.setdefault(key, []).append(unit)
-    yield from groups.values()
+    yield from groups.items()

@@ -22,6 +22,7 @@ NAMED = re.compile(
     r"(?i)(?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?([^\s\"',;\\]{6,200})"
 )
 SECRET_NAME = re.compile(r"(?i)(?:.*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)")
+NAMES = ("passw", "secret", "key", "token")
 HINTS = ("sk", "pk", "rk", "gh", "glpat", "hf_", "xox", "AKIA", "ASIA", "AIza", "eyJ", "github_pat_")
 
 
@@ -47,7 +48,7 @@ class Redactor:
             text = BEARER.sub(lambda found: self._placeholder("token", found[0]), text)
         if "@" in text:
             text = EMAIL.sub(lambda found: self._placeholder("e-mail", found[0]), text)
-        if ":" in text or "=" in text:
+        if any(name in (lower := text.lower()) for name in NAMES) and (":" in lower or "=" in lower):
             text = NAMED.sub(lambda found: found[0][: found.start(1) - found.start()] + self._placeholder("secret", found[1]), text)
         return text
 
