@@ -35,6 +35,7 @@ class _Import:
     tools: ToolCatalogue = field(default_factory=ToolCatalogue)
     ended: Counter[str] = field(default_factory=Counter)
     ids: set[str] = field(default_factory=set)
+    repeats: Counter[str] = field(default_factory=Counter)
     steps: int = 0
 
     def episodes(self, file: LogFile, advance: Advance) -> Iterator[Trajectory]:
@@ -58,9 +59,10 @@ class _Import:
     def _named(self, made: Trajectory) -> Trajectory:
         """The episode under an id that no other has; an id given twice gets a number."""
         wanted = made.id.replace("/as/", "/") or f"episode-{len(self.ids) + 1}"
-        name, number = wanted, 2
+        name = wanted
         while name in self.ids:
-            name, number = f"{wanted}#{number}", number + 1
+            self.repeats[wanted] += 1
+            name = f"{wanted}#{self.repeats[wanted] + 1}"
         if name != wanted:
             self.account.note("ids that were given twice, numbered", detail=wanted)
         self.ids.add(name)
