@@ -30,9 +30,9 @@ class LogFile:
         """The units of each episode. A line that is no JSON, or of no episode of this format, costs that line."""
         if not self.lines:
             account.here = self.path.name
-            for number, (key, units) in enumerate(_grouped(self.form, self._expanded(_load(self.path), account)), start=1):
-                account.here = f"{self.path.name}, episode {key or number}"
-                yield units
+            for number, (name, group) in enumerate(_grouped(self.form, self._expanded(_load(self.path), account)), start=1):
+                account.here = f"{self.path.name}, episode {name or number}"
+                yield group
             advance(self.path.stat().st_size)
             return
         places: dict[str, list[int]] = {}
@@ -48,14 +48,14 @@ class LogFile:
                 start += len(line)
                 advance(len(line))
             kept: tuple[int, Units] = (-1, [])
-            for key, starts in places.items():
+            for episode, starts in places.items():
                 units: Units = []
                 for start in starts:
                     if kept[0] != start:  # a line may hold the spans of many traces
                         file.seek(start)
                         kept = start, list(self.form.units(json.loads(file.readline())))
-                    units += [unit for unit in kept[1] if self.form.key(unit) == key]
-                account.here = f"{self.path.name}, episode {key}"
+                    units += [unit for unit in kept[1] if self.form.key(unit) == episode]
+                account.here = f"{self.path.name}, episode {episode}"
                 yield units
 
     def _expanded(self, value: Any, account: Account) -> Units:

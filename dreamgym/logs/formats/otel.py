@@ -54,7 +54,8 @@ class OTelFormat:
         if histories:
             longest, span = max(histories, key=lambda one: len(one[0]))
             found, tools = longest, _tools(span["attributes"])
-            parted = [one for one, _ in histories if _texts(one) != _texts(longest[: len(one)]) and not _is_subset(one, longest)]
+            whole = _texts(longest)
+            parted = [one for one, _ in histories if (mine := _texts(one)) != whole[: len(mine)] and not _is_subset(mine, whole)]
             account.drop("model spans that are no prefix of the trace's longest conversation", len(parted))
             results = {result.call_id for message in found for result in message.results}
             for one in spans:  # the results of the last calls stand only in tool spans
@@ -180,11 +181,10 @@ def _texts(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
     return [(one.role, one.text, tuple(call.id for call in one.calls), tuple(result.call_id for result in one.results)) for one in messages]
 
 
-def _is_subset(part: Sequence[Message], whole: Sequence[Message]) -> bool:
-    """Whether a history without its system text is one: some clients send that only once."""
-    bare = [one for one in _texts(whole) if one[0] != "system"]
-    mine = [one for one in _texts(part) if one[0] != "system"]
-    return mine == bare[: len(mine)]
+def _is_subset(part: list[tuple[Any, ...]], whole: list[tuple[Any, ...]]) -> bool:
+    """Whether a history without its system text is a prefix: some clients send that only once."""
+    mine = [one for one in part if one[0] != "system"]
+    return mine == [one for one in whole if one[0] != "system"][: len(mine)]
 
 
 def make() -> OTelFormat:
