@@ -86,6 +86,13 @@ env replay webshop --items PATH --attributes PATH --seed NUMBER
 env reward webshop --items PATH --attributes PATH --goals TEXT
 env build webshop --out PATH --size NUMBER
 env build webshop --out NEW --items PATH --attributes PATH
+import PATH --out NEW
+import LOGS --out PATH
+import LOGS --dry-run --format TEXT
+import LOGS --dry-run --success TEXT
+import LOGS --dry-run --success-ids PATH
+export PATH --format atif --out NEW
+export LOGS --format TEXT --out PATH
 TEXT
 doctor TEXT
 """.strip().splitlines()

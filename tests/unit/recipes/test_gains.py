@@ -29,9 +29,7 @@ def test_a_gain_is_over_converged_imitation_and_its_share_of_the_ceiling_is_give
     dream = found["policies"]["dream"]["greedy"]
     assert dream["mean"] == pytest.approx(0.102) and dream["claim"] == "above 0" and dream["low"] > 0
     assert found["share_of_ceiling"] == {"dream": pytest.approx(0.51)}
-    assert found["dream_over_no_model"]["greedy"]["mean"] == pytest.approx(
-        0.052
-    )
+    assert found["dream_over_no_model"]["greedy"]["mean"] == pytest.approx(0.052)
     assert any("dream over sft: greedy +10.2 points" in line for line in lines(found))
 
 
