@@ -1,0 +1,37 @@
+"""`rules = "none"`: the state mapping of a suite and nothing else of its rules, in the run and in its worker processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dreamgym.envs.wrappers.without_rules import StateMapping
+from dreamgym.errors import ConfigError
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.factory import make_suite, start_workers
+
+
+def test_without_rules_a_suite_keeps_its_state_mapping_and_its_environment():
+    config = TrainConfig.model_validate({"env": {"name": "corridor", "options": {"length": 4}}, "rules": "none"})
+    suite, whole = make_suite(config), make_suite(config.model_copy(update={"rules": "suite"}))
+    task = suite.tasks("train", 1)[0]
+    assert isinstance(suite.rules, StateMapping) and not isinstance(whole.rules, StateMapping)
+    assert suite.rules.abstract(suite.require_env().reset(task)) == whole.rules.abstract(whole.require_env().reset(task))
+    step = whole.demonstrate(task, "expert", seed=0).transitions[-1]
+    assert whole.rules.check_success(task.instruction, (), step) is not None
+    assert suite.rules.check_success(task.instruction, (), step) is None
+
+
+def test_workers_play_the_suite_that_the_run_sees():
+    config = TrainConfig.model_validate({"env": {"name": "corridor", "options": {"length": 4}, "workers": 1}, "rules": "none"})
+    suite = make_suite(config)
+    job = (suite.tasks("train", 1)[0], "expert", 0)
+    with start_workers(config.world) as workers:
+        assert workers is not None
+        (episode,) = workers.demonstrate([job])
+    assert episode == suite.demonstrate(job[0], job[1], seed=0)
+    assert all(not step.info.reasoning for step in episode.transitions)
+
+
+def test_another_word_for_the_rules_is_refused():
+    with pytest.raises((ConfigError, ValueError), match="suite"):
+        TrainConfig.model_validate({"rules": "some"})
