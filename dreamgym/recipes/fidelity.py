@@ -12,7 +12,7 @@ from typing import Any
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import RunDirError
 from dreamgym.evals.lookup_baseline import LookupBaseline
-from dreamgym.evals.one_step import ask_about, forecast, known_parts, measure, watched
+from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.experience.guard import Guard
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
@@ -26,7 +26,7 @@ from dreamgym.types import Trajectory
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
 SPLIT = "dev"  # the test split stays unseen until a policy is judged
 MISSES = 0.5  # near misses per real step
-LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed thing may exist though it counts as invented
+LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed item may exist though it counts as unknown
 
 
 def held_out(path: Path, n: int) -> dict[str, Any]:
@@ -55,19 +55,19 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED) -> dict[st
     with factory.start_workers(context.config.env) as workers:
         manned = replace(context, workers=workers)
         episodes = held_out_episodes(context.suite, n, seed=seed, play=manned.demonstrate)
-        questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+        questions, counts = draw_questions(episodes, manned.real(), rules, misses=MISSES, seed=seed)
     known = _existing(context.suite, context.logs)
     logged = {(t.action, t.next_state.text) for trajectory in context.logs for t in trajectory.transitions}
     _, model = factory.dream(context, factory.replay_in_memory(context), UNGUARDED)
     lookup = LookupBaseline(context.logs, rules)
     with progress(2, "held-out transitions") as advance:
-        said = {"held_out": forecast(model, questions, forget=model.forget)}
+        raw_by_model = {"held_out": forecast(model, questions, forget=model.forget)}
         advance(1)
-        said["lookup_baseline"] = forecast(lookup, questions)
+        raw_by_model["lookup_baseline"] = forecast(lookup, questions)
         advance(1)
     found: dict[str, Any] = {}
-    for name, raw in said.items():
-        both = {"with_guard": watched(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
+    for name, raw in raw_by_model.items():
+        both = {"with_guard": apply_guard(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
         found[name] = {kind: measure(questions, answers, known=known, logged=logged).to_json() for kind, answers in both.items()}
     found["held_out"] = counts | {"split": SPLIT, "episodes_seed": seed} | found["held_out"]
     found["lookup_baseline"] |= {"found": dict(lookup.counts)}

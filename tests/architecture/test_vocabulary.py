@@ -46,6 +46,9 @@ IDENTIFIERS = {
     "fade": "decay", "revisit": "replay_fraction", "storey": "layer", "storeys": "layers", "STOREYS": "LAYERS",
     "brief": "memory_text", "tell": "encode_delta", "news": "encode_delta", "Heard": "apply_delta", "Written": "state_delta",
     "slab": "kv_cache", "drafts": "speculator", "pace": "rate_limiter", "FAMILY": "SUITE", "DOMAIN": "RULES", "relived": "replayed_actions",
+    "settled": "determined_accuracy", "Settled": "DeterminedSteps", "Invented": "SyntheticTasks", "inventions": "synthetic_tasks",
+    "ask_about": "draw_questions", "watched": "apply_guard", "ends_invented": "ends_generated", "Behave": "Demonstrate",
+    "homeless": "without",
 }  # fmt: skip
 
 # Old configuration key (its last part, or the last two) -> the present one.

@@ -50,16 +50,16 @@ def encode_delta(transition: Transition) -> str:
         return NOTHING
     if before is None or after is None:
         return transition.next_state.text
-    told = " ".join(_sentences(before, after, transition.action))
-    return told if apply_delta(transition.state, told) == transition.next_state else transition.next_state.text
+    delta = " ".join(_sentences(before, after, transition.action))
+    return delta if apply_delta(transition.state, delta) == transition.next_state else transition.next_state.text
 
 
-def apply_delta(state: Observation, told: str) -> Observation | None:
-    """The state after what was told; None when it cannot be understood whole, or does not fit what is known.
+def apply_delta(state: Observation, delta: str) -> Observation | None:
+    """The state after a delta; None when it cannot be understood whole, or does not fit what is known.
 
     A state's own text is taken as it is when it is of the same house.
     """
-    before, whole = read(state.text), read(told)
+    before, whole = read(state.text), read(delta)
     if whole is not None:
         return Observation(told) if before is None or whole.places == before.places else None
     if told == NOTHING:
@@ -75,7 +75,7 @@ def apply_delta(state: Observation, told: str) -> Observation | None:
 def _unlisted(before: State, told: str) -> str:
     """What was told, without lists of what lies where the state knows it: nothing moves by itself, so a second list that differs from the
     first is a dream's mistake, and one that does not is no news."""
-    told = ON.sub(lambda found: "" if before.visited(found["place"]) else found[0], told)
+    delta = ON.sub(lambda found: "" if before.visited(found["place"]) else found[0], told)
     return OPENED.sub(lambda found: f"You open the {found['place']}." if before.visited(found["place"]) else found[0], told)
 
 

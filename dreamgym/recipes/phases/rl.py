@@ -107,7 +107,7 @@ class RLPhase:
             "refreshes": self.envs.refreshes,
             "dreams_with": self.envs.dreams_with,
             "curriculum": dict(self.curriculum.counts),
-            "inventions": evenly(self.curriculum.generated),
+            "synthetic_tasks": evenly(self.curriculum.generated),
             "replay": self.replay.stats(),
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
         }

@@ -138,7 +138,7 @@ def refuse(arguments: list[str], *names: str) -> None:
     flat = "".join(character for character in said if not character.isspace() and character not in "│╭╮╰╯─")
     wanted = [
         name.encode("utf-8", "backslashreplace").decode().replace(" ", "")[:12]
-        for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments))
+        for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments), *(word.partition(".")[0] for word in arguments))
     ]
     assert code == 0 or any(name in flat for name in wanted), said
 
