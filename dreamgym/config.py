@@ -14,9 +14,9 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from dreamgym.errors import ConfigError, nearest
 
@@ -38,6 +38,22 @@ class Config(BaseModel):
         return values
 
 
+def _server_url(url: str) -> str:
+    import httpx  # here, because most configurations name no server
+
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"no address ({error}); expected one such as http://localhost:8000/v1") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("must begin with http:// or https:// and name a host, such as http://localhost:8000/v1")
+    if parsed.port is not None and not 1 <= parsed.port <= 65_535:
+        raise ValueError(f"no address: there is no port {parsed.port}; expected 1 to 65535, as in http://localhost:8000/v1")
+    return url
+
+
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+"""The address of a server: http or https, a host, and a port that exists."""
 C = TypeVar("C", bound=Config)
 RENAMED = {
     "warm": "warm_start",

@@ -1,4 +1,4 @@
-"""Asking an instruct model many questions whose answers must have a form: at once, within a purse, with nothing paid for lost.
+"""Asking an instruct model many questions whose answers must have a form: at once, within a budget, with nothing paid for lost.
 
     replies = ask(chat, conversations, read, how, properties, note=ledger_of_the_replies)
 

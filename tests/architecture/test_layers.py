@@ -158,6 +158,42 @@ def test_importing_what_starts_a_command_loads_no_torch_and_prints_nothing(name:
     assert result.stdout == result.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train new seed=inf", "'seed' is inf"),
+        ("train new env.name=webshp", "Did you mean 'webshop'?"),
+        ("train new replay.store=sqlit", "Did you mean 'sqlite'?"),
+        ("train new replay.encoder.name=lexcal", "Did you mean 'lexical'?"),
+        ("train new replay.index=exat", "Did you mean 'exact'?"),
+        ("train new rl.algorithm.name=gppo", "Did you mean"),
+        ("train new --config missing.toml", "No configuration file or preset 'missing.toml'"),
+        ("quickstart --budget tiny", "No budget 'tiny'"),
+        ("eval missing", "'missing' is not a run directory"),
+        ("eval missing --split dve", "Did you mean 'dev'?"),
+        ("compare missing other", "'missing' is not a run directory"),
+        ("play missing", "'missing' is not a run directory"),
+        ("fidelity missing", "'missing' is not a run directory"),
+        ("report missing", "'missing' is not a run directory"),
+    ],
+)
+def test_a_wrong_setting_or_directory_is_refused_before_torch_is_imported_and_nothing_is_written(
+    arguments: str, words: str, tmp_path: Path
+) -> None:
+    script = f"""
+        import atexit, os, sys
+        os.chdir({str(tmp_path)!r})
+        atexit.register(lambda: print("torch" in sys.modules))
+        sys.argv = ["dreamgym", *{arguments.split()!r}]
+        from dreamgym.cli import main
+        main()
+    """
+    result = python("-c", textwrap.dedent(script))
+    assert (result.returncode, result.stdout) == (2, "False\n"), result.stderr
+    assert words in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def spent() -> float:
     """Processor seconds of the processes that were started here: what else runs on the machine does not count."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
