@@ -14,9 +14,9 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from dreamgym.errors import ConfigError, nearest
 
@@ -38,6 +38,22 @@ class Config(BaseModel):
         return values
 
 
+def _server_url(url: str) -> str:
+    import httpx  # here, because most configurations name no server
+
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"no address ({error}); expected one such as http://localhost:8000/v1") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("must begin with http:// or https:// and name a host, such as http://localhost:8000/v1")
+    if parsed.port is not None and not 1 <= parsed.port <= 65_535:
+        raise ValueError(f"no address: there is no port {parsed.port}; expected 1 to 65535, as in http://localhost:8000/v1")
+    return url
+
+
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+"""The address of a server: http or https, a host, and a port that exists."""
 C = TypeVar("C", bound=Config)
 RENAMED = {
     "warm": "warm_start",
@@ -82,6 +98,8 @@ def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration"
     the block, such as "experience."."""
     try:
         return kind.model_validate(values)
+    except ConfigError as error:  # a block refused itself
+        raise error if where == "configuration" or where in str(error) else ConfigError(f"{where}: {error}") from error
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(kind, item, where, prefix) for item in error.errors())) from error
 
@@ -165,10 +183,10 @@ def dump(config: Config) -> str:
     text = "\n".join(_lines(config.model_dump(mode="json"), [])).strip() + "\n"
     back = build(type(config), tomllib.loads(text), where="the dumped configuration")
     if back != config:
-        said, wanted = (dict(_flat("", one.model_dump(mode="json"))) for one in (back, config))
-        name = next(key for key in {**wanted, **said} if said.get(key) != wanted.get(key))
+        written, expected = (dict(_flat("", one.model_dump(mode="json"))) for one in (back, config))
+        name = next(key for key in {**expected, **written} if written.get(key) != expected.get(key))
         raise ConfigError(
-            f"'{name}' = {wanted.get(name)!r} cannot be written as TOML: it would read back as {said.get(name)!r}. Change it."
+            f"'{name}' = {expected.get(name)!r} cannot be written as TOML: it would read back as {written.get(name)!r}. Change it."
         )
     return text
 
@@ -180,7 +198,7 @@ def template(config: Config) -> str:
 
 
 def _lines(block: dict[str, Any], path: list[str], unset: bool = False) -> list[str]:
-    """Blocks and values as lines of TOML. What is not set is left out, or told in a comment when `unset`."""
+    """Blocks and values as lines of TOML. What is not set is left out, or named in a comment when `unset`."""
     plain = {k: v for k, v in block.items() if not isinstance(v, dict) and (v is not None or unset)}
     lines = [f"\n[{'.'.join(map(_key, path))}]"] if path and (plain or not block) else []
     lines += [f"# {_key(key)} = ... is not set" if value is None else f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
@@ -247,6 +265,6 @@ def _explain(kind: type[Config], item: Any, where: str, prefix: str) -> str:
         if new := next((new for old, new in RENAMED.items() if f".{location}".endswith(f".{old}")), None):
             return f"Unknown key '{location}' in {where}. It is called '{new}' now."
         known = _keys(kind, item["loc"][:-1])
-        said = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
-        return f"Unknown key '{location}' in {where}.{said}"
+        hint = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
+        return f"Unknown key '{location}' in {where}.{hint}"
     return f"'{location}' in {where}: {item['msg']} (got {item['input']!r})."

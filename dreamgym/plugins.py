@@ -36,11 +36,16 @@ def known(kind: str) -> list[str]:
     return sorted(found)
 
 
+def require(kind: str, name: str) -> None:
+    """PluginError, with the nearest known name, where no plug-in can be called `name`. None is imported."""
+    if ("." not in name and name not in known(kind)) or not all(name.split(".")):
+        raise PluginError(f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}.")
+
+
 def load(kind: str, name: str) -> ModuleType:
     """The plug-in module called `name`. Raises PluginError with the nearest known name, MissingExtra for a missing package."""
     target = name if "." in name else f"dreamgym.{kind}.{name}"
-    if ("." not in name and name not in known(kind)) or not all(name.split(".")):
-        raise PluginError(f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}.")
+    require(kind, name)
     try:
         module = importlib.import_module(target)
     except ModuleNotFoundError as error:

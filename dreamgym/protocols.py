@@ -148,7 +148,7 @@ class RealEnv(BatchEnv, Protocol):
     steps: int
 
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
-        """What really follows each task's actions, until they or the episode end; None where it cannot be had, as for an invented task."""
+        """What really follows each task's actions, until they or the episode end; None where it cannot be had, as for a synthetic task."""
         ...
 
 

@@ -77,6 +77,9 @@ def play(
     instruction: Annotated[str | None, typer.Option(help="The instruction of the task; by default, that of a training task.")] = None,
 ) -> None:
     """Act in a dream by hand: type actions, read the reasoning and the states of the experience model."""
+    from dreamgym.runs.rundir import RunDir
+
+    RunDir.view(run)
     from dreamgym.recipes.play import play_dream
 
     play_dream(run, instruction)

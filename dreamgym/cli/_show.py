@@ -52,10 +52,10 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
             print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<32}{rate(audit['without_guard'].get(name))}")
         if guarded := audit["with_guard"].get("revisits"):
             print(f"  {'consistent revisits':<24}{rate(guarded['faithful'])}")
-            print(f"  {'determined steps exact':<24}{rate(audit['with_guard']['settled']['exact'])}")
-        if invented := audit.get("invented"):
+            print(f"  {'determined steps exact':<24}{rate(audit['with_guard']['determined']['exact'])}")
+        if synthetic := audit.get("synthetic_tasks"):
             print("Synthetic tasks (share of new proposals, share of accepted ones that the expert solves in the real environment):")
-            print(f"  {rate(invented['new'])}, {rate(invented['solved'])}; real training tasks: {rate(invented['real_solved'])}")
+            print(f"  {rate(synthetic['new'])}, {rate(synthetic['solved'])}; real training tasks: {rate(synthetic['real_solved'])}")
 
 
 def score(value: dict[str, Any]) -> str:

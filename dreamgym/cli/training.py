@@ -53,11 +53,18 @@ def compare(
     from dreamgym.config import read
     from dreamgym.errors import UsageError
     from dreamgym.recipes.config import CompareConfig
+    from dreamgym.recipes.settings import require_plugins
     from dreamgym.runs.files import reading
+    from dreamgym.runs.rundir import RunDir
 
     if config and runs:
         raise UsageError("Give either finished runs, or --config FILE to train the arms of one.")
     settings = read(CompareConfig, config) if config else None
+    if settings:
+        require_plugins(settings)
+    for one in runs or ():
+        if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
+            RunDir.view(one)
     from dreamgym.recipes import compare as recipe
 
     if config and settings:
@@ -88,10 +95,13 @@ def evaluate(
 ) -> None:
     """Measure the success of a run's policy in the real environment. The run is not changed."""
     from dreamgym.errors import UsageError, nearest
-    from dreamgym.recipes.phases.evaluate import evaluate_policy
+    from dreamgym.runs.rundir import RunDir
 
     if split not in (known := ("train", "dev", "test")):
         raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
+    RunDir.view(run)
+    from dreamgym.recipes.phases.evaluate import evaluate_policy
+
     found = evaluate_policy(run, policy, split=split, tasks=tasks, seed=seed)
     if as_json:
         print(json.dumps(found))

@@ -133,13 +133,13 @@ class Corridor:
         self.actions: list[Action] = []
 
     def accepts(self, task: Task) -> bool:
-        """The real corridor needs a goal record to score an episode; an invented task has none."""
+        """The real corridor needs a goal record to score an episode; a synthetic task has none."""
         return task.goal is not None
 
     def reset(self, task: Task) -> dict[str, Any]:
         """Enter the corridor for a task; UsageError for a task without a goal or with rooms that are not here."""
         if task.goal is None:
-            raise UsageError(f"Task '{task.id}' has no goal record to score it by. Practise invented tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no goal record to score it by. Practise synthetic tasks in a dream.")
         goal = Goal(**task.goal)
         if not all(1 <= room <= self.config.length for room in (goal.start, goal.target, goal.key or 1)):
             raise UsageError(f"Task '{task.id}' names a room outside 1 to {self.config.length}. Make the corridor with a greater length.")
@@ -225,7 +225,7 @@ class CorridorRules(TextRules):
         return f"{here}: {memory.action}\n" + (f"reward {memory.reward:g}" if memory.terminated else there)
 
     def well_formed(self, instruction: str) -> bool:
-        """Whether an invented instruction is worded as one."""
+        """Whether a synthetic instruction is worded as one."""
         return read_goal(instruction) is not None
 
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:

@@ -81,13 +81,13 @@ class WorkerPool:
         self._share = share = self._spread(len(tasks))
         begun: dict[int, Episode] = {}
 
-        def heard(slot: int, answer: Any) -> None:
+        def on_answer(slot: int, answer: Any) -> None:
             if isinstance(answer, _Lost):
                 raise InvariantError(self._blame(tasks[slot], "its reset", answer))
             begun[slot] = Episode(tasks[slot], answer, self.workers[slot // share])
 
         owners = [slot // share for slot in range(len(tasks))]
-        self._ask(owners, lambda slot: ("begin", slot % share, tasks[slot]), heard)
+        self._ask(owners, lambda slot: ("begin", slot % share, tasks[slot]), on_answer)
         self.episodes = [begun[slot] for slot in range(len(tasks))]
         return [episode.observation for episode in self.episodes]
 
@@ -102,7 +102,7 @@ class WorkerPool:
             past = None if episode.holder is self.workers[owners[place]] else (episode.task, tuple(episode.actions), episode.observation)
             return ("act", slots[place] % self._share, actions[place], past)
 
-        def heard(place: int, answer: Any) -> None:
+        def on_answer(place: int, answer: Any) -> None:
             episode, holder = self.episodes[slots[place]], self.workers[owners[place]]
             if isinstance(answer, _Lost):
                 lost = StepInfo(error=self._blame(episode.task, f"'{actions[place]:.80}'", answer))
@@ -113,7 +113,7 @@ class WorkerPool:
             episode.holder, episode.observation, results[place] = holder, answer.observation, answer
             episode.actions.append(actions[place])
 
-        self._ask(owners, request, heard)
+        self._ask(owners, request, on_answer)
         self.steps += len(slots)
         return [results[place] for place in range(len(slots))]
 
@@ -161,16 +161,16 @@ class WorkerPool:
         """The answers, in order, of requests that any worker may serve; None where `lost` was called and returned."""
         share, found = self._spread(len(requests)), dict[int, Any]()
 
-        def heard(place: int, answer: Any) -> None:
+        def on_answer(place: int, answer: Any) -> None:
             if isinstance(answer, _Lost):
                 lost(place, answer)
             found[place] = None if isinstance(answer, _Lost) else answer
 
-        self._ask([place // share for place in range(len(requests))], requests.__getitem__, heard)
+        self._ask([place // share for place in range(len(requests))], requests.__getitem__, on_answer)
         return [found[place] for place in range(len(requests))]
 
-    def _ask(self, owners: Sequence[int], request: Callable[[int], Request], heard: Callable[[int, Any], None]) -> None:
-        """Have worker `owners[place]` answer `request(place)` for every place, all workers at once, and pass each answer to `heard`.
+    def _ask(self, owners: Sequence[int], request: Callable[[int], Request], on_answer: Callable[[int, Any], None]) -> None:
+        """Have worker `owners[place]` answer `request(place)` for every place, all workers at once, and pass each answer to `on_answer`.
 
         When a worker dies, a new one gets the requests that were not answered, made anew. The one of which `TRIES` workers died has a
         _Lost for an answer. An exception of the environment is raised when all is answered.
@@ -192,7 +192,7 @@ class WorkerPool:
                         if isinstance(answer, Exception) and not isinstance(answer, _Lost):
                             problem = problem or answer
                         else:
-                            heard(place, answer)
+                            on_answer(place, answer)
                     if isinstance(answer, _Dead) and places:
                         self._send({worker: places}, request)
                 waiting = {worker: places for worker, places in waiting.items() if places}

@@ -1,6 +1,6 @@
 """Does the model know what follows from what was seen? Real episodes, one step at a time, with their real history.
 
-In a world that shows a part of itself, a first look is a draw: its next state cannot be right or wrong. Everything else is settled, and
+In a world that shows a part of itself, a first look is a draw: its next state cannot be right or wrong. Everything else is determined, and
 there the model can be held to the letter. Paired replay cannot ask this, because dream and reality part at the first drawer.
 """
 
@@ -18,17 +18,17 @@ OFF_THE_RECORD = 1_000_000_000  # keys of two numbers, so that the model keeps n
 
 
 @dataclass(frozen=True)
-class Settled:
+class DeterminedSteps:
     """The model's answers to steps of real episodes. Steps that a rule answers are left out."""
 
-    exact: Rate  # of settled steps that went on, the share whose next state is right to the letter
+    exact: Rate  # of determined steps that went on, the share whose next state is right to the letter
     ends_seen: Rate  # of steps that really ended with success, the share the model ended with success
-    ends_invented: Rate  # of steps that really went on, the share the model ended
+    ends_generated: Rate  # of steps that really went on, the share the model ended
 
 
-def settled(model: ExperienceModel, episodes: Sequence[Trajectory], rules: TextRules) -> Settled:
+def determined_accuracy(model: ExperienceModel, episodes: Sequence[Trajectory], rules: TextRules) -> DeterminedSteps:
     """Ask for every step of every real episode; what the guard thinks of the answers does not matter. Unreadable ones are wrong."""
-    exact, seen, invented = [], [], []
+    exact, seen, generated = [], [], []
     for t in range(max((len(each.turns) for each in episodes), default=0)):
         asked = [i for i, each in enumerate(episodes) if len(each.turns) > t]
         steps = {i: episodes[i].transitions for i in asked}
@@ -36,16 +36,16 @@ def settled(model: ExperienceModel, episodes: Sequence[Trajectory], rules: TextR
         queries = [
             Query(episodes[i].task, steps[i][:t], steps[i][t].state, steps[i][t].action, key) for i, key in zip(asked, keys, strict=True)
         ]
-        for i, query, said in zip(asked, queries, model.predict(queries), strict=True):
+        for i, query, prediction in zip(asked, queries, model.predict(queries), strict=True):
             real = steps[i][t]
-            if said.info.decided_by == "rule":
+            if prediction.info.decided_by == "rule":
                 continue
             if real.terminated:
                 if real.reward >= 1.0:
-                    seen.append(bool(said.info.raw_terminated) and (said.info.raw_reward or 0.0) >= 1.0)
+                    seen.append(bool(prediction.info.raw_terminated) and (prediction.info.raw_reward or 0.0) >= 1.0)
                 continue
-            invented.append(bool(said.info.raw_terminated))
+            generated.append(bool(prediction.info.raw_terminated))
             if not rules.reveals_new(query.state, query.history, query.action):
-                exact.append(said.next_state == real.next_state and not said.info.judged("unreadable"))
+                exact.append(prediction.next_state == real.next_state and not prediction.info.judged("unreadable"))
         model.forget(keys)
-    return Settled(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, invented)))
+    return DeterminedSteps(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, generated)))

@@ -3,9 +3,9 @@
 Each step of held-out real episodes is one question, and so are near misses, actions that the real environment refused
 (`near_misses`). Errors do not add up along an episode, as they do in paired replay (`replayed`): the two measures complete each other.
 
-    questions = ask_about(episodes, real, domain, misses=0.3, seed=0)
+    questions = draw_questions(episodes, real, domain, misses=0.3, seed=0)
     raw = forecast(model, questions)              # with its guard off
-    measure(questions, raw, known=parts) and measure(questions, watched(guard, questions, raw), known=parts)
+    measure(questions, raw, known=parts) and measure(questions, apply_guard(guard, questions, raw), known=parts)
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class HeldOut:
         return asdict(self) | {"terminals": terminals}
 
 
-def ask_about(
+def draw_questions(
     episodes: Sequence[Trajectory], real: RealEnv, rules: TextRules, *, misses: float, seed: int
 ) -> tuple[list[Question], dict[str, int]]:
     """Every step of real episodes as a question, and a near miss beside about `misses` of them; and counts of what was asked.
@@ -130,7 +130,7 @@ def forecast(
     return [answers[place] for place in range(len(questions))]
 
 
-def watched(guard: Guard, questions: Sequence[Question], raw: Sequence[Prediction]) -> list[Prediction]:
+def apply_guard(guard: Guard, questions: Sequence[Question], raw: Sequence[Prediction]) -> list[Prediction]:
     """The same predictions with a guard before and after them. The history being the real one, nothing else would have been asked."""
     queries = [question.query for question in questions]
     before = [guard.before(query) for query in queries]
@@ -157,7 +157,7 @@ def measure(
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
     for q, one in pairs:
         confusion[_end(q.truth.reward, q.truth.terminated)][_predicted_end(one)] += 1
-    invented = [
+    unknown_items = [
         part not in known and part not in parts_of(q.truth.state.text) and part not in parts_of(q.truth.next_state.text)
         for q, one in pairs
         for part in parts_of(one.next_state.text)
@@ -190,7 +190,7 @@ def measure(
         accepted_false=wilson(sum(claimed.values()) - claimed["success"], sum(claimed.values())),
         false_end=called("goes on", "success", "failure"),
         reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.judged("unreadable")]),
-        invented_items=wilson(sum(invented), len(invented)),
+        invented_items=wilson(sum(unknown_items), len(unknown_items)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]
         by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in near_misses.WAYS},  # type: ignore[misc]

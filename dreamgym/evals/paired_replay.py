@@ -70,7 +70,7 @@ class Fidelity:
 
 
 def replay(episodes: Sequence[Trajectory], real: RealEnv, *, answered_by: DecidedBy = "generated") -> list[Replay]:
-    """Execute each dreamed episode's actions in the real environment. Episodes of invented tasks cannot be, and are left out."""
+    """Execute each dreamed episode's actions in the real environment. Episodes of synthetic tasks cannot be, and are left out."""
     return [compare(episode, twin, answered_by=answered_by) for episode, twin in paired_episodes(episodes, real)]
 
 

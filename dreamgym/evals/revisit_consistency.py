@@ -1,4 +1,4 @@
-"""Does a dreamed house stay the same house? What a place shows when it is visited again is settled by what it showed before.
+"""Does a dreamed house stay the same house? What a place shows when it is visited again is determined by what it showed before.
 
 The first sight of a place is the dreamer's to invent; the second is not. Agreement with the real environment cannot say this of a world
 that hides most of itself: there a dream may differ from the real house at the first door and still be a sound one.
@@ -23,7 +23,7 @@ class Revisits:
     by_half: tuple[Rate, Rate]  # `faithful` of the first and of the last half of each episode's returns: does it wear off?
 
 
-def revisits(trajectories: Sequence[Trajectory], rules: TextRules) -> Revisits:
+def revisit_rates(trajectories: Sequence[Trajectory], rules: TextRules) -> Revisits:
     """Over all episodes that did not fail technically. Real ones give 1.0, or the domain has misread them."""
     found = [rules.revisit_consistency(t.transitions) for t in trajectories if t.error is None]
     found = [each for each in found if each]

@@ -1,4 +1,4 @@
-"""What the curriculum's inventions are worth: how many proposals are new tasks, and how many accepted ones can really be done.
+"""What the curriculum's synthetic tasks are worth: how many proposals are new tasks, and how many accepted ones can really be done.
 
 The curriculum sees texts alone, so it may accept what the world does not hold. Where `EnvSuite.can_ground_tasks`, the expert tries the
 synthetic tasks in the real environment, and real training tasks beside them: what the expert misses of those, it misses for want of skill.
@@ -19,12 +19,12 @@ TRIED = 200
 """Inventions that are tried, and as many real tasks."""
 EXPERT = "expert"
 
-Behave = Callable[[Sequence[tuple[Task, str, int]]], list[Trajectory]]
+Demonstrate = Callable[[Sequence[tuple[Task, str, int]]], list[Trajectory]]
 """(task, behaviour, seed) of each episode -> the episodes; `recipes.context.RunContext.demonstrate`."""
 
 
 @dataclass(frozen=True)
-class Invented:
+class SyntheticTasks:
     """Rates with 95 % intervals."""
 
     new: Rate
@@ -38,17 +38,17 @@ class Invented:
     real_steps: int
 
 
-def invented(
-    counts: Mapping[str, int], instructions: Sequence[str], real: Sequence[Task], suite: EnvSuite, demonstrate: Behave
-) -> Invented:
+def measure_synthetic_tasks(
+    counts: Mapping[str, int], instructions: Sequence[str], real: Sequence[Task], suite: EnvSuite, demonstrate: Demonstrate
+) -> SyntheticTasks:
     """Measure proposals by the curriculum's `counts`, and up to TRIED of the accepted instructions, evenly taken, by the expert."""
     proposed = counts.get("proposed", 0)
     old = sum(counts.get(reason, 0) for reason in ("malformed", "duplicate", "held_out"))
-    tasks = [Task(f"invented/{i}", text, real[0].env, source="synthetic") for i, text in enumerate(evenly(instructions))] if real else []
+    tasks = [Task(f"synthetic/{i}", text, real[0].env, source="synthetic") for i, text in enumerate(evenly(instructions))] if real else []
     met = [found for task in tasks if (found := suite.ground_task(task))]
     solved, steps = _solved(met, demonstrate)
     usual, more = _solved(real[:TRIED], demonstrate)
-    return Invented(
+    return SyntheticTasks(
         wilson(proposed - old, proposed),
         wilson(counts.get("accepted", 0), proposed),
         wilson(solved, len(tasks)),
@@ -63,7 +63,7 @@ def evenly(instructions: Sequence[str]) -> list[str]:
     return [instructions[i * n // TRIED] for i in range(TRIED)] if n > TRIED else list(instructions)
 
 
-def _solved(tasks: Sequence[Task], demonstrate: Behave) -> tuple[int, int]:
+def _solved(tasks: Sequence[Task], demonstrate: Demonstrate) -> tuple[int, int]:
     """(tasks that an attempt of the expert solves, the real steps that took)."""
     episodes = demonstrate([(task, EXPERT, attempt) for task in tasks for attempt in range(ATTEMPTS)])
     won = {episode.task.id for episode in episodes if episode.success}

@@ -1,8 +1,9 @@
 """The experience model: an LLM that reasons about, and then predicts, what an environment would do next.
 
-`prompts` lays out what it reads, `parse` reads what it writes, `model` asks it, `guard` doubts it, `env` makes its answers an
-environment, and `dataset` turns real trajectories into what it learns from. `dreaming` is what trained and prompted models share.
+`pipeline` is what all experience models share: rules, recall, generation, guard. `models` holds the kinds. `prompts` lays out what a model
+reads, `parse` reads what it writes, `guard` judges it, `env` makes its answers an environment, and `dataset` turns real trajectories into
+training rows.
 
-Through instruct models (`asking`, `json_chat`), `teacher` annotates logs, `prompted` dreams without training, and `verifier` gives the
-guard second opinions.
+Through instruct models (`chat_requests`, `json_replies`), `teacher` annotates logs, `models.prompted` predicts without training, and
+`verifier` gives the guard a second judgement.
 """

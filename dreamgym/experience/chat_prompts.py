@@ -1,4 +1,4 @@
-"""What a prompted experience model and a verifier are asked: rules in our words, everything else as data (`json_chat`)."""
+"""What a prompted experience model and a verifier are asked: rules in our words, everything else as data (`json_replies`)."""
 
 from __future__ import annotations
 

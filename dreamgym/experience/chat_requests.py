@@ -1,4 +1,4 @@
-"""Asking an instruct model many questions whose answers must have a form: at once, within a purse, with nothing paid for lost.
+"""Asking an instruct model many questions whose answers must have a form: at once, within a budget, with nothing paid for lost.
 
     replies = ask(chat, conversations, read, how, properties, note=ledger_of_the_replies)
 
@@ -116,7 +116,7 @@ class _Asking(Generic[T]):
         note: Note[T] | None,
     ) -> None:
         self.chat, self.read, self.how, self.form, self.seeds, self.note = chat, read, how, form, seeds, note
-        self.purse = Budget(chat.usage, how)
+        self.budget = Budget(chat.usage, how)
         self.failures = 0  # in a row
         self.last_error: Exception | None = None  # the last that says something about the server
 
@@ -137,7 +137,7 @@ class _Asking(Generic[T]):
             with closing(replies):  # whatever ends the asking ends what is under way
                 for place, said in replies:
                     i = sent[place]
-                    self.purse.settle(i)
+                    self.budget.settle(i)
                     found[i] = self._result(i, attempt, said)
                     if self.note is not None:
                         self.note(i, attempt, found[i])
@@ -148,7 +148,7 @@ class _Asking(Generic[T]):
 
     def _affordable(self, todo: Sequence[int], talks: Mapping[int, list[Message]], sent: list[int]) -> Iterator[list[Message]]:
         for i in todo:
-            if not self.purse.reserve(i, talks[i]):
+            if not self.budget.reserve(i, talks[i]):
                 return
             sent.append(i)
             yield talks[i]

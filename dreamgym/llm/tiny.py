@@ -102,6 +102,16 @@ def special_id(tokenizer: Any, name: str) -> int:
     return known[name]
 
 
+def parameters(size: str, vocab_size: int) -> int:
+    """How many numbers a model of the named size has, roughly: embeddings, attention and feed-forward layers."""
+    if size not in SIZES:
+        raise ConfigError(f"No model size '{size}'.{nearest(size, SIZES)} Known: {', '.join(SIZES)}.")
+    shape = SIZES[size]
+    width = shape["width"]
+    attention = 2 * width * width * (1 + shape["kv_heads"] / shape["heads"])
+    return int(vocab_size * width + shape["layers"] * (attention + 3 * width * shape["mlp"]))
+
+
 def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int = 4096) -> LlamaForCausalLM:
     """A Llama of the named size with fresh weights: "1m", "4m", "15m" or "60m" parameters, roughly. Same seed, same weights."""
     if size not in SIZES:

@@ -76,10 +76,11 @@ class Policies:
         return demonstrations(episode, self.template, self.rules, window=self.block.window)
 
 
-def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", temperature: float = 1.0) -> None:
+def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", temperature: float = 1.0) -> int:
     """Try cheaply, without weights, whether the policy of a run can work: its device, its template, its adapters, its engine.
 
-    `device` is that of the small transformer, `temperature` that of rollouts. Raises what the run would fail with later.
+    `device` is that of the small transformer, `temperature` that of rollouts. Raises what the run would fail with later. Returns how many
+    parameters of the backbone are trained; 0 without one.
     """
     module = tokenizer = None
     if block.backbone is not None:
@@ -91,6 +92,7 @@ def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", t
         if block.engine.get("name") == "server":
             raise ConfigError("policy.engine: a server samples for a pretrained policy, and the small one has none. Set policy.backbone.")
     check_engine(block.engine, module=module, tokenizer=tokenizer, temperature=temperature, trains=True, where="policy.engine")
+    return sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
 
 
 def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Chat:

@@ -174,7 +174,7 @@ class AlgorithmBlock(Config):
             return values
         named = {"name": cls.model_fields["name"].default, **values}
         if not isinstance(named["name"], str):
-            raise ConfigError(f"An algorithm's name is text such as 'grpo', not {named['name']!r}.")
+            raise ValueError("an algorithm's name is text such as 'grpo'")
         return {"name": named["name"], **plugins.named("train.algos", named).config.model_dump()}
 
 

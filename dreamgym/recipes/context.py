@@ -142,8 +142,8 @@ def logs_of(run: RunDir) -> list[Trajectory]:
 
 def latest_experience(run: RunDir) -> str:
     """The checkpoint of the run's experience model, after the last refresh while a policy practised in it."""
-    dreamt = [run.data(name).get("dreams_with") for name in ("mixed", "dream") if run.done(name)]
-    return next((name for name in dreamt if name), "experience")
+    checkpoints = [run.data(name).get("dreams_with") for name in ("mixed", "dream") if run.done(name)]
+    return next((name for name in checkpoints if name), "experience")
 
 
 def silence_progress_bars() -> None:

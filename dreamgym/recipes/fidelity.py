@@ -11,7 +11,7 @@ from typing import Any
 
 from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import RunDirError
-from dreamgym.evals.one_step import ask_about, forecast, known_parts, measure, watched
+from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.experience.guard import Guard
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
@@ -25,7 +25,7 @@ from dreamgym.types import Prediction, Trajectory
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
 SPLIT = "dev"  # the test split stays unseen until a policy is judged
 MISSES = 0.5  # near misses per real step
-LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed thing may exist though it counts as invented
+LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed item may exist though it counts as unknown
 
 
 def held_out(path: Path, n: int, *, split: str = SPLIT) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
     with factory.start_workers(context.config.world) as workers:
         manned = replace(context, workers=workers)
         episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
-        questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+        questions, counts = draw_questions(episodes, manned.real(), rules, misses=MISSES, seed=seed)
     known = _existing(context.suite, context.logs)
     logged = {(t.action, t.next_state.text) for trajectory in context.logs for t in trajectory.transitions}
     arms = {"held_out": context, "no_model": context.without("model")}
@@ -66,7 +66,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name, of in arms.items():
             _, model = factory.dream(of, factory.replay_in_memory(of), UNGUARDED)
             raw = forecast(model, questions, forget=model.forget)
-            answers[name] = {"with_guard": watched(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
+            answers[name] = {"with_guard": apply_guard(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
             advance(1)
     found: dict[str, Any] = {name: {} for name in arms}
     for kind in ("with_guard", "without_guard"):

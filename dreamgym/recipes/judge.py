@@ -51,7 +51,7 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
 
 def _latest(run: RunDir) -> str:
     names = run.episode_names()
-    practised = [name for name in names if re.fullmatch(r"([a-z]+-)?(dream|mixed)-\d+", name)]
-    if AUDIT not in names and not practised:
+    rl_phases = [name for name in names if re.fullmatch(r"([a-z]+-)?(dream|mixed)-\d+", name)]
+    if AUDIT not in names and not rl_phases:
         raise RunDirError(f"'{run.path}' holds no dreamed episodes yet. Give the command that made it again: it resumes.")
-    return AUDIT if AUDIT in names else practised[-1]
+    return AUDIT if AUDIT in names else rl_phases[-1]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dreamgym import config as configuration
+from dreamgym import plugins
 from dreamgym.errors import ConfigError, UsageError, nearest
-from dreamgym.recipes.config import RunConfig, TrainConfig
+from dreamgym.recipes.config import RunConfig, SharedConfig, TrainConfig
 from dreamgym.runs.rundir import CONFIG
 
 RUNS = {"small": "quickstart-small", "default": "quickstart", "large": "quickstart-large", "gpu": "quickstart-gpu"}
@@ -25,8 +26,20 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
             f"'{path}' is the run of another command, such as `dreamgym quickstart`. Give `dreamgym train` a directory of its own."
         )
     if file or stored.exists():
-        return configuration.read(TrainConfig, file or stored, changes)
-    return configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
+        found = configuration.read(TrainConfig, file or stored, changes)
+    else:
+        found = configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
+    require_plugins(found)
+    return found
+
+
+def require_plugins(config: SharedConfig) -> None:
+    """PluginError for the name of a plug-in that does not exist. Engines, algorithms and experience models were checked with their
+    settings when the configuration was built."""
+    plugins.require("envs", config.env.name)
+    plugins.require("replay.stores", config.replay.store)
+    plugins.require("replay.encoders", config.replay.encoder["name"])
+    plugins.require("replay.indexes", config.replay.index)
 
 
 def budget_config(budget: str, env: str = "webshop") -> RunConfig:

@@ -62,15 +62,15 @@ class Fidelity:
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "revisits": ("with_guard", "revisits", "faithful"),
-    "settled": ("with_guard", "settled", "exact"),
+    "determined": ("with_guard", "determined", "exact"),
     "in_support": ("with_guard", "in_support", "share"),
     "precedented_false": ("with_guard", "in_support", "false_success"),
     "precedented_exact": ("with_guard", "in_support", "state_exact"),
     "guessing_false": ("with_guard", "out_of_support", "false_success"),
     "guessing_exact": ("with_guard", "out_of_support", "state_exact"),
-    "new": ("invented", "new"),
-    "solved": ("invented", "solved"),
-    "real_solved": ("invented", "real_solved"),
+    "new": ("synthetic_tasks", "new"),
+    "solved": ("synthetic_tasks", "solved"),
+    "real_solved": ("synthetic_tasks", "real_solved"),
 }
 """Where an audit keeps rates that are no row of its table: partial observability, action support and synthetic tasks."""
 

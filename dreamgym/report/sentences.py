@@ -175,7 +175,7 @@ def _partially_observed(audit: Audit) -> list[str]:
             "environment is partially observable: unobserved content is sampled, so the paired replay below is not informative."
         )
     texts.append(f"Observed content stays consistent in {_interval(again)} of {again.n} revisits.")
-    if determined := audit.facts.get("settled"):
+    if determined := audit.facts.get("determined"):
         texts.append(f"Of {determined.n} real steps that history determines, the model predicts {_interval(determined)} exactly.")
     return texts
 

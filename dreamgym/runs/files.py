@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import RunDirError, explained
+from dreamgym.errors import RunDirError, UsageError, explained
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
@@ -57,6 +58,17 @@ def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def require_space(folder: Path, size: int) -> None:
+    """UsageError where the disk of a folder has fewer than `size` bytes left."""
+    with explained(folder):
+        free = shutil.disk_usage(folder).free
+    if free < size:
+        raise UsageError(
+            f"The checkpoints in '{folder}' need about {size / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of the disk are free. "
+            "Free some, or give a directory on another disk."
+        )
 
 
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:

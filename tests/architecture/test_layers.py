@@ -1,4 +1,4 @@
-"""The house of design.md, section 3: imports point down only, siblings do not know each other, and the front door opens fast."""
+"""The layers of design.md, section 3: imports point down only, units of a layer are independent, and the command line starts fast."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "dreamgym"
 
-# Layers from the ground up. Rooms of a layer do not import each other; modules that share a room may.
+# Layers, lowest first. Groups of a layer do not import each other; units of one group may.
 LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
-    tuple(frozenset(room.split()) for room in layer.split("|"))
+    tuple(frozenset(group.split()) for group in layer.split("|"))
     for layer in (
         "types protocols | errors | plugins | config | tool_calls",
         "runs",
@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
         "cli __main__",
     )
 )
-ON_THE_GROUND = {
+WITHIN_LOWEST = {
     ("protocols", "types"),
     ("types", "errors"),
     ("plugins", "errors"),
@@ -39,21 +39,23 @@ ON_THE_GROUND = {
     ("tool_calls", "errors"),
     ("tool_calls", "types"),
 }  # allowed within layer 0: (importer, imported)
-ROOF = len(LAYERS)  # where `dreamgym/__init__.py` is: it may know everybody, though it should not
+TOP = len(LAYERS)  # where `dreamgym/__init__.py` is: it may import every module
 
 
 def layer(unit: str) -> int | None:
-    return ROOF if unit == "__init__" else next((level for level, rooms in enumerate(LAYERS) if any(unit in room for room in rooms)), None)
+    return (
+        TOP if unit == "__init__" else next((level for level, groups in enumerate(LAYERS) if any(unit in group for group in groups)), None)
+    )
 
 
 def allowed(importer: str, imported: str) -> bool:
     """Whether a module of one unit (`envs`, `agent`, ...) may import one of another."""
-    if importer == imported or (importer, imported) in ON_THE_GROUND:
+    if importer == imported or (importer, imported) in WITHIN_LOWEST:
         return True
     above, below = layer(importer), layer(imported)
     if above is None or below is None:
         return False
-    return below < above or (above != 0 and any({importer, imported} <= room for rooms in LAYERS for room in rooms))
+    return below < above or (above != 0 and any({importer, imported} <= group for groups in LAYERS for group in groups))
 
 
 def imports(source: str, module: tuple[str, ...], *, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -90,9 +92,9 @@ def modules() -> list[tuple[Path, tuple[str, ...]]]:
     return found
 
 
-def test_every_module_has_its_storey():
-    homeless = sorted({module[1] for _, module in modules() if len(module) > 1 and layer(module[1]) is None})
-    assert not homeless, f"Give {homeless} a layer in design.md section 3 and in {Path(__file__).name}."
+def test_every_module_has_a_layer():
+    without = sorted({module[1] for _, module in modules() if len(module) > 1 and layer(module[1]) is None})
+    assert not without, f"Give {without} a layer in design.md section 3 and in {Path(__file__).name}."
 
 
 def test_imports_point_down_only_and_siblings_never_import_each_other():
@@ -131,7 +133,7 @@ def test_an_import_that_points_up_or_sideways_is_found(module: str, source: str)
         ("cli", "def main():\n    from dreamgym.recipes import train"),
     ],
 )
-def test_an_import_that_points_down_or_stays_in_the_room_is_fine(module: str, source: str):
+def test_an_import_that_points_down_or_stays_in_its_group_is_allowed(module: str, source: str):
     assert violations(source, ("dreamgym", *module.split("."))) == []
 
 
@@ -142,7 +144,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "name", ["dreamgym", "dreamgym.cli", "dreamgym.recipes", "dreamgym.report", "dreamgym.quickstart", "dreamgym.runs.rundir"]
 )
-def test_importing_the_front_rooms_loads_no_torch_and_prints_nothing(name: str):
+def test_importing_what_starts_a_command_loads_no_torch_and_prints_nothing(name: str):
     stem = PACKAGE.parent / Path(*name.split("."))
     if not stem.with_suffix(".py").exists() and not (stem / "__init__.py").exists():
         pytest.skip(f"{name} is not written yet")
@@ -154,6 +156,42 @@ def test_importing_the_front_rooms_loads_no_torch_and_prints_nothing(name: str):
     result = python("-c", textwrap.dedent(script))
     assert result.returncode == 0, result.stderr
     assert result.stdout == result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train new seed=inf", "'seed' is inf"),
+        ("train new env.name=webshp", "Did you mean 'webshop'?"),
+        ("train new replay.store=sqlit", "Did you mean 'sqlite'?"),
+        ("train new replay.encoder.name=lexcal", "Did you mean 'lexical'?"),
+        ("train new replay.index=exat", "Did you mean 'exact'?"),
+        ("train new rl.algorithm.name=gppo", "Did you mean"),
+        ("train new --config missing.toml", "No configuration file or preset 'missing.toml'"),
+        ("quickstart --budget tiny", "No budget 'tiny'"),
+        ("eval missing", "'missing' is not a run directory"),
+        ("eval missing --split dve", "Did you mean 'dev'?"),
+        ("compare missing other", "'missing' is not a run directory"),
+        ("play missing", "'missing' is not a run directory"),
+        ("fidelity missing", "'missing' is not a run directory"),
+        ("report missing", "'missing' is not a run directory"),
+    ],
+)
+def test_a_wrong_setting_or_directory_is_refused_before_torch_is_imported_and_nothing_is_written(
+    arguments: str, words: str, tmp_path: Path
+) -> None:
+    script = f"""
+        import atexit, os, sys
+        os.chdir({str(tmp_path)!r})
+        atexit.register(lambda: print("torch" in sys.modules))
+        sys.argv = ["dreamgym", *{arguments.split()!r}]
+        from dreamgym.cli import main
+        main()
+    """
+    result = python("-c", textwrap.dedent(script))
+    assert (result.returncode, result.stdout) == (2, "False\n"), result.stderr
+    assert words in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def spent() -> float:

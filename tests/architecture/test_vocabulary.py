@@ -40,12 +40,15 @@ IDENTIFIERS = {
     "Flavour": "Dialect", "flavour": "dialect", "flavours": "dialects", "FLAVOURS": "DIALECTS", "_flavours": "dialects",
     "_sync": "weight_sync", "Manners": "ClientConfig", "manners": "ClientConfig", "Pace": "RateLimiter", "Purse": "Budget",
     "Ledger": "ReplyLog", "Meter": "UsageMeter", "HFEngine": "LocalEngine", "OpenAIEngine": "ServerEngine",
-    "relive": "replay_actions", "twins": "paired_episodes", "disputed": "masked_episodes", "Lookup": "LookupBaseline",
+    "relive": "replay_actions", "twins": "paired_episodes", "disputed": "masked_episodes", "Lookup": "NoModel", "LookupBaseline": "NoModel",
     "unguarded_success": "raw_success", "unguarded_false_success": "raw_false_success", "remembered_starts": "replayed_starts",
     "Pieces": "PromptParts", "pieces": "prompt_parts",
     "fade": "decay", "revisit": "replay_fraction", "storey": "layer", "storeys": "layers", "STOREYS": "LAYERS",
     "brief": "memory_text", "tell": "encode_delta", "news": "encode_delta", "Heard": "apply_delta", "Written": "state_delta",
     "slab": "kv_cache", "drafts": "speculator", "pace": "rate_limiter", "FAMILY": "SUITE", "DOMAIN": "RULES", "relived": "replayed_actions",
+    "settled": "determined_accuracy", "Settled": "DeterminedSteps", "Invented": "SyntheticTasks", "inventions": "synthetic_tasks",
+    "ask_about": "draw_questions", "watched": "apply_guard", "ends_invented": "ends_generated", "Behave": "Demonstrate",
+    "homeless": "without",
 }  # fmt: skip
 
 # Old configuration key (its last part, or the last two) -> the present one.

@@ -102,10 +102,10 @@ def test_tasks_are_real_well_formed_and_accepted_by_the_environment(name: str):
 
 @every_family
 def test_an_invented_task_is_refused_because_nobody_can_score_it(name: str):
-    invented = Task(id="invented", instruction=suite(name).tasks("train", 1, seed=0)[0].instruction, env=name, source="synthetic")
-    assert not suite(name).require_env().accepts(invented)
+    synthetic = Task(id="synthetic", instruction=suite(name).tasks("train", 1, seed=0)[0].instruction, env=name, source="synthetic")
+    assert not suite(name).require_env().accepts(synthetic)
     with pytest.raises(UsageError):
-        EnvPool(suite(name).require_env, suite(name).rules).start([invented], seed=0)
+        EnvPool(suite(name).require_env, suite(name).rules).start([synthetic], seed=0)
 
 
 @every_family

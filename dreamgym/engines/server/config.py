@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-import httpx
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr
 
-from dreamgym.config import Config
+from dreamgym.config import Config, ServerUrl
 from dreamgym.errors import ConfigError
 
 Logprobs = Literal["raw", "tempered", "processed"]
@@ -17,7 +16,7 @@ Logprobs = Literal["raw", "tempered", "processed"]
 class ServerConfig(Config):
     """Settings of `ServerEngine`. `base_url` is the OpenAI base, with `/v1`; a server's root will do as well."""
 
-    base_url: str
+    base_url: ServerUrl
     model: str
     dialect: Literal["vllm", "sglang", "llama_cpp", "chat"]
     api_key: SecretStr | None = None
@@ -37,17 +36,6 @@ class ServerConfig(Config):
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # newer hosts require the second, in chats
     extra: dict[str, Any] = {}  # laid over the payload of every request
     seed: int = 0  # names the stream of requests that bring no seeds of their own
-
-    @field_validator("base_url")
-    @classmethod
-    def _address(cls, url: str) -> str:
-        try:
-            parsed = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise ValueError(f"no address ({error}); expected one such as http://localhost:8000/v1") from error
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError("must begin with http:// or https:// and name a host, such as http://localhost:8000/v1")
-        return url
 
     def key(self) -> str | None:
         """The key to send: the option, else the variable, else none. ConfigError, which does not show it, for one that no header takes."""

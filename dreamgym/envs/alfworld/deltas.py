@@ -50,68 +50,68 @@ def encode_delta(transition: Transition) -> str:
         return NOTHING
     if before is None or after is None:
         return transition.next_state.text
-    told = " ".join(_sentences(before, after, transition.action))
-    return told if apply_delta(transition.state, told) == transition.next_state else transition.next_state.text
+    delta = " ".join(_sentences(before, after, transition.action))
+    return delta if apply_delta(transition.state, delta) == transition.next_state else transition.next_state.text
 
 
-def apply_delta(state: Observation, told: str) -> Observation | None:
-    """The state after what was told; None when it cannot be understood whole, or does not fit what is known.
+def apply_delta(state: Observation, delta: str) -> Observation | None:
+    """The state after a delta; None when it cannot be understood whole, or does not fit what is known.
 
     A state's own text is taken as it is when it is of the same house.
     """
-    before, whole = read(state.text), read(told)
+    before, whole = read(state.text), read(delta)
     if whole is not None:
-        return Observation(told) if before is None or whole.places == before.places else None
-    if told == NOTHING:
+        return Observation(delta) if before is None or whole.places == before.places else None
+    if delta == NOTHING:
         return state
-    if before is None or not _understood(told) or not _fits(before, told):
+    if before is None or not _understood(delta) or not _fits(before, delta):
         return None
     tracked = Tracked.of(before)
-    tracked.hear(_unlisted(before, told))
+    tracked.hear(_unlisted(before, delta))
     after = tracked.state().text
     return Observation(after) if read(after) is not None else None
 
 
-def _unlisted(before: State, told: str) -> str:
-    """What was told, without lists of what lies where the state knows it: nothing moves by itself, so a second list that differs from the
-    first is a dream's mistake, and one that does not is no news."""
-    told = ON.sub(lambda found: "" if before.visited(found["place"]) else found[0], told)
-    return OPENED.sub(lambda found: f"You open the {found['place']}." if before.visited(found["place"]) else found[0], told)
+def _unlisted(before: State, delta: str) -> str:
+    """A delta without lists of what lies where the state knows it: nothing moves by itself, so a second list that differs from the first is
+    a dream's mistake, and one that does not changes nothing."""
+    shortened = ON.sub(lambda found: "" if before.visited(found["place"]) else found[0], delta)
+    return OPENED.sub(lambda found: f"You open the {found['place']}." if before.visited(found["place"]) else found[0], shortened)
 
 
-def _understood(told: str) -> bool:
+def _understood(delta: str) -> bool:
     """Whether the text is made of the game's sentences and nothing else: half a sentence more, and it was cut or made up."""
-    rest = told
+    rest = delta
     for sentence in SENTENCES:
         rest = sentence.sub("", rest)
-    return bool(told.strip()) and not rest.strip()
+    return bool(delta.strip()) and not rest.strip()
 
 
-def _fits(before: State, told: str) -> bool:
+def _fits(before: State, delta: str) -> bool:
     """Whether a house that is as far known as this one can answer so."""
-    taken, moved, treated = TOOK.search(told), MOVED.search(told), TREATED.search(told)
+    taken, moved, treated = TOOK.search(delta), MOVED.search(delta), TREATED.search(delta)
     return (
-        _doors_fit(before, told)
-        and _finds_fit(before, told)
+        _doors_fit(before, delta)
+        and _finds_fit(before, delta)
         and (taken is None or (not before.held and before.homes.get(taken["thing"]) == taken["place"]))
         and (moved is None or (before.held == moved["thing"] and moved["place"] in before.places))
         and (treated is None or before.held == treated["thing"])
     )
 
 
-def _doors_fit(before: State, told: str) -> bool:
+def _doors_fit(before: State, delta: str) -> bool:
     """Whether every place that is spoken of stands in this house, with a door, or none, as it is known."""
     for sentence, doors in DOORS.items():
-        for found in sentence.finditer(told):
+        for found in sentence.finditer(delta):
             place = before.place(found["place"])
             if place is None or not (place.unknown or place.door in doors):
                 return False
     return True
 
 
-def _finds_fit(before: State, told: str) -> bool:
+def _finds_fit(before: State, delta: str) -> bool:
     """Whether what is seen for the first time is new: no thing is in two places, and none is a place."""
-    lists = [found["list"] for sentence in (ON, OPENED) for found in sentence.finditer(told) if not before.visited(found["place"])]
+    lists = [found["list"] for sentence in (ON, OPENED) for found in sentence.finditer(delta) if not before.visited(found["place"])]
     names = [name for listed in lists for name in NAME.findall(listed)]
     return len(set(names)) == len(names) and not set(names) & {*before.homes, before.held, *before.places}
 

@@ -91,12 +91,12 @@ class HouseRules(TextRules):
         return Verdict("refused" if reasons else "passed", tuple(reasons))
 
     def encode_delta(self, transition: Transition) -> str:
-        """What the step told, in the game's sentences (`deltas`)."""
+        """What the step changed, in the game's sentences (`deltas`)."""
         return deltas.encode_delta(transition)
 
-    def apply_delta(self, observation: Observation, told: str) -> Observation | None:
-        """The state after what was told; None when it cannot be understood."""
-        return deltas.apply_delta(observation, told)
+    def apply_delta(self, observation: Observation, delta: str) -> Observation | None:
+        """The state after a delta; None when it cannot be understood."""
+        return deltas.apply_delta(observation, delta)
 
     def reveals_new(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
         """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""

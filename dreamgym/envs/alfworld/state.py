@@ -186,7 +186,7 @@ class TrackedHouse:
         self._story: Story = ()
 
     def accepts(self, task: Task) -> bool:
-        """Whether the house holds the game of this task; it scores no invented ones."""
+        """Whether the house holds the game of this task; it scores no synthetic ones."""
         return self.house.accepts(task)
 
     def reset(self, task: Task) -> dict[str, Any]:

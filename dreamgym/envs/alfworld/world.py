@@ -27,13 +27,13 @@ class House:
         self._episode: Episode | None = None
 
     def accepts(self, task: Task) -> bool:
-        """Whether there is a game to play and to score the task by; an invented task has none."""
+        """Whether there is a game to play and to score the task by; a synthetic task has none."""
         return task.id in self.games
 
     def reset(self, task: Task) -> dict[str, Any]:
         """Enter the house of a task; UsageError for a task without a game."""
         if not self.accepts(task):
-            raise UsageError(f"Task '{task.id}' has no game, so the real house cannot score it. Practise invented tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no game, so the real house cannot score it. Practise synthetic tasks in a dream.")
         self._game = self.games[task.id]
         self._episode = self._start(self._game)
         return self._raw()

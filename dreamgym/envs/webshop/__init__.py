@@ -123,7 +123,7 @@ class WebShopSuite(EnvSuite):
         return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
 
     def ground_task(self, task: Task) -> Task | None:
-        """An invented task with the goal record that its words mean, aimed at the first product that meets it; None when none does."""
+        """A synthetic task with the goal record that its words mean, aimed at the first product that meets it; None when none does."""
         goal = goals.goal_of(task.instruction, self._asked_for)
         return None if goal is None else replace(task, goal=goal)
 

@@ -79,13 +79,13 @@ class WebShop:
         self._random = rng
 
     def accepts(self, task: Task) -> bool:
-        """A real shop needs a goal record to score a purchase; an invented task has none."""
+        """A real shop needs a goal record to score a purchase; a synthetic task has none."""
         return task.goal is not None
 
     def reset(self, task: Task) -> dict[str, Any]:
         """Open the shop for a task; UsageError for a task without a goal."""
         if not self.accepts(task):
-            raise UsageError(f"Task '{task.id}' has no goal record, so the real shop cannot score it. Practise invented tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no goal record, so the real shop cannot score it. Practise synthetic tasks in a dream.")
         self.session = Session(task)
         self._random = self.rng
         self._look()

@@ -9,11 +9,11 @@ from typing import Any
 
 from dreamgym.evals.attribution import Attribution, shares
 from dreamgym.evals.bound import measure
-from dreamgym.evals.determined_steps import settled
+from dreamgym.evals.determined_steps import determined_accuracy
 from dreamgym.evals.paired_replay import Fidelity, by_support, masked_episodes, replay, summarise
-from dreamgym.evals.revisit_consistency import revisits
+from dreamgym.evals.revisit_consistency import revisit_rates
 from dreamgym.evals.success import evaluate
-from dreamgym.evals.synthetic_tasks import invented
+from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import UNGUARDED
@@ -55,12 +55,12 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
     run.mark("audit", found | _synthetic_tasks_json(context, run.data(name), tasks))
 
 
-def _synthetic_tasks_json(context: RunContext, practised: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
-    """Whether the curriculum's inventions are new and can be done, where the suite can tell and some were accepted."""
-    if not context.suite.can_ground_tasks or not practised.get("inventions"):
+def _synthetic_tasks_json(context: RunContext, phase: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
+    """Whether the curriculum's synthetic tasks are new and can be done, where the suite can tell and some were accepted."""
+    if not context.suite.can_ground_tasks or not phase.get("synthetic_tasks"):
         return {}
-    measured = invented(practised["curriculum"], practised["inventions"], tasks, context.suite, context.demonstrate)
-    return {"invented": asdict(measured)}
+    measured = measure_synthetic_tasks(phase["curriculum"], phase["synthetic_tasks"], tasks, context.suite, context.demonstrate)
+    return {"synthetic_tasks": asdict(measured)}
 
 
 def _partial_observability_json(context: RunContext, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
@@ -72,7 +72,11 @@ def _partial_observability_json(context: RunContext, model: ExperienceModel, epi
     usual = max(context.suite.scripted_policies, key=lambda name: context.suite.scripted_policies[name])
     real = context.demonstrate([(task, usual, 0) for task in tasks])
     steps = sum(len(episode.turns) for episode in real)
-    return {"revisits": asdict(revisits(episodes, rules)), "settled": asdict(settled(model, real, rules)), "settled_real_steps": steps}
+    return {
+        "revisits": asdict(revisit_rates(episodes, rules)),
+        "determined": asdict(determined_accuracy(model, real, rules)),
+        "determined_real_steps": steps,
+    }
 
 
 def attribution(episodes: Sequence[Trajectory]) -> Attribution:

@@ -11,7 +11,7 @@ from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import TASK_SEED
-from dreamgym.recipes.phases.fit import finish, fit, watched
+from dreamgym.recipes.phases.fit import finish, fit, progress_watch
 from dreamgym.recipes.phases.warm_start import demonstrations
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import dpo
@@ -78,7 +78,7 @@ def train_dpo(run: RunDir, context: RunContext, config: DPOConfig) -> None:
         raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
     chosen, rejected = ([_whole(context, pair[side]) for pair in pairs] for side in (0, 1))
     model = context.policy("sft")
-    with watched(run, "dpo") as watch:
+    with progress_watch(run, "dpo") as watch:
         found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
     context.save_policy(model, "dpo")
     finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})

@@ -25,13 +25,13 @@ def fit(
     segments: Sequence[Sequence[str]] | None = None,
     on_step: Callable[[int], bool] | None = None,
 ) -> dict[str, float]:
-    """Supervised training that is watched, with a checkpoint to resume from."""
-    with watched(run, name, on_step) as watch:
+    """Supervised training with a progress bar, with a checkpoint to resume from."""
+    with progress_watch(run, name, on_step) as watch:
         return sft.train(model, ids, weights, config, segments=segments, on_step=watch, checkpoint=run.path / "checkpoints" / f"{name}.pt")
 
 
 @contextmanager
-def watched(run: RunDir, name: str, on_step: Callable[[int], bool] | None = None) -> Iterator[Watch]:
+def progress_watch(run: RunDir, name: str, on_step: Callable[[int], bool] | None = None) -> Iterator[Watch]:
     """A function for a trainer to call after every step: it shows a progress bar and writes a metrics line every 25 steps."""
     with progress(1000, name) as advance:
         shown, resumed = 0, False

@@ -20,10 +20,12 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, logs_of
 from dreamgym.runs.episodes import read_trajectories
+from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Trajectory, Transition, Turn
 
 log = logging.getLogger(__name__)
+BYTES_A_PARAMETER = 20  # float32 weights before and after a phase, the copy that replaces a checkpoint, and Adam's two moments
 
 
 def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None) -> RunContext:
@@ -38,7 +40,8 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
     suite = factory.begin(config)
     if run.summary() is None:
-        check_policy(config.policy, suite.rules, device=config.model.device)
+        trained = check_policy(config.policy, suite.rules, device=config.model.device)
+        require_space(run.path, BYTES_A_PARAMETER * (trained + tiny.parameters(config.model.size, config.model.vocab_size)))
         if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
             check_engine(engine, where="experience.engine")
     if not run.done("logs"):

@@ -107,7 +107,7 @@ class RLPhase:
             "refreshes": self.envs.refreshes,
             "dreams_with": self.envs.dreams_with,
             "curriculum": dict(self.curriculum.counts),
-            "inventions": evenly(self.curriculum.generated),
+            "synthetic_tasks": evenly(self.curriculum.generated),
             "decided_by": self.collector.decided.to_json(),
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),

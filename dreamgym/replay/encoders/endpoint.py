@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dreamgym.config import build
+from dreamgym.config import ServerUrl, build
 from dreamgym.errors import ConfigError, ServerError
 from dreamgym.replay.encoders._pair import PairConfig, PairEncoder
 
@@ -27,7 +27,7 @@ LONGEST_WAIT_S = 60.0
 class EndpointConfig(PairConfig):
     """`model`, `dim` and `action_weight` are part of the encoder's id; where it is served is not."""
 
-    base_url: str  # such as http://localhost:8000/v1
+    base_url: ServerUrl  # such as http://localhost:8000/v1
     model: str
     dim: int = Field(ge=1)  # numbers a text, as the model gives them
     key_env: str = "OPENAI_API_KEY"  # environment variable that holds the key; a server that asks for none needs none
@@ -64,21 +64,18 @@ class Endpoint:
                 status = answer.status_code
                 if answer.is_success:
                     return answer.json()
-                told = f"status {status}: {answer.text[:300]}"
+                reason = f"status {status}: {answer.text[:300]}"
                 if status not in TRANSIENT:
                     break
                 asked = answer.headers.get("retry-after", "")
                 wait = min(LONGEST_WAIT_S, float(asked)) if asked.replace(".", "", 1).isdigit() else wait
-            except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-                told = f"{error}. Expected base_url to be such as http://localhost:8000/v1"
-                break
             except (httpx.TransportError, ValueError, RecursionError) as error:
-                told = str(error) or type(error).__name__
+                reason = str(error) or type(error).__name__
             if attempt < self._config.retries:
                 self._sleep(wait)
-        told = told.replace(key, "***") if key else told
+        reason = reason.replace(key, "***") if key else reason
         raise ServerError(
-            f"Embeddings of '{self._config.model}' from {self._url} failed after {attempt + 1} attempts: {told}. "
+            f"Embeddings of '{self._config.model}' from {self._url} failed after {attempt + 1} attempts: {reason}. "
             f"Check that the server runs, serves this model, and that {self._config.key_env} holds its key if it needs one.",
             status=status,
         )

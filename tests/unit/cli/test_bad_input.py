@@ -26,7 +26,7 @@ DEEP = "[" * 10_000 + "]" * 10_000
 TEXTS = [
     "", " ", "n" * 300, "n/" * 3000, "[/red]", "[bold]b[/bold]", ":smile:", "\udcff", "\U0001f642", "a=b=c", "{", "%s", "--", "-1",
 ]  # fmt: skip
-NUMBERS = ["0", "-1", "1e999", "nan", "inf", "9" * 30, "9" * 400, "1.5", "true", "ten"]
+NUMBERS = ["0", "-1", "99999", "1e999", "nan", "inf", "9" * 30, "9" * 400, "1.5", "true", "ten"]
 CONTENTS = [
     "", "{", "null", "[]", "3", '"text"', "{}", '{"a": 1}', DEEP, f'{{"a": {DEEP}}}', '{"reward": 1e999}', f'{{"seed": {"9" * 400}}}',
     '{"id": "\\ud800"}', "[[[[[", "seed = ", "seed = inf", "a = 1\n[a]\nb = 2", "\0\1\2", "SQLite format 3\0" + "x" * 200, "PK\3\4",
@@ -145,7 +145,7 @@ def refuse(arguments: list[str], *names: str) -> None:
     flat = "".join(character for character in said if not character.isspace() and character not in "│╭╮╰╯─")
     wanted = [
         name.encode("utf-8", "backslashreplace").decode().replace(" ", "")[:12]
-        for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments))
+        for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments), *(word.partition(".")[0] for word in arguments))
     ]
     assert code == 0 or any(name in flat for name in wanted), said
 

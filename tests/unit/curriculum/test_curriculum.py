@@ -133,8 +133,8 @@ def test_an_iteration_says_how_often_fresh_repeated_and_invented_tasks_were_mixe
     curriculum = pool(inventor(NEW), tasks=WANTED, proposals=1)
     assert curriculum.observe([group(WANTED[0], 1, 0), group(WANTED[1], 1, 1)]) == {"mixed_fresh": 0.5}
     curriculum.expand()
-    (invented,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    found = curriculum.observe([group(WANTED[0], 1, 1), group(invented, 0, 1), group(WANTED[2], 0, 0)])
+    (synthetic,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    found = curriculum.observe([group(WANTED[0], 1, 1), group(synthetic, 0, 1), group(WANTED[2], 0, 0)])
     assert found == {"mixed_fresh": 0.0, "mixed_replayed": 0.0, "mixed_synthetic": 1.0}
 
 
@@ -148,9 +148,9 @@ def test_lambda_bounds_the_share_of_invented_tasks(share: float):
     most = 0
     for _ in range(6):
         tasks = curriculum.sample(16)
-        invented = sum(t.source == "synthetic" for t in tasks)
-        most = max(most, invented)
-        assert invented <= share * 16 and len({t.id for t in tasks}) == 16
+        synthetic = sum(t.source == "synthetic" for t in tasks)
+        most = max(most, synthetic)
+        assert synthetic <= share * 16 and len({t.id for t in tasks}) == 16
         curriculum.observe([group(t, 1, 0) for t in tasks])
         curriculum.expand()
     assert most == share * 16
@@ -160,9 +160,9 @@ def test_an_invented_task_has_no_goal_record_and_names_its_parent():
     curriculum = pool(inventor(NEW), tasks=WANTED, proposals=1)
     curriculum.observe([group(WANTED[0], 1, 0)])
     assert curriculum.expand() == {"proposed": 1, "accepted": 1}
-    (invented,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    assert invented.goal is None and invented.parents == (WANTED[0].id,) and invented.instruction == NEW
-    assert not SUITE.env().accepts(invented)
+    (synthetic,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    assert synthetic.goal is None and synthetic.parents == (WANTED[0].id,) and synthetic.instruction == NEW
+    assert not SUITE.env().accepts(synthetic)
 
 
 def test_variations_are_made_of_the_most_valuable_tasks():
@@ -214,13 +214,13 @@ def test_invented_tasks_that_teach_nothing_are_not_sampled_again_and_the_least_v
     curriculum = pool(inventor(*fresh_texts()), synthetic_share=0.5, proposals=8, pool_limit=6)
     curriculum.observe([group(TASKS[0], 1, 0)])
     curriculum.expand()
-    invented = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    assert len(invented) == 6
-    curriculum.observe([group(t, 0, 0) for t in invented[:3]] + [group(t, 1, 0) for t in invented[3:]])
-    assert {t.id for t in curriculum.sample(20) if t.source == "synthetic"} == {t.id for t in invented[3:]}
+    synthetic = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    assert len(synthetic) == 6
+    curriculum.observe([group(t, 0, 0) for t in synthetic[:3]] + [group(t, 1, 0) for t in synthetic[3:]])
+    assert {t.id for t in curriculum.sample(20) if t.source == "synthetic"} == {t.id for t in synthetic[3:]}
     curriculum.expand()
     left = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    assert len(left) == 6 and set(invented[3:]) <= set(left) and not set(invented[:3]) & set(left)
+    assert len(left) == 6 and set(synthetic[3:]) <= set(left) and not set(synthetic[:3]) & set(left)
 
 
 @pytest.mark.parametrize(("band", "stays"), [((0.0, 1.0), [0.125, 0.5, 0.875]), ((0.2, 0.8), [0.5])])
@@ -230,9 +230,9 @@ def test_an_invented_task_is_retired_when_its_success_leaves_the_band_and_is_not
     curriculum = pool(inventor(*fresh_texts()[:5]), tasks=TASKS[:1], proposals=5, success_band=band)
     curriculum.observe([group(TASKS[0], 1, 0)])
     curriculum.expand()
-    invented = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    wins = dict(zip((t.id for t in invented), (0, 1, 4, 7, 8), strict=True))
-    curriculum.observe([group(t, *[1] * wins[t.id], *[0] * (8 - wins[t.id])) for t in invented])
+    synthetic = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    wins = dict(zip((t.id for t in synthetic), (0, 1, 4, 7, 8), strict=True))
+    curriculum.observe([group(t, *[1] * wins[t.id], *[0] * (8 - wins[t.id])) for t in synthetic])
     assert [wins[name] / 8 for name in wins if name in curriculum.pool] == stays and TASKS[0].id in curriculum.pool
     assert curriculum.counts["retired"] == 5 - len(stays) == len(curriculum.archive)
     assert curriculum.expand() == {"proposed": 5, "duplicate": 5}  # three or one in the pool, the others in the archive
@@ -242,9 +242,9 @@ def test_one_rollout_retires_nothing_and_a_band_must_be_in_order():
     curriculum = pool(inventor(NEW), tasks=WANTED, proposals=1)
     curriculum.observe([group(WANTED[0], 1, 0)])
     curriculum.expand()
-    (invented,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    curriculum.observe([group(invented, 1, errors=3)])
-    assert invented.id in curriculum.pool
+    (synthetic,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    curriculum.observe([group(synthetic, 1, errors=3)])
+    assert synthetic.id in curriculum.pool
     with pytest.raises(ValueError, match="the lower end first"):
         CurriculumConfig(success_band=(0.9, 0.1))
 

@@ -70,6 +70,7 @@ def test_a_backend_in_one_module_outside_the_package_acts_as_a_policy(monkeypatc
         ({"name": "loacl"}, "No engines plug-in 'loacl'. Did you mean 'local'"),
         ({"max_bach": 3}, "Unknown key 'max_bach' in engine. Did you mean 'max_batch'"),
         ({"dtype": "int8"}, "'dtype' in engine"),
+        ({"name": "server", "base_url": "http://localhost:99999/v1", "model": "x", "dialect": "vllm"}, "there is no port 99999"),
         ({"name": "server", "base_url": "http://localhost/v1", "modle": "x", "dialect": "vllm"}, "Unknown key 'modle'.*'model'"),
     ],
 )

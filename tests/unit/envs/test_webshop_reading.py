@@ -92,12 +92,12 @@ def test_a_copy_under_another_bound_is_made_only_where_the_price_range_settles_i
         task = Task(name, f"i need a soft scarf, and price lower than {bound}.00 dollars", "webshop")
         return Trajectory(name, task, "demo", (Turn(bought(RANGED, float(success))),), success)
 
-    cheap, settled, dear = episode("cheap", 10, False), episode("settled", 30, True), episode("dear", 15, True)
-    copies = [copy for seed in range(8) for copy in near_miss_goals_of([cheap, settled, dear], rules, 1.0, seed=seed)]
+    cheap, middle, dear = episode("cheap", 10, False), episode("middle", 30, True), episode("dear", 15, True)
+    copies = [copy for seed in range(8) for copy in near_miss_goals_of([cheap, middle, dear], rules, 1.0, seed=seed)]
     made = {(copy.id.partition("/as/")[0], copy.task.instruction.split()[-2], copy.success) for copy in copies}
-    assert made == {("cheap", "30.00", True), ("settled", "10.00", False), ("dear", "10.00", False)}
-    assert relabel_goals([settled], rules, [dear.task], 1.0, seed=0) == []
-    assert len(relabel_goals([settled], rules, [cheap.task], 1.0, seed=0)) == 1
+    assert made == {("cheap", "30.00", True), ("middle", "10.00", False), ("dear", "10.00", False)}
+    assert relabel_goals([middle], rules, [dear.task], 1.0, seed=0) == []
+    assert len(relabel_goals([middle], rules, [cheap.task], 1.0, seed=0)) == 1
 
 
 # --- the state mapping ------------------------------------------------------------------------------------------------------------------

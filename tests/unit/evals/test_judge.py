@@ -136,8 +136,8 @@ def test_corrupted_transitions_are_never_right():
 
 def test_exactness_is_known_up_to_the_first_difference():
     episode = max(LOGS, key=lambda t: len(t.turns))
-    invented = replace(episode, task=replace(episode.task, goal=None))
-    same, other, unknown = exact_steps([episode, dreamed(episode, 0), invented], REAL)
+    synthetic = replace(episode, task=replace(episode.task, goal=None))
+    same, other, unknown = exact_steps([episode, dreamed(episode, 0), synthetic], REAL)
     assert same == [True] * len(episode.turns)
     assert other == [False] + [None] * (len(episode.turns) - 1)
     assert set(unknown) == {None}

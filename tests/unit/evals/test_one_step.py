@@ -16,7 +16,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.envs.corridor import CorridorRules, read_goal
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals import near_misses
-from dreamgym.evals.one_step import Question, ask_about, f1, forecast, known_parts, measure, parts_of, watched
+from dreamgym.evals.one_step import Question, apply_guard, draw_questions, f1, forecast, known_parts, measure, parts_of
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.pipeline import Unreadable, prediction
 from dreamgym.logs.demonstrations import collect
@@ -31,7 +31,7 @@ FAMILIES: dict[str, EnvSuite] = {"corridor": CORRIDOR, "webshop": SHOP}
 
 def questions_of(suite: EnvSuite, n: int = 30, *, misses: float = 0.5) -> list[Question]:
     real = EnvPool(suite.env, suite.rules)
-    return ask_about(collect(suite, n, seed=5, split="dev"), real, suite.rules, misses=misses, seed=1)[0]
+    return draw_questions(collect(suite, n, seed=5, split="dev"), real, suite.rules, misses=misses, seed=1)[0]
 
 
 def told(question: Question, state: str | None = None, reward: float | None = None, terminated: bool | None = None) -> Prediction:
@@ -122,7 +122,7 @@ def test_who_says_the_truth_makes_no_mistake_with_and_without_a_guard(name: str)
     suite = FAMILIES[name]
     questions = questions_of(suite)
     truth = [told(question) for question in questions]
-    for said in (truth, watched(Guard(suite.rules), questions, truth)):
+    for said in (truth, apply_guard(Guard(suite.rules), questions, truth)):
         found = measure(questions, said, known=set())
         assert found.state_exact.value == found.state_exact_valid.value == found.state_exact_invalid.value == found.element_f1.value == 1.0
         assert found.false_success.value == found.false_failure.value == found.false_end.value == found.reward_error.value == 0.0
@@ -168,7 +168,7 @@ def test_the_guard_answers_near_misses_and_refuses_what_the_page_does_not_show()
     optimist = [told(q, state="purchase done", reward=1.0, terminated=True) for q in questions]
     bare, guarded = (
         measure(questions, optimist, known=set()),
-        measure(questions, watched(Guard(SHOP.rules), questions, optimist), known=set()),
+        measure(questions, apply_guard(Guard(SHOP.rules), questions, optimist), known=set()),
     )
     assert bare.false_success.value == 1.0 and bare.state_exact_invalid.value == 0.0
     assert guarded.false_success.value == 0.0 and guarded.state_exact_invalid.value == 1.0 and guarded.false_failure.value == 0.0

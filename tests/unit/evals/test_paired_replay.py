@@ -12,7 +12,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.paired_replay import Replay, by_support, masked_episodes, replay, summarise
 from dreamgym.evals.success import evaluate, success
-from dreamgym.evals.synthetic_tasks import invented
+from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.statistics import Rate, wilson
 from dreamgym.types import REAL_STEP, Completion, Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict, VerdictKind
 
@@ -129,7 +129,7 @@ def masked(episode: Trajectory, kind: VerdictKind = "masked") -> Trajectory:
 def test_episodes_that_the_guard_left_out_are_counted_and_bound_the_false_failures():
     dreams = [TRUE, LIE, TOO_SAD, masked(TOO_SAD), masked(REFUSED), masked(TOO_SAD)]
     unlike = [
-        replace(masked(TOO_SAD), task=replace(TOO_SAD.task, goal=None)),  # invented: nobody can repeat it
+        replace(masked(TOO_SAD), task=replace(TOO_SAD.task, goal=None)),  # synthetic: nobody can repeat it
         replace(TRUE, error="broken"),
         replace(TRUE, error="no step was taken", turns=()),
         masked(TOO_SAD, "refused"),  # refused, not left out
@@ -147,8 +147,8 @@ def test_episodes_that_the_guard_left_out_are_counted_and_bound_the_false_failur
 
 
 def test_dreams_without_a_real_twin_are_left_out():
-    invented = replace(TRUE, task=replace(TRUE.task, goal=None))
-    assert replay([invented, replace(TRUE, error="broken")], REAL) == []
+    synthetic = replace(TRUE, task=replace(TRUE.task, goal=None))
+    assert replay([synthetic, replace(TRUE, error="broken")], REAL) == []
     assert summarise([]).first_divergence is None and summarise([]).gap == 0.0
 
 
@@ -180,8 +180,8 @@ def test_an_evaluation_plays_every_task_once_in_batches():
 
 def test_the_gap_meter_compares_the_dream_with_the_world_and_counts_what_that_cost():
     meter = GapMeter(SUITE, REAL)
-    invented = replace(TRUE, task=replace(TRUE.task, goal=None, source="synthetic"))
-    gap = meter.measure(Opener(), [TRUE, invented, LIE, replace(LIE, error="broken")], n=10, seed=0)
+    synthetic = replace(TRUE, task=replace(TRUE.task, goal=None, source="synthetic"))
+    gap = meter.measure(Opener(), [TRUE, synthetic, LIE, replace(LIE, error="broken")], n=10, seed=0)
     assert (gap.dream.value, gap.dream.n, gap.real.value, gap.real.n) == (1.0, 2, 0.0, 2)
     assert gap.real_steps == meter.real_steps == 2 + (3 + 2)  # two fresh episodes of a step, two replays of three and two
     found = gap.metrics()
@@ -211,10 +211,10 @@ def test_a_probe_of_nothing_says_nothing():
     assert gap.gap is None and set(gap.metrics().values()) == {None}
 
 
-# --- invented tasks
+# --- synthetic tasks
 
 
-def test_inventions_are_judged_by_the_expert_in_the_real_shop():
+def test_synthetic_tasks_are_judged_by_the_expert_in_the_real_shop():
     """Two of four can be done; one is worded well and nothing on the shelf meets it, and one is no task."""
     known = SHOP.tasks("train", 30, seed=1)
     can_be_done = [task.instruction for task in SHOP.tasks("train", 2, seed=2)]
@@ -223,13 +223,13 @@ def test_inventions_are_judged_by_the_expert_in_the_real_shop():
     def demonstrate(jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
         return [SHOP.demonstrate(task, behaviour, seed=seed) for task, behaviour, seed in jobs]
 
-    found = invented(counts, [*can_be_done, "find me a soft spaceship", "dream"], known, SHOP, demonstrate)
+    found = measure_synthetic_tasks(counts, [*can_be_done, "find me a soft spaceship", "dream"], known, SHOP, demonstrate)
     assert (found.new.value, found.accepted.value, found.new.n) == (0.6, 0.4, 10)
     assert (found.solved.value, found.solved.n) == (0.5, 4)
     assert found.real_solved.value > 0.9 and found.real_solved.n == 30 and found.real_steps > 90
 
 
-def test_of_many_inventions_a_few_are_tried_evenly_taken(monkeypatch: pytest.MonkeyPatch):
+def test_of_many_synthetic_tasks_a_few_are_tried_evenly_taken(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dreamgym.evals.synthetic_tasks.TRIED", 4)
     tried: list[str] = []
 
@@ -238,5 +238,5 @@ def test_of_many_inventions_a_few_are_tried_evenly_taken(monkeypatch: pytest.Mon
         return []
 
     instructions = [task.instruction for task in SHOP.tasks("train", 40, seed=2)]
-    found = invented({"proposed": 40, "accepted": 40}, instructions, SHOP.tasks("train", 3, seed=1), SHOP, demonstrate)
+    found = measure_synthetic_tasks({"proposed": 40, "accepted": 40}, instructions, SHOP.tasks("train", 3, seed=1), SHOP, demonstrate)
     assert tried[:4] == instructions[::10] and found.solved.n == 4 and found.solved.value == 0.0

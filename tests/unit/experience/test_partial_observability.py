@@ -14,7 +14,7 @@ from dreamgym.envs.alfworld.rules import HouseRules
 from dreamgym.envs.alfworld.scripted_policies import ScriptMemory, scripted_action
 from dreamgym.envs.alfworld.state import TrackedHouse
 from dreamgym.envs.base import play
-from dreamgym.evals.determined_steps import settled
+from dreamgym.evals.determined_steps import determined_accuracy
 from dreamgym.experience.dataset import RowBuilder, SegmentWeights
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
@@ -238,15 +238,15 @@ class Mumbling(Perfect):
 
 
 def test_an_answer_that_cannot_be_read_is_wrong_also_where_nothing_changed():
-    found = settled(Mumbling(), LOGS, RULES)  # type: ignore[arg-type]
+    found = determined_accuracy(Mumbling(), LOGS, RULES)  # type: ignore[arg-type]
     assert found.exact.value == found.ends_seen.value == 0.0 and found.exact.n > 50
 
 
 def test_a_model_is_held_to_the_letter_where_nothing_is_hidden():
-    perfect = settled(Perfect(), LOGS, RULES)  # type: ignore[arg-type]
-    assert perfect.exact.value == perfect.ends_seen.value == 1.0 and perfect.ends_invented.value == 0.0
+    perfect = determined_accuracy(Perfect(), LOGS, RULES)  # type: ignore[arg-type]
+    assert perfect.exact.value == perfect.ends_seen.value == 1.0 and perfect.ends_generated.value == 0.0
     assert perfect.exact.n > 50 and perfect.ends_seen.n == sum(log.success for log in LOGS)
-    forgetful = settled(Perfect("take"), LOGS, RULES)  # type: ignore[arg-type]
+    forgetful = determined_accuracy(Perfect("take"), LOGS, RULES)  # type: ignore[arg-type]
     assert 0.0 < forgetful.exact.value < 1.0 and forgetful.exact.n == perfect.exact.n
 
 
@@ -257,8 +257,8 @@ def test_a_first_look_is_neither_right_nor_wrong():
         for i, t in enumerate(log.transitions)
         if not t.terminated
     )
-    going_on = settled(Perfect(), LOGS, RULES)  # type: ignore[arg-type]
-    assert looks > 20 and going_on.ends_invented.n - going_on.exact.n == looks
+    going_on = determined_accuracy(Perfect(), LOGS, RULES)  # type: ignore[arg-type]
+    assert looks > 20 and going_on.ends_generated.n - going_on.exact.n == looks
 
 
 # --- state deltas

@@ -125,9 +125,9 @@ def test_an_endpoint_that_refuses_or_breaks_its_word_is_an_error_that_names_it(m
     model, slept = served(lambda *_: httpx.Response(400, text="no such key: secret"))
     with pytest.raises(ServerError, match=r"no such key: \*\*\*"):
         model.embed(["a"])
-    settings = endpoint.EndpointConfig(base_url="server:80/v1", model="bge", dim=DIM)
-    with pytest.raises(ServerError, match="failed after 1 attempts.*Expected base_url to be such as http"):
-        endpoint.Endpoint(settings, None, slept.append).embed(["a"])
+    for url, words in (("server:80/v1", "must begin with http"), ("http://server:99999/v1", "there is no port 99999")):
+        with pytest.raises(ConfigError, match=words):
+            endpoint.make(base_url=url, model="bge", dim=DIM)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-sec\nret")
     with pytest.raises(ConfigError, match="The key in OPENAI_API_KEY") as refused:
         model.embed(["a"])

@@ -408,9 +408,9 @@ def test_the_report_covers_partial_observability_and_synthetic_tasks():
     def measured(value: float, n: int) -> dict[str, float]:
         return {"value": value, "low": value - 0.1, "high": min(1.0, value + 0.1), "n": n}
 
-    glimpsed = {"revisits": {"faithful": measured(0.9, 50)}, "settled": {"exact": measured(0.8, 354)}}
-    inventions = {"new": measured(0.7, 1280), "solved": measured(0.6, 200), "real_solved": measured(1.0, 200)}
-    (audit,) = data._audits({**AUDIT, "with_guard": {**AUDIT["with_guard"], **glimpsed}, "invented": inventions}, [0])
+    glimpsed = {"revisits": {"faithful": measured(0.9, 50)}, "determined": {"exact": measured(0.8, 354)}}
+    synthetic = {"new": measured(0.7, 1280), "solved": measured(0.6, 200), "real_solved": measured(1.0, 200)}
+    (audit,) = data._audits({**AUDIT, "with_guard": {**AUDIT["with_guard"], **glimpsed}, "synthetic_tasks": synthetic}, [0])
     dream, again, determined, synthetic = sentences.fidelity(audit)
     assert "not informative" in dream and "of dreams succeed" in dream
     assert again == "Observed content stays consistent in 90.0 % [80.0, 100.0] of 50 revisits."
