@@ -41,6 +41,8 @@ class TextRules(ABC):
     """What the environment is and how it answers, for instruct models. Default: they are given the task alone."""
     action_format: str = ""
     """How an action is written at the end of a reply, for instruct models. Default: `policy.instructions` must say it."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Schemas of the tools that actions call, each {"name", "description", "parameters"}. Default: actions are no tool calls."""
     partially_observed: bool = False
     """Whether states hide most of the world. If so, `reveals_new` and `revisit_consistency` are implemented. Default: fully observed."""
     encodes_deltas: bool = False
@@ -49,6 +51,11 @@ class TextRules(ABC):
     @abstractmethod
     def abstract(self, raw: dict[str, Any]) -> Observation:
         """The state mapping: a raw observation as clean text that lists the actionable elements."""
+
+    def tool_results(self, observation: Observation) -> tuple[Sequence[str], str]:
+        """What the calls of the latest turn returned, in order, and what the user said then, for policies that call tools. Default: the whole
+        state is one result."""
+        return (observation.text,), ""
 
     def canonical(self, action: Action) -> Action:
         """One spelling of actions that the environment cannot distinguish. Default: the action as it is."""

@@ -64,7 +64,7 @@ class Agent:
             talk.turns.append((view.text, completion.ids))
             talk.ids = [*talk.ids, *completion.ids]
         return [
-            replace(completion, text=view.resolve(self.template.action_of(completion.text)))
+            replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))
             for completion, view in zip(completions, views, strict=True)
         ]
 

@@ -16,6 +16,7 @@ from dreamgym.policy.templates import Template
 from dreamgym.policy.templates.chat import Chat
 from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.markers import Markers
+from dreamgym.policy.templates.tools import Tools
 from dreamgym.protocols import LLM
 from dreamgym.types import Trajectory
 
@@ -23,7 +24,8 @@ from dreamgym.types import Trajectory
 class Policies:
     """How the policies of a run begin, are saved and loaded, act, and learn from episodes. A model is a torch module.
 
-    Without a backbone a policy is the small transformer in the layout of markers. A backbone speaks its own chat template; with adapters,
+    Without a backbone a policy is the small transformer in the layout of markers. A backbone speaks its own chat template, and its own
+    tool format in an environment with tools; with adapters,
     checkpoints hold the adapters alone.
     """
 
@@ -95,12 +97,21 @@ def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", t
     return sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
 
 
-def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Chat:
+def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Template:
     """The template of an instruct model."""
+    form = ChatFormat(tokenizer, **block.template)
+    if rules.tools and block.tool_calls != "off":
+        native = {"auto": None, "native": True, "text": False}[block.tool_calls]
+        return Tools(form, rules.name, block.instructions or rules.about, rules.tools, rules.tool_results, native=native)
+    if block.tool_calls in ("native", "text"):
+        raise ConfigError(
+            f"policy.tool_calls = '{block.tool_calls}': the environment '{rules.name}' has no tools. Leave it out, or use an environment suite "
+            "with tool schemas."
+        )
     instructions = block.instructions or (f"{rules.about}\n{rules.action_format}" if rules.action_format else "")
     if not instructions:
         raise ConfigError(
             f"The environment '{rules.name}' does not say how actions are written. Set policy.instructions, for example "
             "'Write one line such as Action: search[red mug].'"
         )
-    return Chat(ChatFormat(tokenizer, **block.template), rules.name, instructions)
+    return Chat(form, rules.name, instructions)

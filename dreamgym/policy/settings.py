@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,6 +21,9 @@ class PolicyBlock(Config):
     """How actions are written, for a backbone; empty: what the environment suite says of itself."""
     template: dict[str, Any] = Field(default_factory=dict)
     """Variables of the backbone's chat template, such as `enable_thinking = false`."""
+    tool_calls: Literal["auto", "native", "text", "off"] = "auto"
+    """How a backbone calls the tools of an environment that has some: in the tool format of its chat template, as text, or, "off", as any
+    other action. "auto" is native where the template has a usable form, else text."""
     max_reply_tokens: int = Field(default=256, ge=1)
     """Of a backbone's turn, thinking included."""
     window: int | None = Field(default=None, ge=0)
@@ -37,7 +40,7 @@ class PolicyBlock(Config):
 
     @model_validator(mode="after")
     def _refuse_unused(self) -> Self:
-        theirs = ("instructions", "template", "max_reply_tokens")
+        theirs = ("instructions", "template", "tool_calls", "max_reply_tokens")
         defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in theirs}
         idle = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
         if self.backbone is None and idle:

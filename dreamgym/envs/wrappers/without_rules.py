@@ -6,7 +6,7 @@ reaches here, it reaches by what was learned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,16 @@ from dreamgym.types import Observation, Task, Trajectory
 
 
 class StateMapping(TextRules):
-    """The state mapping of other rules, and nothing else of them."""
+    """The state mapping of other rules and their tools, and nothing else of them."""
 
     def __init__(self, inner: TextRules) -> None:
-        self.inner, self.name = inner, inner.name
+        self.inner, self.name, self.tools = inner, inner.name, inner.tools
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         return self.inner.abstract(raw)
+
+    def tool_results(self, observation: Observation) -> tuple[Sequence[str], str]:
+        return self.inner.tool_results(observation)
 
 
 class WithoutRules(WrappedSuite):

@@ -1,4 +1,5 @@
-"""Templates: how a task, states and replies become token ids. `markers` is for small models, `chat` for instruct models.
+"""Templates: how a task, states and replies become token ids. `markers` is for small models, `chat` for instruct models, `tools` for
+instruct models that call tools.
 
 The prompt of a turn extends the one before it and the reply, exactly as sampled:
 
@@ -33,6 +34,6 @@ class Template(Protocol):
         """A demonstrated action as a reply, with its end."""
         ...
 
-    def action_of(self, text: str) -> Action:
-        """The action in the text of a sampled reply."""
+    def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
+        """The action in a sampled reply, given as its text and its ids; the text lacks control tokens."""
         ...

@@ -37,7 +37,7 @@ class Chat:
     def reply(self, action: Action) -> list[int]:
         return [*self.form.encode(f"Action: {action}"), self.form.end]
 
-    def action_of(self, text: str) -> Action:
+    def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         """The text inside the last <action>...</action>, else the line behind the last "Action:", else the whole reply.
 
         Text before the last </think>, and text behind a <think> that was cut short, is not searched.

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from dreamgym.errors import UsageError
@@ -26,7 +27,7 @@ ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end_of_tex
 SYSTEM, USERS, REPLIES = "dgsystemdg", ("dguseradg", "dguserbdg", "dguserdgc"), ("dgreplyadg", "dgreplybdg")
 
 
-class _Unstable(Exception):
+class Unstable(Exception):
     """The template does not put the messages one after the other."""
 
 
@@ -54,12 +55,17 @@ class ChatFormat:
         self.name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         if not getattr(tokenizer, "chat_template", None):
             raise UsageError(f"The tokenizer of '{self.name}' has no chat template. Use an instruct model, or leave out policy.backbone.")
-        self._special = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
-        self._special |= {tokenizer.convert_tokens_to_ids(name): name for name in tokenizer.all_special_tokens}
-        self._special.pop(tokenizer.unk_token_id, None)  # a rare letter is not forged
+        self.special = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        self.special |= {tokenizer.convert_tokens_to_ids(name): name for name in tokenizer.all_special_tokens}
+        self.special.pop(tokenizer.unk_token_id, None)  # a rare letter is not forged
+        # `<tool_call>` and `<think>` are single tokens of some models without being special, and mean as much where the template has them
+        template = str(tokenizer.chat_template)
+        marks = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if not t.special and str(t).strip() and str(t) in template}
+        self.special |= marks
+        self._marks = re.compile("|".join(map(re.escape, sorted(marks.values(), key=len, reverse=True)))) if marks else None
         try:
             plain = self._take_apart(system=False)
-        except _Unstable as error:
+        except Unstable as error:
             raise UsageError(
                 f"The chat template of '{self.name}' cannot be continued turn by turn: {error}. Use another template or another model."
             ) from error
@@ -69,7 +75,7 @@ class ChatFormat:
         self.rewrites_history = plain.rewrites or self._forgets_thinking()
         self.end, before, after = self._end_of(plain.turn)
         self._turn = (before, after)
-        known = {name: i for i, name in self._special.items()}
+        known = {name: i for i, name in self.special.items()}
         eos = tokenizer.eos_token_id
         ids = [self.end, *([] if eos is None else [eos]), *(known[name] for name in ENDS if name in known)]
         self.stop: tuple[int, ...] = tuple(dict.fromkeys(ids))
@@ -81,11 +87,14 @@ class ChatFormat:
 
     def opening(self, system: str | None, user: str) -> list[int]:
         """The beginning of a conversation up to where the model replies."""
-        if system is not None and not self.system_role:
-            system, user = None, f"{system}\n\n{user}"
-        texts = [self._shown("user", user)] if system is None else [self._shown("system", system), self._shown("user", user)]
+        system, user = self.framed(system, user)
+        texts = [self.shown("user", user)] if system is None else [self.shown("system", system), self.shown("user", user)]
         first, *rest = self._openings[system is not None]
-        return self._encode([first, *(part for pair in zip(texts, rest, strict=True) for part in pair)])
+        return self.encode_parts([first, *(part for pair in zip(texts, rest, strict=True) for part in pair)])
+
+    def framed(self, system: str | None, user: str) -> tuple[str | None, str]:
+        """The messages of an opening: the system message leads the user's where the template has no place for it."""
+        return (system, user) if system is None or self.system_role else (None, f"{system}\n\n{user}")
 
     def turn(self, text: str) -> list[int]:
         """The ids between a reply, its end token included, and the next one, with the user's `text`."""
@@ -98,26 +107,31 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text alone, none of them special."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return [i for i in ids if i not in self._special]
+        # the tokenizer itself takes only special tokens for text, so the others are cut behind their first letter
+        cuts = [0, *(found.start() + 1 for found in self._marks.finditer(text)), len(text)] if self._marks else [0, len(text)]
+        ids = list[int]()
+        for start, end in pairwise(cuts):
+            ids += self.tokenizer.encode(text[start:end], add_special_tokens=False, split_special_tokens=True)
+        return [i for i in ids if i not in self.special]
 
     def _encode_turn(self, text: str) -> tuple[int, ...]:
         # with the end token before it, which some tokenizers' first-word rules look at
         before, after = self._turn
-        return tuple(self._encode([self._special[self.end] + before, self._shown("user", text), after])[1:])
+        return tuple(self.encode_parts([self.special[self.end] + before, self.shown("user", text), after])[1:])
 
-    def _shown(self, role: str, text: str) -> str:
+    def shown(self, role: str, text: str) -> str:
+        """A message's text as the template shows it."""
         return text.strip() if role in self._stripped else text
 
-    def _encode(self, parts: Sequence[str]) -> list[int]:
+    def encode_parts(self, parts: Sequence[str]) -> list[int]:
         """Ids of fixed parts (even places) and texts (odd places) as one string, as transformers encodes it.
 
         Where a text would bring special tokens of its own, those of the fixed parts are ids by themselves, and all between is text.
         """
         whole = self.tokenizer.encode("".join(parts), add_special_tokens=False, split_special_tokens=False)
-        cut = [self._pieces(part) if i % 2 == 0 else [part] for i, part in enumerate(parts)]
+        cut = [self.split_special(part) if i % 2 == 0 else [part] for i, part in enumerate(parts)]
         wanted = [piece for i, prompt_parts in enumerate(cut) if i % 2 == 0 for piece in prompt_parts if isinstance(piece, int)]
-        if [i for i in whole if i in self._special] == wanted:
+        if [i for i in whole if i in self.special] == wanted:
             return list(whole)
         ids: list[int] = []
         letters = ""
@@ -129,17 +143,20 @@ class ChatFormat:
                 letters += piece
         return [*ids, *self.encode(letters)]
 
-    def _pieces(self, fixed: str) -> list[str | int]:
+    def split_special(self, fixed: str) -> list[str | int]:
         """A fixed part as text and ids of special tokens."""
-        known: dict[str, str | int] = {name: i for i, name in self._special.items()}
+        known: dict[str, str | int] = {name: i for i, name in self.special.items()}
         longest_first = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
         return [known.get(piece, piece) for piece in re.split(f"({longest_first})", fixed) if piece]
 
-    def _render(self, *messages: tuple[str, str]) -> str:
-        """The template's text of (role, content) messages, up to the next reply."""
-        chat = [{"role": role, "content": content} for role, content in messages]
-        text: str = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **self.variables)
+    def render(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+        """The template's text of messages, up to the next reply. Raises what the template raises."""
+        variables = {**self.variables, **more}
+        text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **variables)
         return text
+
+    def _render(self, *messages: tuple[str, str]) -> str:
+        return self.render([{"role": role, "content": content} for role, content in messages])
 
     def _messages(self, exchanges: int, *, system: bool) -> list[tuple[str, str]]:
         """Marks in the place of messages: `exchanges` users' messages with replies between them."""
@@ -156,14 +173,14 @@ class ChatFormat:
             try:
                 text = self._render(*messages)
             except Exception as error:  # a boundary: templates raise what they like
-                raise _Unstable(f"it refuses the roles {', '.join(role for role, _ in messages)} ({error})") from error
+                raise Unstable(f"it refuses the roles {', '.join(role for role, _ in messages)} ({error})") from error
             texts.append(text)
-            found.append(_between(text, [mark for _, mark in messages]))
+            found.append(between(text, [mark for _, mark in messages]))
         turns = [(found[1][-2], found[1][-1]), (found[2][-2], found[2][-1]), (found[2][-4], found[2][-1])]
         if len(set(turns)) > 1:
-            raise _Unstable("what follows a reply differs from turn to turn")
+            raise Unstable("what follows a reply differs from turn to turn")
         if system and any(parts[:2] != found[0][:2] for parts in found):
-            raise _Unstable("the system message moves")
+            raise Unstable("the system message moves")
         grown = texts[2].startswith(texts[1]) and texts[1].startswith(texts[0])
         lead = texts[1][len(texts[0]) : texts[1].index(REPLIES[0])] if grown else ""
         return _Fixed(tuple(found[0]), turns[0], rewrites=not grown or bool(lead.strip()))
@@ -172,7 +189,7 @@ class ChatFormat:
         """The parts with a system message; None when the template has no place for one that stays."""
         try:
             found = self._take_apart(system=True)
-        except _Unstable:
+        except Unstable:
             return None
         return found if found.turn == plain.turn else None
 
@@ -183,13 +200,13 @@ class ChatFormat:
 
     def _end_of(self, turn: tuple[str, str]) -> tuple[int, str, str]:
         """(id of the token that ends a reply, the text between it and the user's message, the text behind that)."""
-        prompt_parts = self._pieces(turn[0].lstrip())
+        prompt_parts = self.split_special(turn[0].lstrip())
         if not prompt_parts or not isinstance(prompt_parts[0], int):
             raise UsageError(
                 f"The chat template of '{self.name}' ends a reply with {turn[0][:20]!r}, which is no special token: a sampled reply would "
                 "have no end. Use another template or another model."
             )
-        return prompt_parts[0], turn[0].lstrip().removeprefix(self._special[prompt_parts[0]]), turn[1]
+        return prompt_parts[0], turn[0].lstrip().removeprefix(self.special[prompt_parts[0]]), turn[1]
 
     def _stripping(self) -> set[str]:
         """The roles whose messages the template strips. UsageError when it does anything else to them."""
@@ -217,12 +234,12 @@ class ChatFormat:
             )
 
 
-def _between(text: str, marks: Sequence[str]) -> list[str]:
-    """The text before, between and after the marks. _Unstable unless each is there once, in this order."""
+def between(text: str, marks: Sequence[str]) -> list[str]:
+    """The text before, between and after the marks. Unstable unless each is there once, in this order."""
     parts = []
     for mark in marks:
         before, found, text = text.partition(mark)
         if not found or mark in text:
-            raise _Unstable(f"of the messages {', '.join(marks)} it does not show each once and in order")
+            raise Unstable(f"of the messages {', '.join(marks)} it does not show each once and in order")
         parts.append(before)
     return [*parts, text]

@@ -31,7 +31,7 @@ class Markers:
     def reply(self, action: Action) -> list[int]:
         return [*self.words.encode(action), self.words[END]]
 
-    def action_of(self, text: str) -> Action:
+    def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         return text
 
     def _state(self, text: str) -> list[int]:

@@ -1,0 +1,153 @@
+"""The layout of tool-calling agents: calls and results in the model's own tool format, or as text where its template has none.
+
+    system: who you are, the tools        user: the task and the first state
+    assistant: (thinking) calls           tool: what each call returned           assistant: a message          user: the answer
+
+An action is the calls of a turn in the spelling of `dreamgym.tool_calls`; a reply without a call is a message to the user, `respond`. Calls
+that cannot be read are an action that no environment accepts: the reply's own text. Replies stay as they were sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dreamgym.errors import UsageError
+from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.policy.templates.tool_format import NoToolFormat, ToolFormat, Written
+from dreamgym.tool_calls import RESPOND, action_of, calls_of, respond
+from dreamgym.types import Action, Observation
+
+log = logging.getLogger(__name__)
+Results = Callable[[Observation], tuple[Sequence[str], str]]
+"""`TextRules.tool_results`: what the latest calls returned, in order, and what the user said."""
+NATIVE = "Act by calling tools. A reply without a call is a message to the user."
+TEXT = (
+    'Act by calling tools, one call a line: the name and the arguments as JSON values, such as get_user(id="u1", fields=["name"]). '
+    'A message to the user is respond(content="..."). The tools:'
+)
+
+
+class Tools:
+    """Implements `Template` for agents that call tools."""
+
+    max_reply_tokens = 256
+
+    def __init__(
+        self,
+        chat: ChatFormat,
+        env: str,
+        instructions: str,
+        tools: Sequence[Mapping[str, Any]],
+        results: Results,
+        *,
+        native: bool | None = None,
+    ) -> None:
+        """`native`: the template's tool format (True; NoToolFormat where it has none), the text form (False), or whichever there is."""
+        self.chat, self.stop, self.results = chat, chat.stop, results
+        self.form: ToolFormat | None = None
+        if native is not False:
+            try:
+                self.form = ToolFormat(chat, tools)
+                self.stop = tuple(dict.fromkeys([*chat.stop, self.form.end]))
+            except NoToolFormat as error:
+                if native:
+                    raise NoToolFormat(f"{error} Set policy.tool_calls = 'text', or leave it out.") from error
+                log.info("Tool calls are written as text: %s", error)
+        self.names = {str(tool["name"]) for tool in tools} | {RESPOND}
+        said = [NATIVE] if self.form else [TEXT, *map(signature, tools)]
+        self.system = "\n".join([f"You are an agent in the environment '{env}'.", *([instructions] if instructions else []), *said])
+        tail = chat.tokenizer.decode(self.opening("x", "x"))
+        self._opens_thinking = tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
+
+    def opening(self, instruction: str, state: str) -> list[int]:
+        return (self.form or self.chat).opening(self.system, f"Task: {instruction}\n\n{state}")
+
+    def follow(self, reply: Sequence[int], state: str) -> list[int]:
+        texts, user = self.results(Observation(state))
+        said = self._written(self._text(reply)) if self.form else Written("")
+        if self.form and said.calls:
+            ended = bool(reply) and reply[-1] in self.stop
+            return [*(() if ended else (self.form.end,)), *self.form.results(said.ids, texts, user)]
+        return self.chat.follow(reply, "\n".join(text for text in (*texts, user) if text))
+
+    def reply(self, action: Action) -> list[int]:
+        """A demonstrated action as a reply: in the native format, as a message, or where neither gives it back, in its own spelling."""
+        lead = self.chat.encode("</think>\n\n") if self._opens_thinking else []
+        if lead and "</think>" in self.chat.tokenizer.get_added_vocab():
+            lead = self.chat.encode_parts(["</think>\n\n"])
+        try:
+            calls = tuple(calls_of(action))
+        except UsageError:
+            calls = ()
+        if self.form and calls:
+            message = calls[0].arguments.get("content") if len(calls) == 1 and isinstance(calls[0].arguments, Mapping) else None
+            if isinstance(message, str) and calls[0] == respond(message):
+                written = [*lead, *self.chat.encode(message)]
+                if self.action_of("", written) == action:
+                    return [*written, self.chat.end]
+            try:
+                written = [*lead, *self.form.write(calls)]
+                if self.action_of("", written) == action_of(calls):
+                    return [*written, self.form.end]
+            except UsageError:
+                pass  # the template refuses these calls
+        return [*lead, *self.chat.encode(action), self.chat.end]
+
+    def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
+        """The calls of a reply; its text where they cannot be read, so that the environment refuses it."""
+        said = self._written(self._text(ids) if ids else text)
+        if said.calls is None or not (said.calls or said.text):
+            return said.text
+        return action_of(said.calls or (respond(said.text),)).encode("utf-8", "replace").decode()
+
+    def _written(self, text: str) -> Written:
+        said = self._spoken(text)
+        return self.form.read(said) if self.form else self._read_text(said)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """The text of a reply's ids, its control tokens included, without its end."""
+        kept = list(ids[:-1]) if ids and ids[-1] in self.stop else list(ids)
+        text: str = self.chat.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def _spoken(self, text: str) -> str:
+        """A reply without the thinking at its beginning; nothing of one that was cut short while thinking."""
+        if self._opens_thinking or text.lstrip().startswith("<think>"):
+            return text.partition("</think>")[2]
+        return text
+
+    def _read_text(self, text: str) -> Written:
+        """The calls of a reply in the text form: all of its lines, else those that begin as a call of a known tool. None of them: a message."""
+        try:
+            return Written(text.strip(), tuple(calls_of(text)))
+        except UsageError:
+            pass
+        lines = [line.strip() for line in text.split("\n")]
+        calls = "\n".join(line for line in lines if line.partition("(")[0] in self.names and "(" in line)
+        try:
+            return Written(text.strip(), tuple(calls_of(calls)) if calls else ())
+        except UsageError:
+            return Written(calls, None)
+
+
+def signature(tool: Mapping[str, Any]) -> str:
+    """A tool in one line: `get_user(id: string, fields?: array)  Looks a user up.`"""
+    parameters = tool.get("parameters") or {}
+    required = parameters.get("required") or ()
+    properties = parameters.get("properties") or {}
+    shown = (f"{name}{'' if name in required else '?'}: {_kind(schema)}" for name, schema in properties.items())
+    about = " ".join(str(tool.get("description") or "").split())
+    return f"{tool['name']}({', '.join(shown)})  {about}".rstrip()
+
+
+def _kind(schema: Any) -> str:
+    """The values of a parameter, shortly."""
+    if not isinstance(schema, Mapping):
+        return "any"
+    if isinstance(schema.get("enum"), list) and len(schema["enum"]) <= 8:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    kind = schema.get("type", "any")
+    return " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
