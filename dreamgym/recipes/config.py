@@ -99,7 +99,7 @@ class ModelBlock(Config):
 
     size: str = "1m"
     vocab_size: int = Field(default=2048, ge=1, le=1_000_000)
-    device: str = "cpu"
+    device: str = Field(default="cpu", pattern=r"^(auto|(cpu|cuda|mps|xpu)(:\d{1,3})?)$")
     """Where it learns and samples: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one. A GPU pays for large sizes and batches;
     the same seed gives other numbers there."""
 

@@ -163,6 +163,7 @@ def test_importing_what_starts_a_command_loads_no_torch_and_prints_nothing(name:
     [
         ("train new seed=inf", "'seed' is inf"),
         ("train new env.name=webshp", "Did you mean 'webshop'?"),
+        ("train new model.device=tpu", "'model.device' in the overrides"),
         ("train new replay.store=sqlit", "Did you mean 'sqlite'?"),
         ("train new replay.encoder.name=lexcal", "Did you mean 'lexical'?"),
         ("train new replay.index=exat", "Did you mean 'exact'?"),
