@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config import parse, parse_text
-from dreamgym.errors import InvariantError, RunDirError, explained
+from dreamgym.errors import InvariantError, RunDirError, UsageError, explained
 from dreamgym.runs.episodes import episode_from_json, lines_of
 from dreamgym.runs.files import append_jsonl, dumps, plain, read_json, read_jsonl, write_atomic
 from dreamgym.types import Trajectory
 
-FORMAT = 2
+FORMAT = 3
 MARKER, CONFIG, PHASES, SUMMARY, LOCK = "dreamgym.json", "config.toml", "phases.json", "summary.json", ".lock"
 PROCESS = "process"
 """The entry among the phases that says who works on the run; it is no work itself."""
@@ -85,7 +85,10 @@ class RunDir:
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close. A configuration that was refused before any phase began is not kept: a later command would take it as the run's own."""
+        if kind is not None and issubclass(kind, UsageError) and not self.begun():
+            (self.path / CONFIG).unlink(missing_ok=True)
         self.close()
 
     @property

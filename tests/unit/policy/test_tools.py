@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tool_templates import FAMILIES, MARKS, SPECIAL, XML, tool_tokenizer
 
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import UsageError
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.tool_format import NoToolFormat
@@ -150,7 +150,7 @@ def test_tags_that_are_mere_letters_are_broken_inside_a_result() -> None:
     ("name", "said", "action"),
     [
         ("qwen", '<tool_call>\n{"name": "reboot", "arguments": {}}\n</tool_call>', [TWO]),
-        ("qwen", 'I look.\n<tool_call>{"name":"get_user","arguments":{"id":"u1"}}</tool_call><tool_call>{"name":"reboot"}</tool_call>', [ONE, TWO]),
+        ("qwen", 'I look.\n<tool_call>{"name":"get_user","arguments":{"id":"u1"}}</tool_call><tool_call>{"name":"reboot"}</tool_call>', [ONE, TWO]),  # noqa: E501
         ("qwen", '<think>call <tool_call>{"name": "x"}</tool_call>?</think>\n\nDone.', [respond("Done.")]),
         ("qwen", '<tool_call>{"name": "get_user", "arguments": "{\\"id\\": \\"u1\\"}"}</tool_call>', [ONE]),
         ("qwen", '<tool_call>{"name": "get_user", "arguments": "half an obj"}</tool_call>', [ToolCall("get_user", "half an obj")]),

@@ -55,7 +55,7 @@ def an_episode(**changes: object) -> Trajectory:
 def test_a_new_run_has_its_configuration_before_the_first_step(tmp_path: Path):
     with RunDir.open(tmp_path / "deep" / "run", CONFIG) as run:
         assert (run.path / "config.toml").read_text() == CONFIG
-        assert json.loads((run.path / "dreamgym.json").read_text()) == {"format": 2}
+        assert json.loads((run.path / "dreamgym.json").read_text()) == {"format": 3}
 
 
 def test_the_same_command_reopens_the_run(tmp_path: Path):
@@ -453,3 +453,13 @@ def test_a_resume_accepts_changes_of_phases_that_have_not_begun_and_names_the_ph
         run.append_jsonl("metrics.jsonl", {"phase": "dream", "iteration": 0})
     with pytest.raises(RunDirError, match=r"\+ dream\.iterations = 5\nPhases that read these settings have begun: dream"):
         RunDir.open(tmp_path / "run", CONFIG.replace("iterations = 3", "iterations = 5"), read_by=read_by)
+
+
+def test_a_configuration_that_is_refused_before_any_phase_is_not_kept(tmp_path: Path):
+    with pytest.raises(ConfigError), RunDir.open(tmp_path / "run", "seed = 1\n"):
+        raise ConfigError("no such option")
+    assert not (tmp_path / "run" / "config.toml").exists()
+    with pytest.raises(UsageError), RunDir.open(tmp_path / "run", "seed = 2\n") as run:
+        run.mark("logs", {})
+        raise UsageError("something later")
+    assert RunDir.view(tmp_path / "run").config == {"seed": 2}

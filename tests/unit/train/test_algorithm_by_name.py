@@ -59,7 +59,7 @@ def test_another_algorithm_brings_its_own_settings_and_none_of_the_defaults(tmp_
         ('algorithm = {name = "ppo", critic = {kid = "shared"}}', ConfigError, "'critic.kid' in algorithm ppo. Did you mean 'kind'"),
         ('algorithm = {name = "ppo", normalise = "std"}', ConfigError, "Unknown key 'normalise' in algorithm ppo"),
         ("algorithm = {clip_lo = 0.1}", ConfigError, "'clip_lo' in algorithm grpo. Did you mean 'clip_low'"),
-        ("algorithm = {name = 3}", ConfigError, "An algorithm's name is text"),
+        ("algorithm = {name = 3}", ConfigError, "an algorithm's name is text"),
         ('algorithm = {aggregate = "constant"}', ConfigError, "belong together"),
         ("group_size = 1", ConfigError, "greater than or equal to 2, because grpo compares rollouts"),
         ('group_size = 1\nalgorithm = {name = "gigpo"}', ConfigError, "because gigpo compares rollouts"),
