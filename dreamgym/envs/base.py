@@ -102,7 +102,7 @@ class TextRules(ABC):
         """What changed in a step, as the experience model writes it. Used where `encodes_deltas`. Default: the next state itself."""
         return transition.next_state.text
 
-    def apply_delta(self, observation: Observation, text: str) -> Observation | None:
+    def apply_delta(self, observation: Observation, action: Action, text: str) -> Observation | None:
         """The inverse of `encode_delta`; None for a text that cannot be applied. Default: the text is the next state."""
         return Observation(text) if text.strip() else None
 

@@ -81,7 +81,7 @@ def decode_state(rules: TextRules, query: Query, encoded: EncodedState, prompt_p
     """The next state that the model wrote; None when it cannot be decoded."""
     if not rules.encodes_deltas:
         return decode(visible_states(query.history, query.state.text, prompt_parts), encoded)
-    state = None if encoded.is_delta else rules.apply_delta(query.state, encoded.text)
+    state = None if encoded.is_delta else rules.apply_delta(query.state, query.action, encoded.text)
     return None if state is None else state.text
 
 

@@ -94,9 +94,9 @@ class HouseRules(TextRules):
         """What the step changed, in the game's sentences (`deltas`)."""
         return deltas.encode_delta(transition)
 
-    def apply_delta(self, observation: Observation, delta: str) -> Observation | None:
+    def apply_delta(self, observation: Observation, action: Action, text: str) -> Observation | None:
         """The state after a delta; None when it cannot be understood."""
-        return deltas.apply_delta(observation, delta)
+        return deltas.apply_delta(observation, text)
 
     def reveals_new(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool:
         """Whether the command shows a place whose contents nobody has seen: the rest of a house follows from what was seen and done."""

@@ -1,0 +1,73 @@
+"""Tool-calling agents from their logs: a suite made of recorded episodes and the tools' schemas, without code.
+
+    dreamgym train runs/mine env.name=tools env.options='{files = ["episodes.jsonl"], tools = "tools.json"}'
+
+States are tool conversations (`conversation`), actions are calls (`dreamgym.tool_calls`). Without a file of tools, the schemas are inferred
+from the recorded calls (`schemas`), and so is which tools change something (`changes`). Everything else is as in the suite `logs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.config import build
+from dreamgym.envs.logs import LogConfig, LogSuite
+from dreamgym.envs.tools.changes import tools_that_change
+from dreamgym.envs.tools.rules import Shown, ToolRules
+from dreamgym.envs.tools.schemas import Tool, inferred_tools, read_tools
+from dreamgym.errors import UsageError
+from dreamgym.runs.episodes import read_trajectories
+from dreamgym.tool_calls import ToolCall, calls_of
+from dreamgym.types import Trajectory
+
+
+class ToolsConfig(LogConfig):
+    """Which episodes and tools the suite is made from."""
+
+    tools: Path | None = None
+    """A JSON list of tools: {"name", "description", "parameters"}, the latter a JSON schema. None: inferred from the recorded calls."""
+    shown: Shown = "latest"
+    """What the policy reads of a state: what its latest calls returned, or the `whole` state, which goes with `policy.window = 0`."""
+
+
+class ToolSuite(LogSuite):
+    """Recorded conversations with tools."""
+
+    rules: ToolRules
+
+    def __init__(self, config: ToolsConfig) -> None:
+        super().__init__(config)
+        episodes = [episode for file in self.log_files for episode in read_trajectories(file)]
+        tools = read_tools(config.tools) if config.tools else inferred_tools(recorded_calls(episodes))
+        if not tools:
+            raise UsageError("The recorded episodes hold no tool call. For agents that write plain text, use the suite 'logs'.")
+        self.rules = ToolRules(self.name, _with_reads(tools, episodes), shown=config.shown, about=config.about)
+        if config.action_format:
+            self.rules.action_format = config.action_format
+
+
+def make(**config: Any) -> ToolSuite:
+    """The suite of recorded tool conversations, by configuration (see ToolsConfig)."""
+    return ToolSuite(build(ToolsConfig, config, where="env tools"))
+
+
+def recorded_calls(episodes: list[Trajectory]) -> list[ToolCall]:
+    """Every call of the episodes; actions that are none are left out."""
+    calls = list[ToolCall]()
+    for episode in episodes:
+        for step in episode.transitions:
+            try:
+                calls += calls_of(step.action)
+            except UsageError:
+                continue
+    return calls
+
+
+def _with_reads(tools: list[Tool], episodes: list[Trajectory]) -> list[Tool]:
+    """The tools, those marked that only read: as they declare themselves, or else as far as the episodes show it."""
+    if any(tool.reads_only for tool in tools):
+        return tools
+    reads = tools_that_change(episodes).reads
+    return [replace(tool, reads_only=tool.name in reads) for tool in tools]

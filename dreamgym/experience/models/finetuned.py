@@ -159,7 +159,11 @@ class FinetunedExperienceModel(ExperienceModel):
         rules = grammar(self.config.prompt_parts) if self.config.structured else ""
         new = None if self.config.draw == "all" else self.guard.rules.reveals_new(query.state, query.history, query.action)
         temperature = 0.0 if new is False else self.config.temperature
-        stream = (*query.key[:1], crc32(f"{query.task.instruction}/{query.action}".encode())) if new else query.key
+        stream = (
+            (*query.key[:1], crc32(f"{query.task.id}/{query.task.instruction}/{query.action}".encode("utf-8", "replace")))
+            if new
+            else query.key
+        )
         return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.key[:2]}")
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:

@@ -111,7 +111,7 @@ def test_what_is_put_down_lies_there_and_what_was_heated_is_no_longer_cool():
 def test_a_dream_that_lists_a_place_anew_does_not_change_it(told: str, line: str):
     """Nothing moves by itself: a place that was seen holds what it held."""
     before = state("at fridge 1", "nothing", desk_1="pen 1", fridge_1="closed apple 1", shelf_2="unseen")
-    found = RULES.apply_delta(Observation(before), told)
+    found = RULES.apply_delta(Observation(before), "", told)
     assert found is not None and found.text.endswith("\n" + line)
 
 
@@ -135,13 +135,13 @@ def test_a_dream_that_lists_a_place_anew_does_not_change_it(told: str, line: str
 def test_what_does_not_fit_what_is_known_is_not_understood(told: str):
     """So a dream's answer that says it is drawn again, and no house holds the same thing twice."""
     before = state("at fridge 1", "cup 1", desk_1="pen 1", fridge_1="closed", shelf_2="unseen")
-    assert RULES.apply_delta(Observation(before), told) is None
+    assert RULES.apply_delta(Observation(before), "", told) is None
 
 
 def test_a_pickup_that_does_not_fit_is_not_understood_either():
     here = Observation(state("at desk 1", "nothing", desk_1="pen 1", shelf_2="mug 1"))
-    assert RULES.apply_delta(here, "You pick up the mug 1 from the desk 1.") is None
-    assert RULES.apply_delta(here, "You pick up the pen 1 from the desk 1.") is not None
+    assert RULES.apply_delta(here, "", "You pick up the mug 1 from the desk 1.") is None
+    assert RULES.apply_delta(here, "", "You pick up the pen 1 from the desk 1.") is not None
 
 
 def test_official_games_that_list_a_thing_in_two_places_are_told_as_they_are():
@@ -151,7 +151,7 @@ def test_official_games_that_list_a_thing_in_two_places_are_told_as_they_are():
     before, then = after(first), after(first, second)
     assert "\ndesk 1: pot 1\n" in then and then.endswith("\nat shelf 2: pot 1")
     told = RULES.encode_delta(step(before, "go to shelf 2", then))
-    assert told == then and RULES.apply_delta(Observation(before), told) == Observation(then)
+    assert told == then and RULES.apply_delta(Observation(before), "", told) == Observation(then)
 
 
 def test_what_tells_nothing_new_leaves_the_state_as_it_was():
@@ -206,7 +206,7 @@ def test_what_a_step_told_leads_to_the_state_that_followed():
         for behaviour in SCRIPTED_POLICIES.keys() - {"planner"}:
             for one in episode(seed, behaviour).transitions:
                 said = RULES.encode_delta(one)
-                assert RULES.apply_delta(one.state, said) == one.next_state
+                assert RULES.apply_delta(one.state, "", said) == one.next_state
                 told[read(said) is None] += 1
     assert told[True] > 1500 and not told[False]
 
@@ -248,7 +248,7 @@ def test_the_news_is_in_the_games_own_sentences_and_lists_no_place_twice():
 )
 def test_news_that_cannot_be_understood_is_none(told: str):
     here = Observation(state("at shelf 1", "nothing", desk_1="unseen", shelf_1="nothing"))
-    assert RULES.apply_delta(here, told) is None
+    assert RULES.apply_delta(here, "", told) is None
 
 
 def test_a_step_that_no_sentence_tells_is_told_by_its_state():
@@ -258,7 +258,7 @@ def test_a_step_that_no_sentence_tells_is_told_by_its_state():
         state("at shelf 1", "nothing", desk_1="nothing", shelf_1="pen 1"),
     )
     odd = step(before, "look", after_)
-    assert RULES.encode_delta(odd) == after_ and RULES.apply_delta(odd.state, after_) == odd.next_state
+    assert RULES.encode_delta(odd) == after_ and RULES.apply_delta(odd.state, "look", after_) == odd.next_state
 
 
 # --- commands

@@ -52,7 +52,10 @@ def test_the_rules_know_nothing_and_every_answer_is_neutral(tmp_path: Path):
     assert rules.check_success("go", (), step) is None and rules.contradictions((), step) == []
     assert rules.explain(task, (), step) == "" and rules.composer(None) is None  # type: ignore[arg-type]
     assert rules.reveals_new(step.state, (), "left") is None and rules.revisit_consistency((step,)) == []
-    assert rules.apply_delta(step.state, rules.encode_delta(step)) == step.next_state and rules.apply_delta(step.state, " ") is None
+    assert (
+        rules.apply_delta(step.state, step.action, rules.encode_delta(step)) == step.next_state
+        and rules.apply_delta(step.state, step.action, " ") is None
+    )
     assert rules.action_kind(step.state, "search[red lamp]") == "search"
     assert rules.well_formed("go there") and not rules.well_formed("\n") and rules.feasible("go there", ()) is True
 

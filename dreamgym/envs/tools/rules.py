@@ -1,0 +1,171 @@
+"""What is known about tool conversations from the tools' schemas alone: one spelling of calls, which of them cannot be made, and which
+answers follow from earlier ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from dreamgym.envs.base import TextRules
+from dreamgym.envs.tools.conversation import (
+    CALL,
+    FURTHER,
+    USER,
+    Limits,
+    append_turn,
+    call_lines,
+    conversation_state,
+    latest_turn,
+    turns_shown,
+)
+from dreamgym.envs.tools.schemas import Tool, fault
+from dreamgym.errors import UsageError
+from dreamgym.tool_calls import RESPOND, ToolCall, action_of, calls_of
+from dreamgym.types import Action, Memory, Observation, Transition, View
+
+Shown = Literal["latest", "whole"]
+
+
+class ToolRules(TextRules):
+    """Rules that hold for any tools. `shown` is what the policy reads of a state: what the latest turn returned, for a policy whose
+    conversation holds the earlier turns, or the whole state, for one that sees the present state alone (`policy.window = 0`).
+    """
+
+    encodes_deltas = True
+    token_patterns = (r"[\p{L}]+(?:_[\p{L}\p{N}]+)+",)  # names of tools and fields
+    action_format = 'End your reply with one tool call on a line of its own, such as get_user(id="u1").'
+
+    def __init__(self, name: str, tools: Sequence[Tool], *, shown: Shown = "latest", limits: Limits | None = None, about: str = "") -> None:
+        self.name, self.shown, self.limits = name, shown, limits or Limits()
+        self.schemas = {tool.name: tool for tool in tools}
+        self.tools = [{"name": one.name, "description": one.description, "parameters": dict(one.parameters)} for one in tools]
+        self.about = about or _about(tools)
+        self.partially_observed = any(tool.reads_only for tool in tools)
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        """The state mapping of {"exchanges": [Exchange, ...]}, or of {"text": ...} where it was applied before."""
+        return Observation(raw["text"]) if "text" in raw else conversation_state(raw["exchanges"], self.limits)
+
+    def canonical(self, action: Action) -> Action:
+        """The calls with their arguments sorted, as `tool_calls.action_of` writes them; a text that is no call as it is."""
+        try:
+            return action_of(calls_of(action))
+        except UsageError:
+            return action.strip()
+
+    def view(self, observation: Observation) -> View:
+        """What the latest turn returned, or the whole state."""
+        return View(latest_turn(observation) if self.shown == "latest" else observation.text)
+
+    def tool_results(self, observation: Observation) -> tuple[Sequence[str], str]:
+        """What each call of the latest turn returned, and what the user said then."""
+        turns = turns_shown(observation)
+        if not turns:
+            return (observation.text,), ""
+        lines = latest_turn(observation).split("\n")
+        user = lines.pop().removeprefix(USER) if lines[-1].startswith(USER) else ""
+        return _texts("\n".join(lines), sum(line.startswith((CALL, FURTHER)) for line in turns[-1])), user
+
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """False for a text that is no call, an unknown tool, and arguments that its schema excludes."""
+        return False if self.fault(action) else None
+
+    def fault(self, action: Action) -> str:
+        """Why an action cannot be made; "" where nothing speaks against it."""
+        try:
+            calls = calls_of(action)
+        except UsageError as error:
+            return str(error)
+        return next((found for call in calls if (found := fault(self.schemas, call))), "")
+
+    def reveals_new(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """Whether a call is made for the first time; False where all were answered, and only tools that read were called since. None for a
+        call that was answered before a change, and without tools that are known to read."""
+        calls = _calls(action)
+        if not self.partially_observed or calls is None:
+            return None
+        made, answers = set[str](), dict[str, str]()
+        for pairs in self._answers(history):
+            made |= {call for call, _, _ in pairs}
+            answers = self._known(answers, pairs)
+        if all(str(call) in answers for call in calls):
+            return False
+        return True if any(str(call) not in made for call in calls) else None
+
+    def revisit_consistency(self, history: Sequence[Transition]) -> list[bool]:
+        """For each call that was answered before, with only tools that read in between: whether it had the same answer."""
+        answers, same = dict[str, str](), list[bool]()
+        for pairs in self._answers(history):
+            same += [answers[call] == answer for call, answer, _ in pairs if call in answers]
+            answers = self._known(answers, pairs)
+        return same
+
+    def encode_delta(self, transition: Transition) -> str:
+        """What the calls returned."""
+        text = latest_turn(transition.next_state)
+        return text if self.apply_delta(transition.state, transition.action, text) == transition.next_state else transition.next_state.text
+
+    def apply_delta(self, observation: Observation, action: Action, text: str) -> Observation | None:
+        """The state after the calls returned this; None where there are other calls in it. A whole state, which begins with a call, is
+        the next state."""
+        calls = _calls(action)
+        if not text.strip() or calls is None:
+            return None
+        if text.startswith((CALL, "(")) and turns_shown(Observation(text)):
+            return Observation(text)
+        first, *further = call_lines(calls, self.limits)
+        if [line for line in text.split("\n") if line.startswith((CALL, FURTHER))] != further:
+            return None
+        return append_turn(observation, f"{first}\n{text}", self.limits)
+
+    def memory_text(self, memory: Memory) -> str:
+        """The calls and what they returned."""
+        return f"{memory.action}\n{latest_turn(Observation(memory.next_state))}"
+
+    def _answers(self, history: Sequence[Transition]) -> Iterator[list[tuple[str, str, bool]]]:
+        """For each step its calls, what each returned, and whether the tool only reads."""
+        for step in history:
+            calls = _calls(step.action)
+            if calls is None or step.next_state == step.state:
+                continue
+            texts = _texts(latest_turn(step.next_state), len(calls))
+            yield [
+                (str(call), text, call.name in self.schemas and self.schemas[call.name].reads_only)
+                for call, text in zip(calls, texts, strict=True)
+            ]
+
+    @staticmethod
+    def _known(answers: dict[str, str], pairs: list[tuple[str, str, bool]]) -> dict[str, str]:
+        """The answers that still hold after these."""
+        changed = any(not reads for call, _, reads in pairs if not call.startswith(f"{RESPOND}("))
+        return {} if changed else answers | {call: answer for call, answer, reads in pairs if reads}
+
+
+def _texts(returned: str, n: int) -> list[str]:
+    """What each of `n` calls returned."""
+    texts: list[list[str]] = [[]]
+    for line in returned.split("\n"):
+        if line.startswith(FURTHER) and len(texts) < n:
+            texts.append([])
+        else:
+            texts[-1].append(line)
+    return ["\n".join(lines) for lines in texts] + [""] * (n - len(texts))
+
+
+def _calls(action: Action) -> list[ToolCall] | None:
+    try:
+        return calls_of(action)
+    except UsageError:
+        return None
+
+
+def _about(tools: Sequence[Tool]) -> str:
+    """The tools in words, for instruct models."""
+    lines = [f"- {tool.name}: {' '.join(tool.description.split())} {_parameters(tool.parameters)}".rstrip() for tool in tools]
+    return "\n".join(["The agent works with these tools:", *lines])
+
+
+def _parameters(schema: Mapping[str, Any]) -> str:
+    known, required = schema.get("properties") or {}, schema.get("required") or ()
+    return json.dumps({key + ("" if key in required else "?"): value.get("type", "any") for key, value in known.items()}) if known else ""

@@ -1,0 +1,147 @@
+"""The tools of an agent: their names and JSON schemas, read from a file or inferred from recorded calls, and what they rule out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import UsageError
+from dreamgym.tool_calls import RESPOND, ToolCall
+
+ALWAYS = 5
+"""Recorded calls that must all name an argument before it counts as required."""
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict, "null": type(None)
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool, as language models are told about it."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # JSON schema of the arguments
+    reads_only: bool = False  # whether it is declared to change nothing (`annotations.readOnlyHint` of MCP)
+
+
+MESSAGE = Tool(RESPOND, "A message to the user.", {"properties": {"content": {"type": "string"}}, "required": ["content"]})
+
+
+def read_tools(path: Path) -> list[Tool]:
+    """The tools of a JSON file: a list of {"name", "description", "parameters"}, as OpenAI, Anthropic and MCP write them. UsageError for
+    anything else."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot read the tools in '{path}': {error}. Expected a JSON list of tools.") from error
+    found = found.get("tools", found) if isinstance(found, dict) else found
+    if not isinstance(found, list):
+        raise UsageError(f"'{path}' holds no JSON list of tools.")
+    return tools_of(found, where=str(path))
+
+
+def tools_of(found: Sequence[Any], *, where: str = "tools") -> list[Tool]:
+    """Tools from their JSON form. UsageError for an entry that is none, and for a name that two tools have."""
+    tools = [_tool(one, f"{where}, entry {i}") for i, one in enumerate(found)]
+    twice = [name for name, n in Counter(tool.name for tool in tools).items() if n > 1]
+    if twice:
+        raise UsageError(f"{where}: several tools are called '{twice[0]}'. Give each name once.")
+    return tools
+
+
+def inferred_tools(calls: Iterable[ToolCall]) -> list[Tool]:
+    """The tools of recorded calls. An argument has the types that were seen, and is required where every one of `ALWAYS` calls or more
+    names it."""
+    seen: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for call in calls:
+        if call.name != RESPOND and isinstance(call.arguments, Mapping):
+            seen[call.name].append(call.arguments)
+    tools = list[Tool]()
+    for name, arguments in sorted(seen.items()):
+        keys = sorted({key for one in arguments for key in one})
+        types = {key: sorted({_type(one[key]) for one in arguments if key in one}) for key in keys}
+        required = [key for key in keys if len(arguments) >= ALWAYS and all(key in one for one in arguments)]
+        tools.append(Tool(name, "", {"properties": {key: {"type": types[key]} for key in keys}, "required": required}))
+    return tools
+
+
+def fault(tools: Mapping[str, Tool], call: ToolCall) -> str:
+    """Why a call cannot be made: an unknown tool, or arguments that its schema excludes. "" where nothing speaks against it."""
+    tool = MESSAGE if call.name == RESPOND else tools.get(call.name)
+    if tool is None:
+        return f"there is no tool {call.name}"
+    if isinstance(call.arguments, str):
+        return "the arguments are no JSON object"
+    return _fault({"type": "object", **tool.parameters}, call.arguments, tool.parameters, "the arguments")
+
+
+def _fault(schema: Any, value: Any, root: Mapping[str, Any], where: str) -> str:
+    """Why a value does not fit a schema; "" where it does, and for what this reader does not know."""
+    if not isinstance(schema, Mapping):
+        return "" if schema is not False else f"{where}: nothing is allowed"
+    if "$ref" in schema:
+        return _fault(_referred(str(schema["$ref"]), root), value, root, where)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(options, list) and options and all(_fault(option, value, root, where) for option in options):
+        return f"{where}: of another form than expected"
+    types = schema.get("type")
+    if types is not None and not any(_is(value, one) for one in (types if isinstance(types, list) else [types])):
+        return f"{where}: expected {types if isinstance(types, str) else ' or '.join(map(str, types))}"
+    if isinstance(schema.get("enum"), list) and value not in schema["enum"]:
+        return f"{where}: expected one of {json.dumps(schema['enum'], default=str)}"
+    if "const" in schema and value != schema["const"]:
+        return f"{where}: expected {schema['const']}"
+    if isinstance(value, Mapping):
+        return _object_fault(schema, value, root, where)
+    if isinstance(value, list) and "items" in schema:
+        return next((found for i, one in enumerate(value) if (found := _fault(schema["items"], one, root, f"{where}, item {i}"))), "")
+    return ""
+
+
+def _object_fault(schema: Mapping[str, Any], value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> str:
+    missing = [key for key in schema.get("required") or () if key not in value]
+    if missing:
+        return f"{where}: {missing[0]} is missing"
+    known = schema.get("properties") or {}
+    unknown = [key for key in value if key not in known]
+    if unknown and schema.get("additionalProperties") is False:
+        return f"{where}: {unknown[0]} is unknown"
+    return next((found for key, one in value.items() if key in known and (found := _fault(known[key], one, root, key))), "")
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    """The schema behind `#/$defs/name`; one that allows everything where there is none."""
+    found: Any = root
+    for part in reference.removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return {key: value for key, value in found.items() if key != "$ref"} if isinstance(found, Mapping) else {}
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind not in TYPES:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, TYPES[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
+
+
+def _type(value: Any) -> str:
+    return next((kind for kind in TYPES if kind != "integer" and _is(value, kind)), "object")
+
+
+def _tool(found: Any, where: str) -> Tool:
+    inner = found.get("function", found) if isinstance(found, dict) else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        raise UsageError(f'{where} is no tool. Expected {{"name", "description", "parameters"}}.')
+    parameters: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key) is not None), {})
+    if not isinstance(parameters, dict):
+        raise UsageError(f"{where}: the parameters of '{inner['name']}' are no JSON schema.")
+    hints = inner.get("annotations") or {}
+    return Tool(
+        inner["name"], str(inner.get("description") or ""), parameters, isinstance(hints, dict) and hints.get("readOnlyHint") is True
+    )
