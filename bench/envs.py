@@ -1,10 +1,12 @@
-"""Steps per second of the shop and of the household, and the household beside its stock engine.
+"""Steps per second of the shop, the household and the telecom desk, the last two beside their stock engines.
 
     python bench/envs.py [--json] [--full | --smoke] [--games FOLDER]
 
 Times are processor seconds of one process: other work on the machine does not count. The shop is a generated catalogue in the original's
 schema with the original's search, in text mode, with random clicks and searches for words of instructions. The household takes random
 admissible commands; the stock engine repeats them in another process, and every text, command list, reward and end is compared.
+The telecom desk repeats the calls of scripted agents, resets included, in our environment and in the package's own environment object as
+shipped, and answers and rewards are compared.
 Games are generated at full size, or official ones (`--games`, or $ALFWORLD_DATA). Without the extra `alfworld` its figures are null, and
 "alfworld_missing" names the reason.
 """
@@ -25,12 +27,14 @@ from common.isolation import isolated
 from dreamgym import plugins
 from dreamgym.envs.webshop import lifelike, store
 from dreamgym.errors import MissingExtra
+from dreamgym.tool_calls import calls_of
 from dreamgym.types import Task
 
 FIELDS = (
     "alfworld_steps_per_s", "alfworld_ratio_vs_stock", "alfworld_identical", "alfworld_stock_steps_per_s", "alfworld_load_ms",
     "alfworld_reset_ms", "alfworld_stock_reset_ms",
 )  # fmt: skip
+TELECOM = ("telecom_steps_per_s", "telecom_ratio_vs_stock", "telecom_identical", "telecom_stock_steps_per_s")
 
 
 def shop(products: int, steps: int) -> dict[str, Any]:
@@ -112,6 +116,56 @@ def household(folder: Path | None, count: int, steps: int, stock_steps: int) -> 
     }  # fmt: skip
 
 
+def telecom(episodes: int) -> dict[str, Any]:
+    """Calls per second of scripted episodes, resets included, here and in the package's own environment object."""
+    try:
+        suite = plugins.make("envs", "telecom")
+    except MissingExtra as error:
+        raise ImportError(str(error)) from error
+    logs = [suite.demonstrate(task, "wrong_tool", seed=0) for task in suite.tasks("train", episodes)]
+    scripts = [(log.task, [step.action for step in log.transitions]) for log in logs]
+    steps, env = sum(len(actions) for _, actions in scripts), suite.env()
+    start = time.process_time()
+    ours = [_repeat(env, task, actions) for task, actions in scripts]
+    middle = time.process_time()
+    stock = [_repeat_in_stock(suite.package, task, actions) for task, actions in scripts]
+    return {
+        "steps_per_s": steps / (middle - start),
+        "stock_steps_per_s": steps / (time.process_time() - middle),
+        "identical": ours == stock,
+    }
+
+
+def _repeat(env: Any, task: Task, actions: Sequence[str]) -> list[str]:
+    """What every call of an episode returned, and its reward."""
+    env.reset(task)
+    found: list[str] = []
+    for action in actions:
+        raw, reward, ended = env.step(action)
+        found += [str(reward)] if ended else [raw["exchanges"][-1].results[0]]
+    return found
+
+
+def _repeat_in_stock(package: Any, task: Task, actions: Sequence[str]) -> list[str]:
+    """The same by the package's environment object, made as its own code makes it."""
+    world = package.environment.get_environment(solo_mode=True)
+    criteria, first = package.tasks[task.goal["task"]], package.tasks[task.goal["task"]].initial_state
+    world.set_state(initialization_data=first.initialization_data, initialization_actions=first.initialization_actions, message_history=[])
+    found, names = [], set()
+    for action in actions:
+        (call,) = calls_of(action)
+        if call.name == "done":
+            wanted = criteria.evaluation_criteria
+            held = all(world.run_env_assertion(one, raise_assertion_error=False) for one in wanted.env_assertions or ())
+            by_action = any(basis.value == "ACTION" for basis in wanted.reward_basis)
+            found.append(str(float(held and (not by_action or all(one.name in names for one in wanted.actions or ())))))
+        else:
+            names.add(call.name)
+            asked = package.call(id=str(len(found)), name=call.name, arguments=dict(call.arguments), requestor="assistant")
+            found.append(str(world.get_response(asked).content))
+    return found
+
+
 def stock_household(games: Sequence[tuple[str, str]], scripts: Sequence[Sequence[str]]) -> dict[str, Any]:
     """The stock engine on the same commands."""
     from dreamgym.envs.alfworld import engine
@@ -160,7 +214,14 @@ def main() -> None:
         "webshop_search_p95_ms": shops[-1]["search_p95_ms"],
         "webshop": shops,
         **dict.fromkeys(FIELDS),
+        **dict.fromkeys(TELECOM),
     }
+    desk = isolated(telecom, 200 if options.full else 5 if options.smoke else 40)
+    if "missing" in desk:
+        found["telecom_missing"] = desk["missing"]
+    else:
+        found |= {f"telecom_{name}": desk[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
+        found["telecom_ratio_vs_stock"] = desk["steps_per_s"] / desk["stock_steps_per_s"]
     ours = isolated(household, options.games, *((12, 20_000, 50) if options.full else (1, 50, 3) if options.smoke else (3, 1_500, 12)))
     if "missing" in ours:
         found["alfworld_missing"] = ours["missing"]
@@ -182,6 +243,8 @@ def main() -> None:
         print("webshop  " + "  ".join(f"{key}={one[key]:,.4g}" for key in ("products", "open_seconds", "steps_per_s", "search_p95_ms")))
     text = found.get("alfworld_missing") or "  ".join(f"{key.removeprefix('alfworld_')}={found[key]:,.4g}" for key in FIELDS)
     print(f"alfworld  {text}")
+    text = found.get("telecom_missing") or "  ".join(f"{key.removeprefix('telecom_')}={found[key]:,.4g}" for key in TELECOM)
+    print(f"telecom  {text}")
     cli.finish(options, found)
 
 
