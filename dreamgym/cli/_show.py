@@ -46,6 +46,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(line)
     for phase, reason in (summary.get("skipped") or {}).items():
         print(f"skipped: {phase}, because {reason}")
+    if (claimed := summary.get("uncertified")) and claimed["dream_success"] is not None:
+        print(f"Success in the dream: {claimed['dream_success']:.1%}, uncertified: {claimed['why']}.")
     if isinstance(audit := summary.get("audit"), dict):
         print("Paired replay of the trained policy's dreams (with guard | without):")
         for name in AUDIT:

@@ -32,6 +32,10 @@ def fidelity(
     from dreamgym.runs.rundir import PHASES, RunDir
 
     folder = RunDir.view(run)
+    if folder.done("fidelity"):
+        with reading(folder.path / PHASES):
+            _show_recorded(_held_out(run, held_out, split) if held_out else _named(folder.data("fidelity")), as_json)
+        return
     if not folder.done("audit") and folder.summary():
         raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream.")
     if not folder.done("audit"):
@@ -44,6 +48,17 @@ def fidelity(
             print(json.dumps(audited(audit) | forced))
         else:
             _print(audit, forced)
+
+
+def _show_recorded(forced: dict[str, Any], as_json: bool) -> None:
+    """Of a run without an environment: predictions of the recorded episodes that it held out."""
+    if as_json:
+        print(json.dumps(forced))
+    elif forced["held_out"] is None:
+        print(f"Nothing was measured: {forced['reason']}")
+    else:
+        show_held_out(forced)
+        print("No real environment: near misses were not tried, and success in the dream is uncertified.")
 
 
 def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
@@ -85,7 +100,8 @@ def show_support(guarded: dict[str, Any]) -> None:
 
 def show_held_out(found: dict[str, Any]) -> None:
     """The table of teacher-forced predictions, with the control without a model beside it."""
-    title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes, {near_misses:,} near misses"
+    title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes"
+    title += ", {near_misses:,} near misses" if "near_misses" in found["held_out"] else ""
     columns = ["", "with guard", "without guard", "no model, with guard", "no model, without guard"]
     sides = [found[name][kind] for name in ("held_out", "held_out_no_model") for kind in KINDS]
     rows = [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in HELD_OUT]
@@ -100,8 +116,9 @@ def _held_out(run: Any, n: int | None, split: str) -> dict[str, Any]:
     from dreamgym.recipes import fidelity as recipe
 
     found = recipe.latest(run) if n is None else recipe.held_out(run, n, split=split)
-    return (
-        ({name: found[name] for name in found if name != "no_model"} | {"held_out_no_model": found["no_model"]})
-        if found
-        else {"held_out": None}
-    )
+    return _named(found) if found else {"held_out": None}
+
+
+def _named(found: dict[str, Any]) -> dict[str, Any]:
+    """The measures under the names that programs read: the control's are `held_out_no_model`, because `no_model` is that of the audit."""
+    return {("held_out_no_model" if name == "no_model" else name): value for name, value in found.items()}

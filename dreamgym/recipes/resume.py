@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
-JUDGED = ("eval-*", "audit", "sft", "sft-curve")
+JUDGED = ("eval-*", "audit", "fidelity", "sft", "sft-curve")
 SAMPLING = (
     "temperature",
     "top_p",

@@ -11,6 +11,7 @@ from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RLBlock, TrainConfig, World
 from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.fidelity import measure_recorded
 from dreamgym.recipes.gains import gains
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.evaluate import evaluate_policies
@@ -49,6 +50,9 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real" and config.eval.paired_replays:
             audit(directory, shared, names[0])
+        if config.dreams and not shared.suite.has_env:
+            say("fidelity: recorded episodes that the run held out")
+            measure_recorded(directory, shared)
         table = tables.table(directory, ["warm_start", *LOOPS])
         summary = table | {
             "gains": gains(table),
@@ -61,6 +65,8 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
             say(f"skipped: {phase}, because {reason}")
         if directory.done("audit"):
             summary["audit"] = directory.data("audit")
+        if directory.done("fidelity"):
+            summary |= {"fidelity": directory.data("fidelity"), "uncertified": uncertified(directory, names[0])}
         directory.write_summary(summary)
         _require_work(directory, config)
     return summary
@@ -77,6 +83,12 @@ def loops(config: TrainConfig) -> list[Loop]:
         return [("mixed", "warm_start", config.rl, "mixed")]
     dream: Loop = ("dream", "warm_start", config.rl, "dream")
     return [dream] if config.mode == "dream" else [dream, ("s2r", "dream", config.s2r.after(config.rl), "real")]
+
+
+def uncertified(directory: RunDir, name: str) -> dict[str, Any]:
+    """Success in the dream at the end of an RL phase that no real environment measured."""
+    lines = [line for line in directory.read_jsonl("metrics.jsonl") if line["phase"] == name and line.get("success") is not None]
+    return {"dream_success": lines[-1]["success"] if lines else None, "why": "no real environment has measured it"}
 
 
 def _require_work(directory: RunDir, config: TrainConfig) -> None:

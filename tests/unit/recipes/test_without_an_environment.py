@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert found["skipped"].keys() == {"evaluation", "probes", "audit", "choice of SFT on development tasks"}
     assert "has no environment" in found["skipped"]["probes"] and "skipped: evaluation, because" in err
     assert RunDir.view(tmp_path / "run").done("dream")
+    held = found["fidelity"]["held_out"]
+    assert held["recorded"] and held["transitions"] > 0 and "near_misses" not in held
+    assert {"decided_by", "state_exact_generated"} <= held["with_guard"].keys() and found["fidelity"]["no_model"]["with_guard"][
+        "state_exact_valid"
+    ]
+    assert found["uncertified"]["why"] == "no real environment has measured it"
+    code, out, _ = command(monkeypatch, capsys, "fidelity", tmp_path / "run", "--json")
+    assert code == 0 and json.loads(out)["held_out"]["transitions"] == held["transitions"]
+    learned = {episode.task.instruction for episode in RunDir.view(tmp_path / "run").read_episodes("logs")}
+    assert not learned & {episode.task.instruction for episode in RunDir.view(tmp_path / "run").read_episodes("held-out")}
+    code, out, _ = command(monkeypatch, capsys, "fidelity", tmp_path / "run")
+    assert code == 0 and "uncertified" in out
 
 
 def test_training_in_the_real_environment_is_refused_where_there_is_none():
