@@ -112,8 +112,9 @@ def evaluate(
 
 def init(
     file: Annotated[Path, typer.Argument(help="The file to write, such as train.toml. An existing file is not overwritten.")],
+    logs: Annotated[Path | None, typer.Option(help="Recorded episodes, as `dreamgym import` writes them: settings that fit them.")] = None,
 ) -> None:
-    """Write all settings of `dreamgym train` with their defaults, commented out."""
+    """Write all settings of `dreamgym train` with their defaults, commented out; with --logs, settings for recorded episodes alone."""
     from dreamgym.config import template
     from dreamgym.errors import UsageError
     from dreamgym.recipes.config import TrainConfig
@@ -121,6 +122,12 @@ def init(
 
     if file.exists():
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
+    if logs:
+        from dreamgym.recipes.from_logs import settings_for
+
+        write_atomic(file, settings_for(logs))
+        print(f"written: {file}\nnext: dreamgym train RUN --config {file}")
+        return
     head = "# Settings of `dreamgym train` at their defaults: uncomment a setting and the name of its block to change it.\n\n"
     write_atomic(file, head + template(TrainConfig()))
     print(f"written: {file}")
