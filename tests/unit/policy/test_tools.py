@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tool_templates import FAMILIES, MARKS, SPECIAL, XML, tool_tokenizer
 
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import UsageError
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.tool_format import NoToolFormat
