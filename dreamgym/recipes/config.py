@@ -48,7 +48,8 @@ class EnvBlock(Config):
     """Time-outs, limits and the score of that environment."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Processes that real episodes, scripted ones too, are played in; 0: this one. They change speed and safety, not results: one that
-    dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone; in a connected environment, which may not repeat itself, it is a failed rollout."""
+    dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone; in a
+    connected environment, which may not repeat itself, it is a failed rollout."""
 
     @property
     def plugin(self) -> tuple[str, dict[str, Any]]:

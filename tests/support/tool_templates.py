@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Chat templates with tools, written by hand in the manner of each family, over a tokenizer of bytes that knows their control tokens."""
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ QWEN = """{%- if messages[0].role == 'system' %}{%- set first = messages[0].cont
 {%- elif message.role == 'tool' %}{%- if loop.index0 == 0 or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
 {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
 {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\n' }}{%- endif %}{%- endif %}{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""  # noqa: E501
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
 
 LLAMA3 = """{%- if messages[0].role == 'system' %}{%- set first = messages[0].content | trim %}{%- set messages = messages[1:] %}{%- else %}{%- set first = '' %}{%- endif %}
 {{- '<|start_header_id|>system<|end_header_id|>\n\n' + first + '<|eot_id|>' }}
@@ -33,7 +34,7 @@ LLAMA3 = """{%- if messages[0].role == 'system' %}{%- set first = messages[0].co
 {%- elif message.role == 'tool' %}{{- '<|start_header_id|>ipython<|end_header_id|>\n\n' }}
 {%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}{%- else %}{{- message.content }}{%- endif %}{{- '<|eot_id|>' }}
 {%- else %}{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' }}{%- endif %}{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"""  # noqa: E501
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"""
 
 MISTRAL = """{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
 {%- for message in messages %}{%- if message.role == 'system' %}{{- raise_exception('no system messages here') }}
@@ -42,13 +43,13 @@ MISTRAL = """{%- set users = messages | selectattr('role', 'equalto', 'user') | 
 {%- elif message.tool_calls %}{{- '[TOOL_CALLS] [' }}{%- for call in message.tool_calls %}{%- if call.id | length != 9 %}{{- raise_exception('Tool call IDs should be 9 long') }}{%- endif %}
 {{- '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + ', "id": "' + call.id + '"}' }}{{- ', ' if not loop.last else ']' }}{%- endfor %}{{- '<|im_end|>' }}
 {%- elif message.role == 'tool' %}{{- '[TOOL_RESULTS] {"content": ' + message.content + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
-{%- else %}{{- ' ' + message.content + '<|im_end|>' }}{%- endif %}{%- endfor %}"""  # noqa: E501
+{%- else %}{{- ' ' + message.content + '<|im_end|>' }}{%- endif %}{%- endfor %}"""
 
 NAMED = """{%- if tools %}{{- '<|im_start|>tools\n' + tools | tojson + '<|im_end|>\n' }}{%- endif %}{%- for message in messages %}
 {%- if message.tool_calls %}{{- '<|im_start|>assistant\n' }}{%- for call in message.tool_calls %}{{- '<|call|>' + call.function.name + '<|sep|>' + call.function.arguments + '<|callend|>' }}{%- endfor %}{{- '<|im_end|>\n' }}
 {%- elif message.role == 'tool' %}{{- '<|out|>' + message.content + '<|outend|>' }}
 {%- else %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endif %}{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""  # noqa: E501
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
 
 THINKING = QWEN.replace("{{- '<|im_start|>assistant\n' }}{%- endif %}", "{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}")
 

@@ -36,8 +36,8 @@ class ConnectionConfig(Config):
     max_result_chars: int = Field(default=200_000, ge=1)
     """A longer result ends the episode as a failed rollout."""
     score: str = ""
-    """`module:function`, called as function(task, steps) when an episode ends; `steps` are (action, raw state). It returns a number, 1.0 for
-    a success, or a truth value. Empty: the environment's own reward."""
+    """`module:function`, called as function(task, steps) when an episode ends; `steps` are (action, raw state). It returns a number,
+    1.0 for a success, or a truth value. Empty: the environment's own reward."""
     reset_tool: str = ""
     """For MCP: a tool that begins an episode, called with {"task": id}. Empty: every episode has a session of its own."""
     final_calls: tuple[str, ...] = ("respond",)

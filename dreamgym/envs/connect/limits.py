@@ -5,6 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from dreamgym.envs.connect import Connection, ConnectionConfig, function_at
@@ -112,14 +114,12 @@ class _Held:
         while (work := self.asked.get()) is not None:
             try:
                 connection = connection or _called(connect, "The connection")
-                self.answers.put(_called(lambda work=work: work(connection), "The environment"))  # type: ignore[misc]
+                self.answers.put(_called(partial(work, connection), "The environment"))
             except EnvironmentFailure as error:
                 self.answers.put(error)
         if connection is not None:
-            try:
+            with suppress(Exception):  # nobody waits for it any more
                 connection.close()
-            except Exception:  # nobody waits for it any more
-                pass
 
 
 def _called(work: Callable[[], Any], what: str) -> Any:
@@ -147,11 +147,19 @@ class CallBudget:
     def __init__(self, inner: RealEnv, limit: int, used: list[int]) -> None:
         """`used` has one number, which all that share the budget count up."""
         self.inner, self.limit, self.used = inner, limit, used
-        self.source, self.version = inner.source, 0
+        self.source = inner.source
+
+    @property
+    def version(self) -> int:
+        return self.inner.version
 
     @property
     def steps(self) -> int:
         return self.inner.steps
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self.inner.steps = value
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         return self.inner.start(tasks, seed=seed)

@@ -52,7 +52,9 @@ class McpTools:
         except mcp.MCPError as error:
             if error.error.code in INVALID:
                 return f"Error: {error.error.message}"
-            raise EnvironmentFailure(f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}") from error
+            raise EnvironmentFailure(
+                f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}"
+            ) from error
         texts = [getattr(part, "text", None) for part in result.content]
         text = "\n".join(f"({part.type})" if one is None else one for one, part in zip(texts, result.content, strict=True))
         return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
@@ -97,7 +99,7 @@ class McpTools:
                 opened.set_exception(EnvironmentFailure(f"No session with the MCP server: {_first(error)}"))
 
         self._keeper = asyncio.create_task(keep())
-        return await opened  # type: ignore[no-any-return]
+        return await opened
 
     def _end_session(self) -> None:
         self.client = None
@@ -126,7 +128,9 @@ def make(target: str, config: ConnectionConfig) -> Callable[[], ToolConnection]:
         try:
             command, *arguments = shlex.split(target)
         except ValueError as error:
-            raise ConfigError(f"env.connect = 'mcp:{target:.200}': the command cannot be read ({error}). Give a command or a URL.") from error
+            raise ConfigError(
+                f"env.connect = 'mcp:{target:.200}': the command cannot be read ({error}). Give a command or a URL."
+            ) from error
         server = StdioServerParameters(command=command, args=arguments, env={key: str(value) for key, value in config.options.items()})
     return lambda: ToolConnection(McpTools(server, config), config.final_calls)
 

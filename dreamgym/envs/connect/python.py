@@ -1,4 +1,5 @@
-"""`python:module:function`: the function returns an environment with `reset(task)` and `step(action)`, or tools with `call(name, arguments)`.
+"""`python:module:function`: the function returns an environment with `reset(task)` and `step(action)`, or tools with
+`call(name, arguments)`.
 
 `reset` returns a raw state; `step` returns (raw state, reward, terminated), or truncated as a fourth. Tools may have `reset(task)`.
 """
