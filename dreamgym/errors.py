@@ -7,6 +7,7 @@
     │   ├── MissingExtra    an optional package is not installed
     │   └── RunDirError     the run directory is of another version, half-written, or not a run
     ├── ServerError         a server we depend on refused, failed for good or broke its word: a later try may help
+    │   └── EnvironmentFailure  a real environment failed in an episode, which becomes a failed rollout
     └── InvariantError      a bug of ours, or a world that changed under us: stop at once
 
 A model that answers garbage is not an exception: it is counted on the prediction or the trajectory (`types.Trajectory.error`).
@@ -55,6 +56,10 @@ class ServerError(DreamGymError):
     def __init__(self, message: str, *, status: int | None = None, ticket: int | None = None) -> None:
         super().__init__(message)
         self.status, self.ticket = status, ticket
+
+
+class EnvironmentFailure(ServerError):
+    """A real environment failed in an episode. The episode is a failed rollout, and the run goes on."""
 
 
 class InvariantError(DreamGymError):

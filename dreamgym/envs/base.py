@@ -53,8 +53,8 @@ class TextRules(ABC):
         """The state mapping: a raw observation as clean text that lists the actionable elements."""
 
     def tool_results(self, observation: Observation) -> tuple[Sequence[str], str]:
-        """What the calls of the latest turn returned, in order, and what the user said then, for policies that call tools. Default: one
-        result, the whole state."""
+        """What the calls of the latest turn returned, in order, and what the user said then, for policies that call tools. Default: the
+        whole state is one result."""
         return (observation.text,), ""
 
     def canonical(self, action: Action) -> Action:

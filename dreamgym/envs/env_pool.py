@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import UsageError
+from dreamgym.errors import EnvironmentFailure, UsageError
 from dreamgym.protocols import Env
-from dreamgym.types import Action, Observation, StepResult, Task, Transition
+from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Transition
 
 
 class EnvPool:
@@ -23,6 +23,7 @@ class EnvPool:
         self.make_env, self.rules = make_env, rules
         self.envs: list[Env] = []
         self.steps = 0
+        self._failed: dict[int, str] = {}  # why an episode could not begin
         self._spare: Env | None = None  # for walks, which disturb no episode
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
@@ -35,20 +36,39 @@ class EnvPool:
             self.envs.append(self.make_env())
         if not self.envs[slot].accepts(task):
             raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Practise it in a dream.")
-        return self.rules.abstract(self.envs[slot].reset(task))
+        self._failed.pop(slot, None)
+        try:
+            return self.rules.abstract(self.envs[slot].reset(task))
+        except EnvironmentFailure as error:
+            self._failed[slot] = str(error)
+            return Observation("")
 
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
-        """Act in the episodes named by `slots`."""
+        """Act in the episodes named by `slots`. One that the environment fails in gets a result with an `error`: a failed rollout."""
         self.steps += len(slots)
         results = []
         for slot, action in zip(slots, map(self.rules.canonical, actions), strict=True):
-            raw, reward, terminated = self.envs[slot].step(action)
-            results.append(StepResult(self.rules.abstract(raw), reward, terminated, action=action))
+            try:
+                if slot in self._failed:
+                    raise EnvironmentFailure(self._failed[slot])
+                raw, reward, terminated = self.envs[slot].step(action)
+            except EnvironmentFailure as error:
+                results.append(StepResult(Observation(""), 0.0, False, info=StepInfo(error=str(error)), action=action))
+                continue
+            cut = bool(getattr(self.envs[slot], "truncated", False))  # only environments that end episodes early have it
+            results.append(StepResult(self.rules.abstract(raw), reward, terminated, cut, action=action))
         return results
 
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
-        """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept."""
-        return [self._walk(task, actions) for task, actions in walks]
+        """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept, or
+        fails in."""
+        found = list[tuple[Transition, ...] | None]()
+        for task, actions in walks:
+            try:
+                found.append(self._walk(task, actions))
+            except EnvironmentFailure:
+                found.append(None)
+        return found
 
     def _walk(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
         env = self._spare = self._spare or self.make_env()

@@ -45,12 +45,12 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def start_workers(suite: str, options: Mapping[str, Any], workers: int) -> Iterator[WorkerPool | None]:
+def start_workers(suite: str, options: Mapping[str, Any], workers: int, *, repeats: bool = True) -> Iterator[WorkerPool | None]:
     """The workers of a run, started when they are needed and ended with the block; None when there are to be 0 of them."""
     if not workers:
         yield None
         return
-    with WorkerPool(suite, options, workers=workers, timeout_s=SILENT_S) as pool:
+    with WorkerPool(suite, options, workers=workers, timeout_s=SILENT_S, repeats=repeats) as pool:
         yield pool
 
 
@@ -66,10 +66,19 @@ class WorkerPool:
     source = "real"
     version = 0
 
-    def __init__(self, suite: str, options: Mapping[str, Any] | None = None, *, workers: int = 2, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        suite: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        workers: int = 2,
+        timeout_s: float | None = None,
+        repeats: bool = True,
+    ) -> None:
+        """`repeats`: whether the same actions lead to the same states, so that a lost episode is redone. Else it is a failed rollout."""
         if workers < 1:
             raise UsageError(f"workers={workers} must be at least 1.")
-        self.suite, self.options, self.timeout_s = suite, dict(options or {}), timeout_s
+        self.suite, self.options, self.timeout_s, self.repeats = suite, dict(options or {}), timeout_s, repeats
         _packed(self.options, f"The options of environment '{suite}'")
         self.workers: list[_Worker | None] = [None] * workers
         self.episodes: list[Episode] = []
@@ -82,8 +91,12 @@ class WorkerPool:
         begun: dict[int, Episode] = {}
 
         def on_answer(slot: int, answer: Any) -> None:
-            if isinstance(answer, _Lost):
+            if isinstance(answer, _Lost) and self.repeats:
                 raise InvariantError(self._blame(tasks[slot], "its reset", answer))
+            if isinstance(answer, _Lost):
+                answer = Observation("")  # with no worker that holds it, the episode fails at its first step
+                begun[slot] = Episode(tasks[slot], answer, None)
+                return
             begun[slot] = Episode(tasks[slot], answer, self.workers[slot // share])
 
         owners = [slot // share for slot in range(len(tasks))]
@@ -100,6 +113,8 @@ class WorkerPool:
         def request(place: int) -> Request:
             episode = self.episodes[slots[place]]
             past = None if episode.holder is self.workers[owners[place]] else (episode.task, tuple(episode.actions), episode.observation)
+            if past is not None and not self.repeats:
+                return ("lose", "its worker died, and a connected environment is not acted in twice.")
             return ("act", slots[place] % self._share, actions[place], past)
 
         def on_answer(place: int, answer: Any) -> None:
@@ -341,6 +356,10 @@ class _Desk:
             if state != left:
                 raise _Lost("its worker died, and the same actions led elsewhere in another, so the episode cannot be redone.")
         return self.pool.step([slot], [action])[0]
+
+    def lose(self, reason: str) -> StepResult:
+        """Give an episode up."""
+        raise _Lost(reason)
 
     def repeat(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
         return self.pool.repeat([(task, actions)])[0]

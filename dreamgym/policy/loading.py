@@ -105,8 +105,8 @@ def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Template:
         return Tools(form, rules.name, block.instructions or rules.about, rules.tools, rules.tool_results, native=native)
     if block.tool_calls in ("native", "text"):
         raise ConfigError(
-            f"policy.tool_calls = '{block.tool_calls}': the environment '{rules.name}' has no tools. Leave it out, or use a suite with "
-            "tool schemas."
+            f"policy.tool_calls = '{block.tool_calls}': the environment '{rules.name}' has no tools. Leave it out, or use an environment "
+            "suite with tool schemas."
         )
     instructions = block.instructions or (f"{rules.about}\n{rules.action_format}" if rules.action_format else "")
     if not instructions:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from dreamgym import plugins
 from dreamgym.config import Config, build
 from dreamgym.curriculum.task_curriculum import CurriculumConfig
+from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.errors import ConfigError, nearest
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.policy.settings import PolicyBlock
@@ -41,9 +42,30 @@ class EnvBlock(Config):
 
     name: str = "webshop"
     options: dict[str, Any] = Field(default_factory=dict)
+    connect: str = ""
+    """A real environment for a suite that has none: "gymnasium:ENV_ID", "mcp:COMMAND or URL", or "python:module:function"."""
+    connection: ConnectionConfig = ConnectionConfig()
+    """Time-outs, limits and the score of that environment."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Processes that real episodes, scripted ones too, are played in; 0: this one. They change speed and safety, not results: one that
-    dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone."""
+    dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone; in a
+    connected environment, which may not repeat itself, it is a failed rollout."""
+
+    @property
+    def plugin(self) -> tuple[str, dict[str, Any]]:
+        """The name and the options of the suite plug-in."""
+        if not self.connect:
+            return self.name, self.options
+        connection = self.connection.model_dump()
+        return "dreamgym.envs.wrappers.connected", {
+            "suite": self.name, "options": self.options, "connect": self.connect, "connection": connection
+        }  # fmt: skip
+
+    @model_validator(mode="after")
+    def _connected(self) -> Self:
+        if not self.connect and self.connection != ConnectionConfig():
+            raise ConfigError("env.connection is for a connected environment. Set env.connect, or leave it out.")
+        return self
 
     def without_rules(self) -> EnvBlock:
         """The same environment with the state mapping of its rules alone."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dreamgym.config import Config, dump, resolve
 from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import RunDirError
@@ -42,6 +43,7 @@ class RunContext:
     vocabulary: Vocabulary
     experience: str = "experience"  # the checkpoint that dreams
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
+    calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
 
     def without(self, ablation: str) -> RunContext:
         """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
@@ -97,7 +99,9 @@ class RunContext:
 
     def real(self) -> RealEnv:
         """Real environments: the workers', which everybody shares and whose steps add up, or a fresh set in this process."""
-        return self.workers or EnvPool(self.suite.require_env, self.suite.rules)
+        pool = self.workers or EnvPool(self.suite.require_env, self.suite.rules)
+        limit = self.config.env.connection.max_calls
+        return CallBudget(pool, limit, self.calls) if limit else pool
 
     def demonstrate(self, jobs: Sequence[Job]) -> list[Trajectory]:
         """Episodes by scripted policies, in order."""

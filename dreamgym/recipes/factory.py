@@ -40,12 +40,13 @@ TASK_SEED = 0  # task lists are the same for every seed of a run, so that seeds 
 
 def start_workers(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
     """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
-    return worker_pool.start_workers(env.name, env.options, env.workers)
+    return worker_pool.start_workers(*env.plugin, env.workers, repeats=not env.connect)
 
 
 def make_suite(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run."""
-    return plugins.make("envs", config.world.name, **config.world.options)
+    name, options = config.world.plugin
+    return plugins.make("envs", name, **options)
 
 
 def begin(config: SharedConfig) -> EnvSuite:

@@ -38,7 +38,7 @@ class NoToolFormat(UsageError):
 
 
 @dataclass(frozen=True)
-class ParsedReply:
+class Reply:
     """What a reply says: its calls, each with the id it was given; `calls` is None for calls that cannot be read."""
 
     text: str  # without thinking
@@ -94,14 +94,14 @@ class ToolFormat:
         first, *rest = between(self.chat.render(messages, tools=self.tools), list(texts))
         return self.chat.encode_parts([first, *(part for pair in zip(texts.values(), rest, strict=True) for part in pair)])
 
-    def read(self, text: str) -> ParsedReply:
+    def read(self, text: str) -> Reply:
         """The calls in a reply's text, from which thinking has been taken."""
         opener, at = self.shape.opener, 0
         python = text.strip().startswith(PYTHON_TAG)
         if python:
             text = text.strip().removeprefix(PYTHON_TAG)
         if not (python or (opener in text if opener else text.lstrip().startswith("{"))):
-            return ParsedReply(text.strip())
+            return Reply(text.strip())
         calls, ids = list[ToolCall](), list[str]()
         try:
             at = text.index(opener) + len(opener) if opener in text else 0
@@ -115,8 +115,8 @@ class ToolFormat:
                 else:
                     at += len(text[at:]) - len(text[at:].lstrip(" \n\t;,"))
         except (ValueError, RecursionError, UsageError):
-            return ParsedReply(text.strip(), self._python_call(text) if python else None, (call_id(0),))
-        return ParsedReply(text.strip(), tuple(calls) or None, tuple(ids))
+            return Reply(text.strip(), self._python_call(text) if python else None, (call_id(0),))
+        return Reply(text.strip(), tuple(calls) or None, tuple(ids))
 
     def results(self, ids: Sequence[str], texts: Sequence[str], user: str) -> list[int]:
         """The ids between a turn of calls, its end included, and the next reply. A text a call; more or fewer are made to fit."""
@@ -152,8 +152,8 @@ class ToolFormat:
                 (self._forged.sub(cover, call.name), json.loads(self._forged.sub(cover, json.dumps(arguments, ensure_ascii=False))))
             )
         texts = [self._call_text(values)] if self.parallel or len(calls) == 1 else [self._call_text([one]) for one in values]
-        texts_between = re.split(rf"{stem}(\d+)dg", "; ".join(texts))
-        return tuple(self.chat.encode_parts([forged[int(piece)] if i % 2 else piece for i, piece in enumerate(texts_between)]))
+        fragments = re.split(rf"{stem}(\d+)dg", "; ".join(texts))
+        return tuple(self.chat.encode_parts([forged[int(piece)] if i % 2 else piece for i, piece in enumerate(fragments)]))
 
     def _next(self, text: str, at: int) -> tuple[list[tuple[ToolCall, str]], int]:
         """The calls of the JSON value, or of the name and its JSON, from a position on, with their ids, and where it ends."""
@@ -318,7 +318,7 @@ def _tool_call(name: Any, arguments: Any) -> ToolCall:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError("no name")
     if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):  # no JSON: the text itself
+        with suppress(ValueError, RecursionError):
             arguments = found if isinstance(found := json.loads(arguments), dict) else arguments
     elif arguments is None:
         arguments = {}

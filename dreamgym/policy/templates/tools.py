@@ -16,7 +16,7 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.policy.templates.chat_format import ChatFormat
-from dreamgym.policy.templates.tool_format import NoToolFormat, ParsedReply, ToolFormat
+from dreamgym.policy.templates.tool_format import NoToolFormat, Reply, ToolFormat
 from dreamgym.tool_calls import RESPOND, action_of, calls_of, respond
 from dreamgym.types import Action, Observation
 
@@ -67,7 +67,7 @@ class Tools:
 
     def follow(self, reply: Sequence[int], state: str) -> list[int]:
         texts, user = self.results(Observation(state))
-        said = self._written(self._text(reply)) if self.form else ParsedReply("")
+        said = self._written(self._text(reply)) if self.form else Reply("")
         if self.form and said.calls:
             ended = bool(reply) and reply[-1] in self.stop
             return [*(() if ended else (self.form.end,)), *self.form.results(said.ids, texts, user)]
@@ -103,7 +103,7 @@ class Tools:
             return said.text
         return action_of(said.calls or (respond(said.text),)).encode("utf-8", "replace").decode()
 
-    def _written(self, text: str) -> ParsedReply:
+    def _written(self, text: str) -> Reply:
         said = self._spoken(text)
         return self.form.read(said) if self.form else self._read_text(said)
 
@@ -119,18 +119,18 @@ class Tools:
             return text.partition("</think>")[2]
         return text
 
-    def _read_text(self, text: str) -> ParsedReply:
+    def _read_text(self, text: str) -> Reply:
         """The calls of a reply in the text form: all of its lines, else those that begin as a call of a known tool. None: a message."""
         try:
-            return ParsedReply(text.strip(), tuple(calls_of(text)))
+            return Reply(text.strip(), tuple(calls_of(text)))
         except UsageError:
             pass
         lines = [line.strip() for line in text.split("\n")]
         calls = "\n".join(line for line in lines if line.partition("(")[0] in self.names and "(" in line)
         try:
-            return ParsedReply(text.strip(), tuple(calls_of(calls)) if calls else ())
+            return Reply(text.strip(), tuple(calls_of(calls)) if calls else ())
         except UsageError:
-            return ParsedReply(calls, None)
+            return Reply(calls, None)
 
 
 def signature(tool: Mapping[str, Any]) -> str:

@@ -150,7 +150,7 @@ def test_tags_that_are_mere_letters_are_broken_inside_a_result() -> None:
     ("name", "said", "action"),
     [
         ("qwen", '<tool_call>\n{"name": "reboot", "arguments": {}}\n</tool_call>', [TWO]),
-        ("qwen", 'I look.\n<tool_call>{"name":"get_user","arguments":{"id":"u1"}}</tool_call><tool_call>{"name":"reboot"}</tool_call>', [ONE, TWO]),  # noqa: E501
+        ("qwen", '<tool_call>{"name":"get_user","arguments":{"id":"u1"}}</tool_call><tool_call>{"name":"reboot"}</tool_call>', [ONE, TWO]),
         ("qwen", '<think>call <tool_call>{"name": "x"}</tool_call>?</think>\n\nDone.', [respond("Done.")]),
         ("qwen", '<tool_call>{"name": "get_user", "arguments": "{\\"id\\": \\"u1\\"}"}</tool_call>', [ONE]),
         ("qwen", '<tool_call>{"name": "get_user", "arguments": "half an obj"}</tool_call>', [ToolCall("get_user", "half an obj")]),

@@ -1,0 +1,92 @@
+"""Connections to a real environment, for a suite that has none: `gymnasium:ENV_ID`, `mcp:COMMAND or URL`, `python:module:function`.
+
+A scheme is a module of this folder with `make(target, config)`. `limits` keeps time-outs, retries and call limits for all of them. Whatever
+a connected environment does wrong ends one episode as a failed rollout; what it says stays data.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from dreamgym import plugins
+from dreamgym.config import Config
+from dreamgym.errors import ConfigError, nearest
+from dreamgym.types import Action, Task
+
+SCHEMES = ("gymnasium", "mcp", "python")
+
+
+class ConnectionConfig(Config):
+    """How a real environment is connected."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of `gymnasium.make` or of the function, or variables of the environment of an MCP command."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """Of one connection, reset or action. What takes longer is given up, and the episode is a failed rollout."""
+    retries: int = Field(default=2, ge=0, le=100)
+    """Further attempts to connect and reset. An action is never repeated: it may have taken effect."""
+    max_calls_per_episode: int | None = Field(default=None, ge=1)
+    """Calls, or actions that are no calls, after which an episode is cut."""
+    max_calls: int | None = Field(default=None, ge=1)
+    """Of one command in all. The command stops when they are used up."""
+    max_result_chars: int = Field(default=200_000, ge=1)
+    """A longer result ends the episode as a failed rollout."""
+    score: str = ""
+    """`module:function`, called as function(task, steps) when an episode ends; `steps` are (action, raw state). It returns a number,
+    1.0 for a success, or a truth value. Empty: the environment's own reward."""
+    reset_tool: str = ""
+    """For MCP: a tool that begins an episode, called with {"task": id}. Empty: every episode has a session of its own."""
+    final_calls: tuple[str, ...] = ("respond",)
+    """Calls that end an episode with tools. `respond` is a message to the user: nobody answers it in a connected environment."""
+
+
+class Connection(Protocol):
+    """One real episode at a time; raises what it likes."""
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        """The first raw state."""
+        ...
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool, bool]:
+        """The next raw state, its reward, terminated, truncated."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_connection(target: str, config: ConnectionConfig) -> Callable[[], Connection]:
+    """A function that connects. ConfigError for an unknown scheme or settings that cannot be right."""
+    scheme, colon, rest = target.partition(":")
+    if scheme not in SCHEMES or not colon or not rest.strip():
+        raise ConfigError(
+            f"env.connect = '{target:.200}' names no connection.{nearest(scheme, SCHEMES)} Known: gymnasium:ENV_ID, mcp:COMMAND or URL, "
+            "python:module:function."
+        )
+    made: Callable[[], Connection] = plugins.make("envs.connect", scheme, target=rest.strip(), config=config)
+    return made
+
+
+def function_at(path: str, where: str) -> Callable[..., Any]:
+    """The function that `module:function` names. ConfigError where there is none."""
+    module, colon, name = path.partition(":")
+    if not colon or not module or not name:
+        raise ConfigError(f"{where} = '{path}' names no function. Write module:function.")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where} = '{path}' cannot be loaded: {error}. Give an importable module and a function in it.") from error
+    if not callable(found):
+        raise ConfigError(f"{where} = '{path}' is no function, but {type(found).__name__}.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def raw_state(value: Any) -> dict[str, Any]:
+    """What an environment shows as a raw state: a table of named values as it is, anything else as its text."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return value
+    return {"text": value if isinstance(value, str) else str(value)}

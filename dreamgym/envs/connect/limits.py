@@ -1,0 +1,182 @@
+"""Time-outs, retries, call limits and scores of connected environments, the same for every scheme."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from dreamgym.envs.connect import Connection, ConnectionConfig, function_at
+from dreamgym.errors import EnvironmentFailure, UsageError
+from dreamgym.protocols import RealEnv
+from dreamgym.tool_calls import calls_of
+from dreamgym.types import Action, Observation, StepResult, Task, Transition
+
+
+class ConnectedEnv:
+    """Implements `protocols.Env` over a connection. Raises EnvironmentFailure for whatever goes wrong in it.
+
+    A connection lives in a thread of its own. One that does not answer in time is left to itself with its thread, which only the end of the
+    process ends: with `env.workers`, that is a worker's. The next episode gets a new connection.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], Connection], config: ConnectionConfig) -> None:
+        self.name, self.connect, self.config = name, connect, config
+        self.score = function_at(config.score, "env.connection.score") if config.score else None
+        self.truncated = False
+        self._held: _Held | None = None
+        self._task: Task | None = None
+        self._steps: list[tuple[Action, dict[str, Any]]] = []
+        self._calls = 0
+
+    def accepts(self, task: Task) -> bool:
+        """Real tasks only: nothing says how a synthetic one begins."""
+        return task.source == "real"
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        for attempt in range(self.config.retries + 1):
+            try:
+                self._held = self._held or _Held(self.connect, self.config.timeout_s)
+                raw = self._sized(self._held.do(lambda connection: connection.reset(task)))
+                break
+            except EnvironmentFailure:
+                self._drop()
+                if attempt == self.config.retries:
+                    raise
+        self._task, self._steps, self._calls, self.truncated = task, [], 0, False
+        return raw
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
+        if self._held is None or self._task is None:
+            raise EnvironmentFailure("The episode's connection is gone.")
+        try:
+            raw, reward, terminated, truncated = self._held.do(lambda connection: connection.step(action))
+            raw = self._sized(raw)
+            self._steps.append((action, raw))
+            self._calls += calls_in(action)
+            limit = self.config.max_calls_per_episode
+            self.truncated = not terminated and (truncated or (limit is not None and self._calls >= limit))
+            if self.score and (terminated or self.truncated):
+                reward = float(_called(lambda: self.score(self._task, list(self._steps)), "The score"))  # type: ignore[misc]
+            return raw, reward, terminated
+        except EnvironmentFailure:
+            self._drop()
+            raise
+
+    def close(self) -> None:
+        """End the connection."""
+        self._drop()
+
+    def _sized(self, raw: dict[str, Any]) -> dict[str, Any]:
+        longest = max((len(str(value)) for value in raw.values()), default=0)
+        if longest > self.config.max_result_chars:
+            raise EnvironmentFailure(
+                f"A state of {longest:,} characters is longer than env.connection.max_result_chars = {self.config.max_result_chars:,}."
+            )
+        return raw
+
+    def _drop(self) -> None:
+        if self._held is not None:
+            self._held.end()
+        self._held = self._task = None
+
+
+class _Held:
+    """A connection in its thread."""
+
+    def __init__(self, connect: Callable[[], Connection], timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.asked: queue.SimpleQueue[Callable[[Connection], Any] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.lost = False
+        threading.Thread(target=self._serve, args=(connect,), daemon=True).start()
+
+    def do(self, work: Callable[[Connection], Any]) -> Any:
+        """The answer of the connection; EnvironmentFailure for an error, or for none in time."""
+        self.asked.put(work)
+        try:
+            answer = self.answers.get(timeout=self.timeout_s)
+        except queue.Empty:
+            self.lost = True
+            raise EnvironmentFailure(f"No answer in {self.timeout_s:g} s (env.connection.timeout_s).") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        self.asked.put(None)
+
+    def _serve(self, connect: Callable[[], Connection]) -> None:
+        connection: Connection | None = None
+        while (work := self.asked.get()) is not None:
+            try:
+                connection = connection or _called(connect, "The connection")
+                self.answers.put(_called(partial(work, connection), "The environment"))
+            except EnvironmentFailure as error:
+                self.answers.put(error)
+        if connection is not None:
+            with suppress(Exception):  # nobody waits for it any more
+                connection.close()
+
+
+def _called(work: Callable[[], Any], what: str) -> Any:
+    """What a function of somebody else's returns; EnvironmentFailure for whatever it raises."""
+    try:
+        return work()
+    except EnvironmentFailure:
+        raise
+    except Exception as error:  # a boundary: environments raise what they like
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise EnvironmentFailure(f"{what} failed: {type(error).__name__}: {text:.200}") from error
+
+
+def calls_in(action: Action) -> int:
+    """How many calls an action makes; 1 for one that is no tool call."""
+    try:
+        return len(calls_of(action))
+    except UsageError:
+        return 1
+
+
+class CallBudget:
+    """Real environments with a limit of calls in all (the `RealEnv` protocol). UsageError, before any of them, for calls beyond it."""
+
+    def __init__(self, inner: RealEnv, limit: int, used: list[int]) -> None:
+        """`used` has one number, which all that share the budget count up."""
+        self.inner, self.limit, self.used = inner, limit, used
+        self.source = inner.source
+
+    @property
+    def version(self) -> int:
+        return self.inner.version
+
+    @property
+    def steps(self) -> int:
+        return self.inner.steps
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self.inner.steps = value
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        return self.inner.start(tasks, seed=seed)
+
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+        self._charge(actions)
+        return self.inner.step(slots, actions)
+
+    def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
+        self._charge([action for _, actions in walks for action in actions])
+        return self.inner.repeat(walks)
+
+    def _charge(self, actions: Sequence[Action]) -> None:
+        wanted = sum(map(calls_in, actions))
+        if self.used[0] + wanted > self.limit:
+            raise UsageError(
+                f"The limit of {self.limit:,} calls to the real environment (env.connection.max_calls) leaves no room for {wanted:,} more. "
+                "Raise it and give the same command again: it resumes."
+            )
+        self.used[0] += wanted

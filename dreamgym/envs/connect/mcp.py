@@ -1,0 +1,142 @@
+"""`mcp:COMMAND` or `mcp:http://...`: the tools of a Model Context Protocol server, over stdio or streamable HTTP (extra `mcp`).
+
+An error that a tool reports is its result. An error of the protocol ends the episode, but for invalid parameters and unknown tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import mcp
+from mcp.client.stdio import StdioServerParameters
+
+from dreamgym.envs.connect import ConnectionConfig
+from dreamgym.envs.connect.tools import ToolConnection, require_score
+from dreamgym.errors import ConfigError, EnvironmentFailure
+from dreamgym.types import Task
+
+INVALID = (-32601, -32602)
+"""JSON-RPC codes of calls that the agent got wrong: no such method, invalid parameters."""
+
+
+class McpTools:
+    """Implements `ToolBox` over one session with a server. The session lives in an event loop of its own thread."""
+
+    def __init__(self, server: Any, config: ConnectionConfig) -> None:
+        """EnvironmentFailure where no session can be had, or the server has no tools."""
+        self.server, self.config = server, config
+        self.loop = asyncio.new_event_loop()
+        self.client: Any = None
+        self.names: frozenset[str] = frozenset()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def begin(self, task: Task) -> None:
+        reset = self.config.reset_tool
+        if self.client is not None and not reset:
+            self._end_session()
+        if self.client is None:
+            self._begin_session()
+        if reset:
+            self.call(reset, {"task": task.id})
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        if name not in self.names:
+            return f"Error: there is no tool '{name}'."
+        try:
+            result = self._run(self.client.call_tool(name, arguments), f"the tool '{name}'")
+        except mcp.MCPError as error:
+            if error.error.code in INVALID:
+                return f"Error: {error.error.message}"
+            raise EnvironmentFailure(
+                f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}"
+            ) from error
+        texts = [getattr(part, "text", None) for part in result.content]
+        text = "\n".join(f"({part.type})" if one is None else one for one, part in zip(texts, result.content, strict=True))
+        return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
+
+    def close(self) -> None:
+        if self.client is not None:
+            with suppress(Exception):  # a server that does not leave in order is left
+                self._end_session()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _begin_session(self) -> None:
+        self._stop = asyncio.Event()
+        ready = asyncio.run_coroutine_threadsafe(self._opened(), self.loop)
+        try:
+            self.client, self.names = ready.result(self.config.timeout_s)
+        except TimeoutError as error:
+            self.loop.call_soon_threadsafe(self._stop.set)
+            ready.cancel()
+            raise EnvironmentFailure(f"The MCP server did not open a session in {self.config.timeout_s:g} s.") from error
+        if not self.names:
+            self._end_session()
+            raise EnvironmentFailure("The MCP server lists no tools.")
+
+    async def _opened(self) -> tuple[Any, frozenset[str]]:
+        """A session and the names of its tools; a task keeps it until `_stop` is set."""
+        opened: asyncio.Future[Any] = self.loop.create_future()
+
+        async def keep() -> None:
+            try:
+                async with mcp.Client(self.server, read_timeout_seconds=self.config.timeout_s) as client:
+                    names, cursor = set[str](), None
+                    while True:
+                        page = await client.list_tools(cursor=cursor)
+                        names |= {tool.name for tool in page.tools}
+                        if not (cursor := page.next_cursor) or len(names) > 10_000:
+                            break
+                    opened.set_result((client, frozenset(names)))
+                    await self._stop.wait()
+            except BaseException as error:
+                if opened.done():
+                    raise
+                opened.set_exception(EnvironmentFailure(f"No session with the MCP server: {_first(error)}"))
+
+        self._keeper = asyncio.create_task(keep())
+        return await opened
+
+    def _end_session(self) -> None:
+        self.client = None
+
+        async def end() -> None:
+            self._stop.set()
+            with suppress(BaseException):
+                await asyncio.wait_for(self._keeper, 5.0)
+
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(10.0)
+
+    def _run(self, work: Coroutine[Any, Any, Any], what: str) -> Any:
+        running = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return running.result(self.config.timeout_s)
+        except TimeoutError as error:
+            running.cancel()
+            raise EnvironmentFailure(f"No answer of {what} in {self.config.timeout_s:g} s.") from error
+
+
+def make(target: str, config: ConnectionConfig) -> Callable[[], ToolConnection]:
+    """Connects to the server at a URL, or starts the command. ConfigError for a command that cannot be read, or without a score."""
+    require_score(f"mcp:{target}", config)
+    server: Any = target
+    if not target.startswith(("http://", "https://")):
+        try:
+            command, *arguments = shlex.split(target)
+        except ValueError as error:
+            raise ConfigError(
+                f"env.connect = 'mcp:{target:.200}': the command cannot be read ({error}). Give a command or a URL."
+            ) from error
+        server = StdioServerParameters(command=command, args=arguments, env={key: str(value) for key, value in config.options.items()})
+    return lambda: ToolConnection(McpTools(server, config), config.final_calls)
+
+
+def _first(error: BaseException) -> str:
+    """The first cause of an error, which may be a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,42 @@
+"""A suite with a real environment from a connection. States still pass through the suite's own `abstract`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dreamgym import plugins
+from dreamgym.config import build
+from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.connect import ConnectionConfig, open_connection
+from dreamgym.envs.connect.limits import ConnectedEnv
+from dreamgym.envs.wrappers import WrappedSuite
+from dreamgym.errors import ConfigError
+from dreamgym.protocols import Env
+
+
+class ConnectedSuite(WrappedSuite):
+    """The inner suite, which has no environment, and one from `target`."""
+
+    def __init__(self, inner: EnvSuite, target: str, config: ConnectionConfig) -> None:
+        """ConfigError for a suite that has an environment of its own, and for a connection that cannot be."""
+        super().__init__(inner, inner.rules)
+        if inner.has_env:
+            raise ConfigError(f"env.connect: the suite '{inner.name}' has an environment of its own. Leave out env.connect.")
+        self.connect, self.config = open_connection(target, config), config
+        ConnectedEnv(self.name, self.connect, config)  # the score can be loaded
+
+    @property
+    def has_env(self) -> bool:
+        return True
+
+    def env(self) -> Env | None:
+        return ConnectedEnv(self.name, self.connect, self.config)
+
+
+def make(
+    *, suite: str, connect: str, options: Mapping[str, Any] | None = None, connection: Mapping[str, Any] | None = None
+) -> ConnectedSuite:
+    """The suite plug-in `suite`, made from `options`, with the environment that `connect` names."""
+    config = build(ConnectionConfig, dict(connection or {}), prefix="env.connection.")
+    return ConnectedSuite(plugins.make("envs", suite, **(options or {})), connect, config)

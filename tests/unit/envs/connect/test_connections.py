@@ -1,0 +1,232 @@
+"""Connected environments: what they do wrong ends one episode, and the others go on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from dreamgym import plugins
+from dreamgym.config import build
+from dreamgym.envs.connect.limits import CallBudget
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.errors import ConfigError, UsageError
+from dreamgym.recipes.config import EnvBlock
+from dreamgym.types import StepResult, Task
+
+TASK = Task("t1", "Fix it.", "corridor")
+HERE = "test_connections"
+OPTIONS = {"files": ["corridor"]}
+
+
+class Counter:
+    """Counts to three; an action is a sum that the environment adds, or a way to go wrong."""
+
+    def __init__(self, bad_resets: int = 0) -> None:
+        self.bad_resets = bad_resets
+
+    def reset(self, task: Task) -> str:
+        if self.bad_resets:
+            self.bad_resets -= 1
+            raise OSError("not yet")
+        self.n = 0
+        return f"{task.id}: 0"
+
+    def step(self, action: str) -> tuple[dict[str, Any], float, bool]:
+        if action == "hang":
+            time.sleep(30)
+        if action == "raise":
+            raise ValueError("broken\nTraceback")
+        self.n += int(action)
+        return {"text": "x" * 300_000 if action == "0" else str(self.n)}, float(self.n >= 3), self.n >= 3
+
+
+class Switch:
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        return f"{name} {arguments}"
+
+
+class Walk(gymnasium.Env[str, str]):
+    observation_space = gymnasium.spaces.Text(9)
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return f"at 0 {(options or {})['task']}", {}
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return f"at {action}", 1.0, action == 3, action == 2, {}
+
+
+gymnasium.register("dreamgym/Walk-v0", Walk, disable_env_checker=True, order_enforce=False)
+FLAKY: list[Counter] = []
+
+
+def flaky() -> Counter:
+    """Fails to reset twice, over all that are made."""
+    if not FLAKY:
+        FLAKY.append(Counter(bad_resets=2))
+    return FLAKY[0]
+
+
+def scored(task: Task, steps: list[Any]) -> bool:
+    return "u1" in str(steps[-1][1]["text"])
+
+
+def pool(connect: str, **connection: Any) -> EnvPool:
+    name, options = build(EnvBlock, {"name": "logs", "options": OPTIONS, "connect": connect, "connection": connection}).plugin
+    suite = plugins.make("envs", name, **options)
+    assert suite.has_env
+    return EnvPool(suite.require_env, suite.rules)
+
+
+def act(env: Any, *actions: str) -> list[StepResult]:
+    return [env.step([0], [action])[0] for action in actions]
+
+
+def test_a_python_function_gives_an_environment() -> None:
+    env = pool(f"python:{HERE}:Counter")
+    assert env.start([TASK], seed=0)[0].text == "t1: 0"
+    one, two = act(env, "1", "2")
+    assert (one.observation.text, one.terminated, two.reward, two.terminated) == ("1", False, 1.0, True) and env.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [("hang", "No answer in 0.3 s"), ("raise", "ValueError: broken"), ("0", "300,000 characters is longer"), ("jump", "ValueError")],
+)
+def test_what_goes_wrong_is_a_failed_rollout_and_the_next_episode_goes_on(action: str, said: str) -> None:
+    env = pool(f"python:{HERE}:Counter", timeout_s=0.3)
+    env.start([TASK, TASK], seed=0)
+    assert said in (act(env, action)[0].info.error or "") and act(env, "1")[0].info.error
+    assert env.step([1], ["1"])[0].info.error is None, "another episode is not touched"
+    assert env.repeat([(TASK, [action]), (TASK, ["1"])])[0] is None
+    env.start([TASK], seed=0)
+    assert act(env, "3")[0].terminated
+
+
+def test_a_reset_is_tried_again_and_one_that_never_succeeds_is_a_failed_rollout() -> None:
+    FLAKY.clear()
+    assert pool(f"python:{HERE}:flaky", retries=2).start([TASK], seed=0)[0].text == "t1: 0"
+    FLAKY.clear()
+    env = pool(f"python:{HERE}:flaky", retries=1)
+    env.start([TASK], seed=0)
+    assert "OSError: not yet" in (act(env, "1")[0].info.error or "")
+
+
+def test_gymnasium_truncation_is_no_end_of_the_task() -> None:
+    env = pool("gymnasium:dreamgym/Walk-v0")
+    assert env.start([TASK], seed=0)[0].text == "at 0 t1"
+    ended = act(env, "2")[0]
+    assert ended.truncated and not ended.terminated
+    env.start([TASK], seed=0)
+    assert act(env, "3")[0].terminated
+
+
+def test_calls_are_limited_in_an_episode_and_in_all() -> None:
+    env = pool(f"python:{HERE}:Switch", score=f"{HERE}:scored", max_calls_per_episode=3)
+    env.start([TASK], seed=0)
+    one, two = act(env, "a()\nb()", 'get(id="u1")')
+    assert (one.truncated, two.truncated, two.terminated, two.reward) == (False, True, False, 1.0)
+    budget = CallBudget(env, 3, [0])
+    budget.start([TASK], seed=0)
+    act(budget, "a()\nb()")
+    with pytest.raises(UsageError, match="max_calls.*it resumes"):
+        act(budget, "a()\nb()")
+
+
+def test_tools_are_called_and_an_action_that_is_no_call_reaches_none() -> None:
+    env = pool(f"python:{HERE}:Switch", score=f"{HERE}:scored")
+    env.start([TASK], seed=0)
+    wrong, right, end = act(env, "garbage", 'get(id="u1")', 'respond(content="done")')
+    assert "Error" in wrong.observation.text and not wrong.info.error
+    assert "get {'id': 'u1'}" in right.observation.text and end.terminated and end.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("connect", "words"),
+    [
+        ("gym:X-v0", "Known: gymnasium:ENV_ID, mcp:COMMAND or URL, python:module:function"),
+        ("gymnasiun:X", "Did you mean 'gymnasium'"),
+        ("python:", "names no connection"),
+        ("python:json", "Write module:function"),
+        ("python:json:nothing", "cannot be loaded"),
+        ("gymnasium:Nowhere-v0", "Register it"),
+    ],
+)
+def test_a_connection_that_cannot_be_is_refused_at_once(connect: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        pool(connect)
+
+
+def test_a_suite_with_an_environment_takes_no_connection() -> None:
+    with pytest.raises(ConfigError, match="has an environment of its own"):
+        plugins.make("envs", "dreamgym.envs.wrappers.connected", suite="corridor", connect=f"python:{HERE}:Counter")
+    with pytest.raises(ConfigError, match="Set env.connect"):
+        build(EnvBlock, {"connection": {"retries": 1}})
+
+
+PATH = {"PYTHONPATH": os.pathsep.join(sys.path)}  # servers get a bare environment
+MCP = f"mcp:{sys.executable} {Path(__file__).parents[3] / 'support' / 'mcp_desk.py'}"
+
+
+def test_an_mcp_server_is_called_over_stdio_and_what_it_says_is_data() -> None:
+    pytest.importorskip("mcp")
+    env = pool(MCP, options=PATH, score=f"{HERE}:scored")
+    env.start([TASK], seed=0)
+    one, failed, unknown, end = act(env, 'look(id="u1")\nlook(id="u2")', "fail()", "no_such()", 'respond(content="done")')
+    assert "u1 is user 1" in one.observation.text and "u2 is user 2" in one.observation.text
+    assert "Error" in failed.observation.text and "there is no tool 'no_such'" in unknown.observation.text
+    assert end.terminated and end.reward == 1.0 and not any(step.info.error for step in (one, failed, unknown, end))
+    env.start([TASK], seed=0)
+    assert "u1 is user 1" in act(env, 'look(id="u1")')[0].observation.text, "an episode has a session of its own"
+    env.envs[0].close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("action", "said"), [("hang()", "No answer"), ("die()", "Connection closed"), ("large()", "longer than")])
+def test_an_mcp_server_that_misbehaves_fails_one_episode(action: str, said: str) -> None:
+    pytest.importorskip("mcp")
+    env = pool(MCP, options=PATH, score=f"{HERE}:scored", timeout_s=3.0)
+    env.start([TASK], seed=0)
+    error = act(env, action)[0].info.error
+    assert error and said in error and act(env, action)[0].info.error
+    env.start([TASK], seed=0)
+    assert act(env, 'look(id="u1")')[0].info.error is None
+    env.envs[0].close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("target", "said"), [(MCP + " --empty", "lists no tools"), ("mcp:/no/such/program", "No session")])
+def test_an_mcp_server_without_tools_or_that_is_not_there_is_a_failed_rollout(target: str, said: str) -> None:
+    pytest.importorskip("mcp")
+    env = pool(target, options=PATH, score=f"{HERE}:scored", retries=0, timeout_s=10)
+    env.start([TASK], seed=0)
+    assert said in (act(env, "look()")[0].info.error or "")
+
+
+def test_tools_without_a_score_are_refused() -> None:
+    pytest.importorskip("mcp")
+    with pytest.raises(ConfigError, match="Set env.connection.score"):
+        pool(MCP)
+
+
+class Mortal(Counter):
+    def step(self, action: str) -> tuple[dict[str, Any], float, bool]:
+        if action == "die":
+            os._exit(3)
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_an_episode_whose_worker_died_is_not_acted_in_twice() -> None:
+    name, options = build(EnvBlock, {"name": "logs", "options": OPTIONS, "connect": f"python:{HERE}:Mortal"}).plugin
+    with WorkerPool(name, options, workers=1, repeats=False) as workers:
+        workers.start([TASK, TASK], seed=0)
+        first, second = workers.step([0, 1], ["1", "die"])
+        assert first.info.error is None and "not acted in twice" in (second.info.error or "")
+        assert "not acted in twice" in (workers.step([0], ["1"])[0].info.error or "")
+        assert workers.redone_steps == 0 and workers.start([TASK], seed=0)[0].text == "t1: 0"
