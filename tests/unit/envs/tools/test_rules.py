@@ -1,125 +1,183 @@
-"""Rules that hold for any tools: schemas rule out calls, answers that were read before stay, deltas are exact."""
+"""What the schemas of tools rule out, and which answers follow from earlier ones."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import tool_desk
 
-from dreamgym import plugins
+from dreamgym.envs import tools
 from dreamgym.envs.tools.changes import tools_that_change
 from dreamgym.envs.tools.conversation import Exchange, conversation_state
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, fault, inferred_tools, read_tools, tools_of
 from dreamgym.errors import UsageError
 from dreamgym.runs.episodes import write_trajectories
-from dreamgym.tool_calls import ToolCall, respond
-from dreamgym.types import Observation
+from dreamgym.tool_calls import ToolCall, action_of, calls_of, respond
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
-TOOLS = tools_of(
-    [
-        {
-            "type": "function",
-            "function": {
-                "name": "refuel",
-                "description": "Adds data.",
-                "parameters": {
-                    "properties": {
-                        "gb": {"type": "number"},
-                        "plan": {"enum": ["S", "L"]},
-                        "tags": {"type": "array", "items": {"type": "string"}},
-                    },
-                    "required": ["gb"],
-                    "additionalProperties": False,
-                },
-            },
+PAY = Tool(
+    "pay",
+    parameters={
+        "properties": {
+            "amount": {"type": "number"},
+            "n": {"type": "integer"},
+            "by": {"anyOf": [{"$ref": "#/$defs/Way"}, {"type": "null"}]},
+            "items": {"type": "array", "items": {"type": "string"}},
         },
-        {"name": "check", "inputSchema": {"properties": {}}, "annotations": {"readOnlyHint": True}},
-    ]
+        "required": ["amount"],
+        "additionalProperties": False,
+        "$defs": {"Way": {"type": "string", "enum": ["card", "cash"]}},
+    },
 )
+TOOLS = [PAY, Tool("check", reads_only=True), Tool("toggle")]
 RULES = ToolRules("desk", TOOLS)
 START = conversation_state([])
 
 
+def steps(*exchanges: Exchange) -> list[Transition]:
+    states = [conversation_state(exchanges[:i]) for i in range(len(exchanges) + 1)]
+    return [
+        Transition(before, action_of(one.calls), after, 0.0, False)
+        for before, one, after in zip(states, exchanges, states[1:], strict=False)
+    ]
+
+
+def one(name: str, result: str) -> Exchange:
+    return Exchange((ToolCall(name, {}),), (result,))
+
+
+def episode(i: int, *exchanges: Exchange) -> Trajectory:
+    transitions = steps(*exchanges)
+    transitions[-1] = Transition(transitions[-1].state, transitions[-1].action, transitions[-1].next_state, 1.0, True)
+    return Trajectory(
+        id=f"e{i}",
+        task=Task(f"t{i}", f"Fix line L{i}.", "desk"),
+        source="demo",
+        turns=tuple(map(Turn, transitions)),
+        success=True,
+        truncated=False,
+        behaviour="log",
+    )
+
+
 @pytest.mark.parametrize(
-    ("action", "allowed"),
+    ("action", "why"),
     [
-        ("refuel(gb=2.0)", True),
-        ('refuel(gb=2, plan="S", tags=["a"])', True),
-        ("check()", True),
-        ('respond(content="hello")', True),
-        ("refuel()", False),
-        ('refuel(gb="2")', False),
-        ("refuel(gb=true)", False),
-        ('refuel(gb=2, plan="M")', False),
-        ("refuel(gb=2, tags=[1])", False),
-        ("refuel(gb=2, colour=1)", False),
-        ("explode()", False),
-        ('refuel("half an obj")', False),
-        ("please refuel", False),
-        ("", False),
+        ("pay(amount=2)", ""),
+        ('pay(amount=2.5, by="card", n=3.0, items=["a"])', ""),
+        ("pay(amount=1, by=null)", ""),
+        ('respond(content="Done.")', ""),
+        ("pay()", "amount is missing"),
+        ('pay(amount="2")', "amount: expected number"),
+        ("pay(amount=true)", "amount: expected number"),
+        ("pay(amount=1, n=1.5)", "n: expected integer"),
+        ('pay(amount=1, by="cheque")', "by: of another form"),
+        ("pay(amount=1, items=[1])", "items, item 0: expected string"),
+        ("pay(amount=1, tip=2)", "tip is unknown"),
+        ('pay("half a")', "no JSON object"),
+        ("steal()", "no tool steal"),
+        ("respond(text=1)", "content is missing"),
+        ("check()\nsteal()", "no tool steal"),
+        ("just words", "no tool call"),
     ],
 )
-def test_a_call_that_its_schema_excludes_is_inadmissible_and_of_others_nothing_is_known(action: str, allowed: bool):
-    assert RULES.admissible(START, (), action) is (None if allowed else False)
-    assert bool(RULES.fault(action)) is not allowed
+def test_calls_that_the_schemas_exclude_are_answered_by_rule_and_no_others(action: str, why: str):
+    assert why in RULES.fault(action) and bool(why) == bool(RULES.fault(action))
+    assert RULES.admissible(START, (), action) is (False if why else None)
 
 
 def test_an_action_has_one_spelling():
-    assert RULES.canonical(' refuel(plan="S",gb=2.0) ') == 'refuel(gb=2.0, plan="S")'
+    assert RULES.canonical("pay(n=1,  amount=2)\n\ncheck( )".replace("( )", "()")) == "pay(amount=2, n=1)\ncheck()"
     assert RULES.canonical(" no call ") == "no call"
 
 
-def test_a_delta_of_every_recorded_step_gives_its_next_state_back(tmp_path: Path):
-    rules = ToolRules("desk", inferred_tools([]))
-    for episode in tool_desk.episodes(40):
-        for step in episode.transitions:
-            text = rules.encode_delta(step)
-            assert rules.apply_delta(step.state, step.action, text) == step.next_state
-    assert RULES.apply_delta(START, "not a call", "x") is None and RULES.apply_delta(START, "check()", " ") is None
+def test_the_experience_model_writes_what_the_calls_returned_and_the_state_follows():
+    two = Exchange((ToolCall("check", {}), ToolCall("toggle", {})), ("ok", "> off\nnow"), "thanks")
+    for step in steps(one("check", "on"), two, Exchange((respond("Bye."),), ("",))):
+        text = RULES.encode_delta(step)
+        assert "no calls yet" not in text and len(text) < len(step.next_state.text)
+        assert RULES.apply_delta(step.state, step.action, text) == step.next_state
+    assert RULES.apply_delta(START, "check()\ntoggle()", "ok") is None  # the second call's result is missing
+    assert RULES.apply_delta(START, "check()", "  ") is None and RULES.apply_delta(START, "no call", "ok") is None
 
 
-def test_results_and_the_users_words_are_told_apart_for_a_policy_that_calls_tools():
-    calls = (ToolCall("check", {}), respond("All well?"))
-    state = conversation_state([Exchange(calls, ("2G", ""), user_text="It works.")])
-    results, user = RULES.tool_results(state)
-    assert results[0] == "2G" and len(results) == 2 and user == "It works."
-    assert RULES.tool_results(START) == ((START.text,), "")
-    assert [tool["name"] for tool in RULES.tools] == ["refuel", "check"]
+def test_the_policy_reads_the_latest_results_or_the_whole_state():
+    state = conversation_state([one("check", "on"), one("toggle", "off")])
+    assert RULES.view(state).text == "off" and ToolRules("desk", TOOLS, shown="whole").view(state).text == state.text
+    assert RULES.view(START).text == START.text
 
 
-def test_schemas_are_inferred_from_calls_and_which_tools_only_read_from_repeated_ones():
-    calls = [ToolCall("get", {"id": "a", "deep": True}), *(ToolCall("get", {"id": "b"}) for _ in range(5)), respond("x")]
-    (tool,) = inferred_tools(calls)
-    assert tool.name == "get" and tool.parameters["required"] == ["id"] and tool.parameters["properties"]["deep"] == {"type": ["boolean"]}
-    assert fault({"get": tool}, ToolCall("get", {"id": 3})) and not fault({"get": tool}, ToolCall("get", {"id": "z"}))
-    assert tools_that_change(tool_desk.episodes(5)).changes == frozenset()
+def test_what_was_read_and_not_changed_since_is_not_new():
+    history = steps(one("check", "on"))
+    assert RULES.reveals_new(START, (), "check()") is True and RULES.reveals_new(START, history, "check()") is False
+    history = steps(one("check", "on"), one("toggle", "off"))
+    assert RULES.reveals_new(START, history, "check()") is None and RULES.reveals_new(START, history, "pay(amount=1)") is True
+    assert ToolRules("desk", [PAY]).reveals_new(START, (), "pay(amount=1)") is None  # nobody knows what reads
 
 
-def test_a_call_that_was_read_before_shows_nothing_new():
-    state = conversation_state([Exchange((ToolCall("check", {}),), ("2G",))])
-    step = next(iter(tool_desk.episode(0).transitions))
-    read = step.__class__(START, "check()", state, 0.0, False)
-    assert RULES.reveals_new(START, (), "check()") is True and RULES.reveals_new(state, (read,), "check()") is False
-    again = step.__class__(state, "check()", Observation(state.text + "\n> check()\n4G"), 0.0, False)
-    assert RULES.revisit_consistency((read, again)) == [False]
+def test_a_repeated_read_is_consistent_where_nothing_changed_in_between():
+    same, other = steps(one("check", "on"), one("check", "on")), steps(one("check", "on"), one("check", "off"))
+    changed = steps(one("check", "on"), one("toggle", "off"), one("check", "off"))
+    assert RULES.revisit_consistency(same) == [True] and RULES.revisit_consistency(other) == [False]
+    assert RULES.revisit_consistency(changed) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '[{"name": 3}]', '[{"name": "a", "parameters": 3}]', '[{"name": "a"}, {"name": "a"}]', '"x"'])
+def test_the_tool_that_changes_something_is_told_from_those_that_stand_beside_it():
+    logs = [
+        episode(i, one("check", "on"), one("look", "x"), one("check", "on"), one("toggle", "t"), one("look", "x"), one("check", "off"))
+        for i in range(4)
+    ]
+    assert tools_that_change(logs) == ({"toggle"}, {"check", "look"})
+
+
+def test_tools_are_read_in_every_usual_form(tmp_path: Path):
+    forms = [
+        {"type": "function", "function": {"name": "a", "parameters": {"required": ["x"]}}},
+        {"name": "b", "input_schema": {"required": ["y"]}},
+        {"name": "c", "inputSchema": {}, "annotations": {"readOnlyHint": True}},
+    ]
+    (tmp_path / "tools.json").write_text(json.dumps(forms))
+    found = read_tools(tmp_path / "tools.json")
+    assert [tool.name for tool in found] == ["a", "b", "c"] and [tool.reads_only for tool in found] == [False, False, True]
+    assert found[0].parameters == {"required": ["x"]} and found[1].parameters == {"required": ["y"]}
+
+
+@pytest.mark.parametrize("text", ["{", "3", '[{"no": "name"}]', '[{"name": "a", "parameters": []}]', '[{"name": "a"}, {"name": "a"}]'])
 def test_a_file_that_holds_no_tools_is_refused(tmp_path: Path, text: str):
-    path = tmp_path / "tools.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match="tool"):
-        read_tools(path)
+    (tmp_path / "tools.json").write_text(text)
+    with pytest.raises(UsageError, match=r"tools\.json"):
+        read_tools(tmp_path / "tools.json")
 
 
-def test_a_suite_is_made_from_recorded_calls_alone_or_with_their_schemas(tmp_path: Path):
-    write_trajectories(tmp_path / "episodes.jsonl", tool_desk.episodes(60))
-    suite = plugins.make("envs", "tools", files=[tmp_path / "episodes.jsonl"])
-    assert suite.name == "desk" and sorted(suite.rules.schemas) == ["done", "get_lamp", "switch"] and not suite.has_env
-    (tmp_path / "tools.json").write_text(json.dumps([{"name": "get_lamp", "parameters": {"required": ["room"], "properties": {}}}]))
-    known = plugins.make("envs", "tools", files=[tmp_path / "episodes.jsonl"], tools=tmp_path / "tools.json")
-    assert known.rules.admissible(START, (), "switch(on=true)") is False
-    assert Tool("a").parameters == {}
+def test_inferred_schemas_accept_every_call_they_were_inferred_from():
+    calls: Sequence[ToolCall] = [ToolCall("f", {"id": "a", "n": i, **({"tags": ["x"]} if i % 2 else {})}) for i in range(6)]
+    found = {tool.name: tool for tool in inferred_tools([*calls, respond("hi")])}
+    assert set(found) == {"f"} and not any(fault(found, call) for call in calls)
+    assert "id is missing" in fault(found, ToolCall("f", {"n": 1})) and "expected" in fault(found, ToolCall("f", {"id": 1, "n": 1}))
+    assert not fault({tool.name: tool for tool in inferred_tools(calls[:2])}, ToolCall("f", {}))  # two calls require nothing
+
+
+def test_a_suite_is_made_from_logs_alone(tmp_path: Path):
+    write_trajectories(tmp_path / "e.jsonl", [episode(i, one("check", "on"), one("toggle", "off")) for i in range(30)])
+    suite = tools.make(files=(tmp_path / "e.jsonl",))
+    assert set(suite.rules.tools) == {"check", "toggle"} and suite.max_steps == 2 and suite.env() is None
+    assert "check" in suite.rules.about and suite.rules.abstract({"exchanges": [one("check", "on")]}) == Observation("> check()\non")
+    (tmp_path / "tools.json").write_text(json.dumps([{"name": "check"}]))
+    assert set(tools.make(files=(tmp_path / "e.jsonl",), tools=tmp_path / "tools.json").rules.tools) == {"check"}
+
+
+def test_logs_without_a_call_belong_to_the_suite_of_plain_text(tmp_path: Path):
+    plain = episode(0, one("check", "on"))
+    turn = Turn(Transition(Observation("a"), "go left", Observation("b"), 1.0, True))
+    write_trajectories(tmp_path / "e.jsonl", [Trajectory(plain.id, plain.task, "demo", (turn,), True, False, "log")])
+    with pytest.raises(UsageError, match="suite 'logs'"):
+        tools.make(files=(tmp_path / "e.jsonl",))
+
+
+def test_tools_of_one_name_are_refused():
+    with pytest.raises(UsageError, match="several tools"):
+        tools_of([{"name": "a"}, {"name": "a"}])
+    assert calls_of("check()") == [ToolCall("check", {})]
