@@ -227,6 +227,7 @@ class Trajectory:
     behaviour: str = ""  # who acted: "expert", "policy", ...
     policy_version: int = 0
     model_version: int = 0  # of the experience model; 0 for real episodes
+    scored: bool = True  # whether `success` and the rewards are known; False in logs without an outcome
 
     @property
     def total_reward(self) -> float:

@@ -88,7 +88,7 @@ def ask_about(
 ) -> tuple[list[Question], dict[str, int]]:
     """Every step of real episodes as a question, and a near miss beside about `misses` of them; and counts of what was asked.
 
-    Episodes that broke are left out: nobody knows what followed.
+    Episodes that broke are left out: nobody knows what followed. So is the end of an episode without a known outcome.
     """
     sound = [episode for episode in episodes if episode.error is None and episode.turns]
     drawn = near_misses.draw(sound, real, rules, share=misses, seed=seed)
@@ -96,6 +96,8 @@ def ask_about(
     questions = []
     for i, episode in enumerate(sound):
         for t, truth in enumerate(episode.transitions):
+            if truth.terminated and not episode.scored:
+                continue  # nobody knows the reward
             key, history = (seed, i, t), episode.transitions[:t]
             if one := missed.get((i, t)):
                 still = Transition(truth.state, one.action, truth.state, 0.0, False)

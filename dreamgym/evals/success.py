@@ -11,8 +11,8 @@ from dreamgym.types import Task, Trajectory
 
 
 def success(trajectories: Sequence[Trajectory]) -> Rate:
-    """Share of successful episodes among those that did not fail technically."""
-    counted = [t for t in trajectories if t.error is None]
+    """Share of successful episodes among those that did not fail technically and whose outcome is known."""
+    counted = [t for t in trajectories if t.error is None and t.scored]
     return wilson(sum(t.success for t in counted), len(counted))
 
 

@@ -47,7 +47,7 @@ def near_miss_goals_of(trajectories: Sequence[Trajectory], rules: TextRules, sha
     after = _followers([trajectory.task.instruction for trajectory in trajectories])
     copies: list[Trajectory] = []
     for trajectory in trajectories:
-        if rng.random() >= share or not trajectory.transitions[-1].terminated:
+        if rng.random() >= share or not trajectory.transitions[-1].terminated or not trajectory.scored:
             continue
         near = _near(trajectory.task.instruction, after)
         for instruction in rng.sample(near, min(TRIES, len(near))):
@@ -92,7 +92,7 @@ def _relabelled(trajectory: Trajectory, task: Task, rules: TextRules, *, success
         bare = replace(turn.transition, reward=float(success and turn.transition.terminated)).with_reasoning("")
         turns.append(replace(turn, transition=bare.with_reasoning(rules.explain(task, past, bare))))
         past.append(turns[-1].transition)
-    return replace(trajectory, id=f"{trajectory.id}{RELABELLED}{task.id}", task=task, turns=tuple(turns), success=success)
+    return replace(trajectory, id=f"{trajectory.id}{RELABELLED}{task.id}", task=task, turns=tuple(turns), success=success, scored=True)
 
 
 def _refused(task: Task, past: Sequence[Transition], state: Observation, action: Action, rules: TextRules) -> Transition:

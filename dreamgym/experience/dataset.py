@@ -66,7 +66,10 @@ class RowBuilder:
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
         """A whole trajectory; `memories[t]` are the texts of the memories of step t. A step beyond the window is a row of its own."""
         given = zip(trajectory.transitions, memories, strict=True)
-        steps = [Step(transition, shown, encode_delta(self.rules, transition)) for transition, shown in given]
+        steps = [
+            Step(transition, shown, encode_delta(self.rules, transition), trajectory.scored or not transition.terminated)
+            for transition, shown in given
+        ]
         instruction, size = self.prompt_parts.about(trajectory.task), self.prompt_parts.history + 1
         slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
         return [self._window(instruction, steps[:size]), *slid]
@@ -83,7 +86,8 @@ class RowBuilder:
         for i, step in enumerate(steps):
             self._add(row, question(self.words, step.transition.action, step.memories, self.prompt_parts), "")
             for name, ids in answer(self.words, step, visible[: i + 1], self.prompt_parts).items():
-                self._add(row, ids, "" if past and i < past else name)
+                trained = not (past and i < past) and (step.scored or name != "reward")
+                self._add(row, ids, name if trained else "")
         return row
 
     def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:

@@ -31,6 +31,7 @@ class Step:
     transition: Transition
     memories: tuple[str, ...] = ()
     delta: str = ""  # what is written in place of the next state, where the rules encode deltas
+    scored: bool = True  # whether the reward is known; False at the end of an episode whose outcome no log tells
 
 
 @dataclass(frozen=True)

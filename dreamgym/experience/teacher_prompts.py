@@ -51,7 +51,12 @@ def question(trajectory: Trajectory) -> list[Message]:
     transitions = trajectory.transitions
     steps = [_step(i, transition, transitions[i + 1 : i + 2]) for i, transition in enumerate(transitions)]
     task = trajectory.task
-    episode = {"environment": task.env, "task": task.instruction, "success": trajectory.success, "cut off": trajectory.truncated}
+    episode = {
+        "environment": task.env,
+        "task": task.instruction,
+        "success": trajectory.success if trajectory.scored else None,
+        "cut off": trajectory.truncated,
+    }
     return messages(SYSTEM, episode | {"steps": steps})
 
 

@@ -1,1 +1,1 @@
-"""Trajectories to learn from: collecting them with scripted policies, and (later) readers of other people's formats."""
+"""Trajectories to learn from: scripted policies that collect them, and readers of agents' logs in the formats of others."""

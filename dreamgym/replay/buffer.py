@@ -241,9 +241,10 @@ class ReplayBuffer:
 
 
 def _admitted(trajectory: Trajectory) -> tuple[int, ...]:
-    """The turns that are admitted: none of a failed episode, and of a dream those whose verdict passed."""
+    """The turns that are admitted: none of a failed episode, of a dream those whose verdict passed, and no end whose reward is unknown."""
     if trajectory.error is not None:
         return ()
     if trajectory.source != "dream":
-        return tuple(range(len(trajectory.turns)))
+        known = trajectory.scored
+        return tuple(step for step, transition in enumerate(trajectory.transitions) if known or not transition.terminated)
     return tuple(step for step, transition in enumerate(trajectory.transitions) if transition.info.judged("passed"))

@@ -65,11 +65,13 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     )
     task = found.task
     _require(str, id=found.id, behaviour=found.behaviour, task_id=task.id, instruction=task.instruction, env=task.env, source=task.source)
-    _require(bool, success=found.success, truncated=found.truncated)
+    _require(bool, success=found.success, truncated=found.truncated, scored=found.scored)
     if found.source not in get_args(Source):
         raise ValueError(f"source is {found.source!r}, and not one of {', '.join(get_args(Source))}")
     if found.success and not found.turns:
         raise ValueError("it succeeds without a turn")
+    if found.success and not found.scored:
+        raise ValueError("it succeeds, and its outcome is unknown")
     return found
 
 

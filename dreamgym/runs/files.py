@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,26 @@ def write_atomic(path: Path, data: str | bytes) -> None:
             os.fsync(folder)  # the rename itself
         finally:
             os.close(folder)
+
+
+@contextmanager
+def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
+    """A function that writes a line to a file which replaces `path` when the block ends, and leaves it as it was when the block fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with explained(path):
+        if path.exists() and not path.is_file():
+            raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+                yield lambda line: print(line, file=file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:

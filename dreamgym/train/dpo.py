@@ -35,13 +35,14 @@ TokenSequence = tuple[Sequence[int], Sequence[float]]
 
 
 def dpo_pairs(trajectories: Sequence[Trajectory], seed: int) -> list[tuple[Trajectory, Trajectory]]:
-    """(success, failure) of the same task, drawn at random; no trajectory is in two pairs, and those with an error are in none.
+    """(success, failure) of the same task, drawn at random. No trajectory is in two pairs; those with an error, or without a known
+    outcome, are in none.
 
     A task that was always solved, or never, gives no pair.
     """
     by_task: dict[str, tuple[list[Trajectory], list[Trajectory]]] = defaultdict(lambda: ([], []))
     for trajectory in trajectories:
-        if trajectory.error is None and trajectory.turns:
+        if trajectory.error is None and trajectory.turns and trajectory.scored:
             by_task[trajectory.task.id][0 if trajectory.success else 1].append(trajectory)
     rng = random.Random(f"dpo/{seed}")
     pairs = []

@@ -50,6 +50,8 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
         if not wins:
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
         found = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out}
+        if unscored := sum(not t.scored for t in logs):
+            found["unscored"] = unscored
         run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
     logs = logs_of(run)
     path = run.path / "checkpoints" / "tokenizer"

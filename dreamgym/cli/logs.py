@@ -1,0 +1,73 @@
+"""`dreamgym import` and `dreamgym export`: logs of agents in other formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dreamgym.cli._show import Json, table
+
+
+def import_logs(
+    logs: Annotated[list[Path], typer.Argument(help="Files of logs, JSON or JSON Lines.")],
+    out: Annotated[Path | None, typer.Option(help="The file of episodes; their tools are written beside it, as NAME.tools.json.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="openai, anthropic, claude_code, otel, atif, tau2, a dotted name, or auto.")
+    ] = "auto",
+    success: Annotated[
+        str | None, typer.Option(help="Where a record has its outcome: a field, or a comparison such as 'reward==1'.")
+    ] = None,
+    success_ids: Annotated[Path | None, typer.Option(help="A file with the ids of successes, one a line; all others failed.")] = None,
+    success_score: Annotated[str | None, typer.Option(help="The name of an evaluation in the log, also with a comparison.")] = None,
+    env: Annotated[str, typer.Option(help="The environment that the tasks are of.")] = "tools",
+    system: Annotated[bool, typer.Option("--system", help="Open the instruction with the system text.")] = False,
+    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Replace keys, tokens and e-mail addresses.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what was understood and what was left out; write nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read the logs of a tool-calling agent as episodes. Outcomes come from where you say; without that they are unknown."""
+    from dreamgym.errors import UsageError
+    from dreamgym.logs import importing
+    from dreamgym.logs.outcomes import outcomes
+
+    if out is None and not dry_run:
+        raise UsageError("Give --out FILE, such as --out episodes.jsonl, or --dry-run.")
+    found = importing.import_logs(
+        logs, None if dry_run else out, form=form, outcomes=outcomes(success, success_ids, success_score), env=env, system=system,
+        redact=redact,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(found))
+        return
+    for path, name in found["formats"].items():
+        print(f"{path}: {name}")
+    counts = [["episodes", f"{found['episodes']:,}"], ["steps", f"{found['steps']:,}"]]
+    counts += [[f"outcome: {name}", f"{n:,}"] for name, n in found["outcomes"].items()]
+    counts += [[f"redacted: {name}", f"{n:,}"] for name, n in found["redacted"].items()]
+    table("understood", ["what", "count"], counts)
+    inferred = set(found["inferred_tools"])
+    table(
+        "tools", ["tool", "schema", "calls"], [[n, "inferred" if n in inferred else "given", f"{k:,}"] for n, k in found["tools"].items()]
+    )
+    for title in ("dropped", "notes"):
+        if found[title]:
+            rows = [[reason, f"{n:,}", "; ".join(found["places"][reason][:1])[:100]] for reason, n in found[title].items()]
+            table(title, ["reason", "count", "for example"], rows)
+    for warning in found["warnings"]:
+        print(f"warning: {warning}")
+    if found["out"]:
+        print(f"written: {found['out']}")
+
+
+def export_logs(
+    source: Annotated[Path, typer.Argument(help="A file of episodes, or a run directory (its logs).")],
+    form: Annotated[str, typer.Option("--format", help="atif or openai.")],
+    out: Annotated[Path, typer.Option(help="The JSON Lines file to write, an episode a line.")],
+) -> None:
+    """Write episodes as ATIF v1.8 trajectories or OpenAI messages."""
+    from dreamgym.logs.export import export_episodes
+
+    print(f"{export_episodes(source, out, form):,} episodes: {out}")

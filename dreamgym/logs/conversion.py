@@ -1,0 +1,93 @@
+"""From the normal form to the project's episodes: calls and results are paired by id, a turn of the agent is an action, and the state
+before and after it is the conversation so far (`envs.tools.conversation`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.envs.tools.conversation import START, Exchange, extend
+from dreamgym.logs.records import Account, LoggedEpisode, Message
+from dreamgym.tool_calls import ToolCall, action_of, respond
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """`env` names the tasks' environment. With `system`, the system text opens the instruction."""
+
+    env: str = "tools"
+    system: bool = False
+
+
+def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, account: Account) -> Trajectory | None:
+    """The episode; None, and an account of it, where it has no instruction or no action. Reward is 1 at the end of a success, else 0."""
+    start = next((i for i, message in enumerate(episode.messages) if message.role == "user" and message.text.strip()), None)
+    begin = 0 if episode.instruction or start is None else start
+    early = sum(message.role == "agent" for message in episode.messages[:begin])
+    account.drop("agent messages before the task", early)
+    opening, rest = _opening(episode.messages[begin:])
+    system = "\n".join(message.text for message in episode.messages if message.role == "system" and message.text.strip())
+    instruction = "\n".join(filter(None, [system if how.system else "", episode.instruction, opening])).strip()
+    if not instruction:
+        account.drop("episodes without an instruction")
+        return None
+    found = exchanges(rest, account)
+    if not found:
+        account.drop("episodes without an action")
+        return None
+    state, turns = Observation(START), list[Turn]()
+    for i, one in enumerate(found):
+        after, last = extend(state, one), i + 1 == len(found)
+        turns.append(Turn(Transition(state, action_of(one.calls), after, float(last and bool(success)), last)))
+        state = after
+    task = Task(episode.id, instruction, how.env, difficulty=0)
+    return Trajectory(episode.id, task, "demo", tuple(turns), bool(success), behaviour=episode.agent, scored=success is not None)
+
+
+def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
+    """Turns of the agent with what came back. A call that was never answered is left out, unless it is in the last turn."""
+    results = defaultdict(list)
+    for message in messages:
+        for result in message.results:
+            results[result.call_id].append(result.text)
+    turns: list[tuple[Message, list[str]]] = []
+    for message in messages:
+        if message.role == "agent" and (message.calls or message.text.strip()):
+            turns.append((message, []))
+        elif message.role == "user" and message.text.strip() and turns:
+            turns[-1][1].append(message.text)
+    found = list[Exchange]()
+    for i, (message, said) in enumerate(turns):
+        calls, answers = list[ToolCall](), list[str]()
+        for call in message.calls:
+            if results[call.id]:
+                answers.append(results[call.id].pop(0))
+            elif i + 1 < len(turns):
+                account.drop("calls without a result", detail=call.name)
+                continue
+            else:
+                account.note("calls of the last turn without a result, kept", detail=call.name)
+                answers.append("")
+            calls.append(ToolCall(call.name, call.arguments))
+        if message.calls:
+            account.drop("texts beside tool calls", int(bool(message.text.strip())))
+        else:
+            calls, answers = [respond(message.text)], [""]
+        if calls:
+            found.append(Exchange(tuple(calls), tuple(answers), "\n".join(said)))
+        elif said and found:
+            before = found[-1]
+            found[-1] = Exchange(before.calls, before.results, "\n".join(filter(None, [before.user_text, *said])))
+        else:
+            account.drop("user messages after a call without a result", len(said))
+    account.drop("results without a call", sum(map(len, results.values())))
+    return found
+
+
+def _opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """What the user says before the agent's first turn, and the messages from that turn on."""
+    first = next((i for i, message in enumerate(messages) if message.role == "agent" and (message.calls or message.text.strip())), None)
+    said = [message.text for message in messages[:first] if message.role == "user" and message.text.strip()]
+    return "\n".join(said), messages[first:] if first is not None else ()

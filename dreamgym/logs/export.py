@@ -1,0 +1,109 @@
+"""Episodes as ATIF v1.8 trajectories or OpenAI messages, one a line. Results are as the states show them: shortened by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dreamgym.envs.tools.conversation import CALL, EMPTY, FURTHER, USER, latest_turn
+from dreamgym.errors import UsageError, nearest
+from dreamgym.runs.episodes import LOGS, read_trajectories
+from dreamgym.runs.files import dumps, writing_lines
+from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
+from dreamgym.types import Trajectory, Transition
+
+Answer = tuple[str, list[ToolCall], list[str], str]
+"""The agent's text, its calls, a result a call, and what the user said next."""
+
+
+def export_episodes(source: Path, out: Path, form: str) -> int:
+    """Write the episodes of a file, or the logs of a run, and return how many there are."""
+    if form not in FORMS:
+        raise UsageError(f"No export format '{form}'.{nearest(form, FORMS)} Known: {', '.join(FORMS)}.")
+    episodes = read_trajectories(source / LOGS if source.is_dir() else source)
+    with writing_lines(out) as write:
+        for episode in episodes:
+            write(dumps(FORMS[form](episode)))
+    return len(episodes)
+
+
+def openai(episode: Trajectory) -> dict[str, Any]:
+    """A record with `messages`, `reward` and, where it is known, `success`."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.instruction}]
+    for i, transition in enumerate(episode.transitions):
+        text, calls, results, said = _answer(transition)
+        named = [f"call_{i}_{j}" for j in range(len(calls))]
+        functions = [
+            {"id": name, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            for name, call in zip(named, calls, strict=True)
+        ]
+        messages.append({"role": "assistant", "content": text or None} | ({"tool_calls": functions} if calls else {}))
+        messages += [{"role": "tool", "tool_call_id": name, "content": result} for name, result in zip(named, results, strict=True)]
+        messages += [{"role": "user", "content": said}] if said else []
+    return {"id": episode.id, "task_id": episode.task.id, "messages": messages} | _outcome(episode)
+
+
+def atif(episode: Trajectory) -> dict[str, Any]:
+    """An ATIF v1.8 trajectory; the outcome, for which ATIF has no field, is in `extra`."""
+    steps: list[dict[str, Any]] = [{"source": "user", "message": episode.task.instruction}]
+    for i, transition in enumerate(episode.transitions):
+        text, calls, results, said = _answer(transition)
+        step: dict[str, Any] = {"source": "agent", "message": text}
+        if calls:
+            named = [f"call_{i}_{j}" for j in range(len(calls))]
+            step["tool_calls"] = [
+                {"tool_call_id": name, "function_name": call.name, "arguments": _object(call)}
+                for name, call in zip(named, calls, strict=True)
+            ]
+            found = zip(named, results, strict=True)
+            step["observation"] = {"results": [{"source_call_id": name, "content": result} for name, result in found]}
+        steps += [step, *([{"source": "user", "message": said}] if said else [])]
+    return {
+        "schema_version": "ATIF-v1.8", "session_id": episode.id, "trajectory_id": episode.id,
+        "agent": {"name": episode.behaviour or "agent", "version": str(episode.policy_version)},
+        "steps": [{"step_id": i, **step} for i, step in enumerate(steps, start=1)], "extra": _outcome(episode),
+    }  # fmt: skip
+
+
+FORMS: Mapping[str, Callable[[Trajectory], dict[str, Any]]] = {"atif": atif, "openai": openai}
+
+
+def _outcome(episode: Trajectory) -> dict[str, Any]:
+    return {"success": episode.success, "reward": episode.total_reward} if episode.scored else {}
+
+
+def _answer(transition: Transition) -> Answer:
+    """An action that is no tool call is the agent's text, and the state after it what it is told."""
+    try:
+        calls = calls_of(transition.action)
+    except UsageError:
+        return transition.action, [], [], transition.next_state.text
+    if not transition.next_state.text.partition("\n")[0].startswith((CALL, "(")):
+        return "", calls, [transition.next_state.text, *[""] * (len(calls) - 1)], ""
+    results, said = _results(latest_turn(transition.next_state), len(calls))
+    if len(calls) == 1 and calls[0].name == RESPOND and isinstance(calls[0].arguments, Mapping):
+        return str(calls[0].arguments.get("content", "")), [], [], said
+    return "", calls, results, said
+
+
+def _results(turn: str, n: int) -> tuple[list[str], str]:
+    """What each call of a turn returned, and what the user said, from the lines of a state."""
+    results, said = [list[str]()], ""
+    for line in turn.split("\n"):
+        if line.startswith(FURTHER) and len(results) < n:
+            results.append([])
+        elif line.startswith(USER):
+            said = line.removeprefix(USER)
+        elif line != EMPTY:
+            marked = line[1:].startswith((CALL, FURTHER, USER))
+            results[-1].append(line[1:] if marked else line)
+    return ["\n".join(lines) for lines in (*results, *[[]] * (n - len(results)))], said
+
+
+def _object(call: ToolCall) -> dict[str, Any]:
+    return {"text": call.arguments} if isinstance(call.arguments, str) else dict(call.arguments)
+
+
+def _arguments(call: ToolCall) -> str:
+    return call.arguments if isinstance(call.arguments, str) else dumps(dict(call.arguments))

@@ -1,0 +1,126 @@
+"""Files of logs as JSON values. JSON Lines are read line by line; where lines belong together, their places are kept and not their text,
+so that memory is bounded by one episode. Any other JSON document is read whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import UsageError, explained
+from dreamgym.logs.formats import LogFormat, recognise
+from dreamgym.logs.records import Account
+from dreamgym.runs.progress import Advance
+
+LOOKED_AT = 50  # lines that `auto` looks at
+Units = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file, whether it holds a value a line, and its format."""
+
+    path: Path
+    lines: bool
+    form: LogFormat
+
+    def episodes(self, account: Account, advance: Advance) -> Iterator[Units]:
+        """The units of each episode. A line that is no JSON, or of no episode of this format, costs that line."""
+        if not self.lines:
+            account.here = self.path.name
+            yield from _grouped(self.form, self._expanded(_load(self.path), account))
+            return
+        places: dict[str, list[int]] = {}
+        with explained(self.path), self.path.open("rb") as file:
+            number, start = 0, 0
+            for number, line in enumerate(file, start=1):
+                account.here = f"{self.path.name}, line {number}"
+                for unit in self._expanded(_value(line, account), account) if line.strip() else ():
+                    if (key := self.form.key(unit)) is None:
+                        yield [unit]
+                    elif not (known := places.setdefault(key, [])) or known[-1] != start:
+                        known.append(start)
+                start += len(line)
+                advance(len(line))
+            kept: tuple[int, Units] = (-1, [])
+            for key, starts in places.items():
+                units: Units = []
+                for start in starts:
+                    if kept[0] != start:  # a line may hold the spans of many traces
+                        file.seek(start)
+                        kept = start, list(self.form.units(json.loads(file.readline())))
+                    units += [unit for unit in kept[1] if self.form.key(unit) == key]
+                account.here = f"{self.path.name}, episode {key}"
+                yield units
+
+    def _expanded(self, value: Any, account: Account) -> Units:
+        if value is None:
+            return []
+        if isinstance(value, dict | list) and not self.form.recognises(value) and (other := recognise(value)):
+            account.drop(f"records of another format ({other.name})")
+            return []
+        units = list(self.form.units(value))
+        if not units:
+            account.drop(f"values that are no record of the format {self.form.name}", detail=str(value)[:60])
+        return units
+
+
+def open_log(path: Path, form: LogFormat | None) -> LogFile:
+    """The file with its format, recognised where none is given. UsageError for one that holds nothing of a known or the given format."""
+    with explained(path), path.open("rb") as file:
+        head = [line for line in (file.readline() for _ in range(LOOKED_AT)) if line.strip()]
+    if head and b"\0" in head[0]:
+        raise UsageError(f"'{path}' is a binary file. Expected JSON or JSON Lines: decompress an archive, and never give a pickle.")
+    found = [value for line in head if isinstance(value := _value(line, Account()), dict | list)]
+    lines = bool(found) and (len(head) > 1 or path.suffix == ".jsonl" or isinstance(found[0], dict)) and _is_lines(head, path)
+    if not lines:
+        found = [_load(path)]
+    recognised = [other for value in found if (other := recognise(value))]
+    if form is not None:
+        if not any(form.recognises(value) for value in found) and recognised:
+            raise UsageError(f"'{path}' is not of the format '{form.name}': it looks like '{recognised[0].name}'. Give --format auto.")
+        return LogFile(path, lines, form)
+    if not recognised:
+        raise UsageError(f"'{path}' is in no format that is known: {', '.join(_known())}. Give --format, or look at its first line.")
+    return LogFile(path, lines, recognised[0])
+
+
+def _known() -> list[str]:
+    from dreamgym import plugins
+    from dreamgym.logs.formats import KIND
+
+    return plugins.known(KIND)
+
+
+def _is_lines(head: list[bytes], path: Path) -> bool:
+    """Whether lines are values of their own: two of the first do, or the only one is an object."""
+    whole = sum(isinstance(_value(line, Account()), dict | list) for line in head)
+    return whole >= 2 or path.suffix == ".jsonl" or len(head) == 1
+
+
+def _value(line: bytes, account: Account) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        account.drop("lines that are no JSON", detail=str(error))
+        return None
+
+
+def _load(path: Path) -> Any:
+    try:
+        with explained(path):
+            return json.loads(path.read_bytes())
+    except (ValueError, RecursionError, UsageError) as error:
+        raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {error}. Was it cut off?") from error
+
+
+def _grouped(form: LogFormat, units: Units) -> Iterator[Units]:
+    groups: dict[str, Units] = {}
+    for unit in units:
+        if (key := form.key(unit)) is None:
+            yield [unit]
+        else:
+            groups.setdefault(key, []).append(unit)
+    yield from groups.values()

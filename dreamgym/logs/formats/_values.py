@@ -1,0 +1,132 @@
+"""Values of logs that may be of any kind: each function takes whatever JSON holds and answers with the kind it promises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dreamgym.logs.records import Account, Call, ToolSchema
+from dreamgym.tool_calls import NAME
+
+TEXT_PARTS = ("text", "input_text", "output_text", "summary_text")
+SILENT_PARTS = ("thinking", "redacted_thinking", "reasoning")
+MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "file", "document", "blob", "uri")
+
+
+def table(value: Any) -> dict[str, Any]:
+    """An object, also one that is written as a JSON string; {} for anything else."""
+    value = parsed(value)
+    return value if isinstance(value, dict) else {}
+
+
+def tables(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, also of one that is written as a JSON string."""
+    value = parsed(value)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def parsed(value: Any) -> Any:
+    """What a JSON string of an object or a list holds; any other value as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def text(value: Any) -> str:
+    """A value as text: strings as they are, nothing for null, JSON for the rest."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def content(value: Any, account: Account) -> str:
+    """The text of a message or a result: a string, or parts of which text is joined. Images and files leave a marker and are counted."""
+    if not isinstance(value, list):
+        return text(value)
+    found = []
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(part, str):
+            found.append(part)
+        elif kind in TEXT_PARTS or (kind is None and isinstance(part, dict) and "text" in part):
+            found.append(text(part.get("text", part.get("content"))))
+        elif kind in MEDIA:
+            account.drop("images, audio and files", detail=str(kind))
+            found.append(f"[{kind} left out]")
+        elif kind in SILENT_PARTS:
+            account.drop("thinking of the agent")
+        elif kind not in ("tool_use", "tool_result", "tool_call", "tool_call_response"):
+            found.append(text(part))
+    return "\n".join(one for one in found if one)
+
+
+def call(name: Any, arguments: Any, call_id: Any, account: Account) -> Call | None:
+    """A tool call; None, and an account of it, where it has no name that an action could have."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        account.drop("calls without a usable tool name", detail=repr(name))
+        return None
+    return Call(text(call_id), name, arguments_of(arguments, account))
+
+
+def arguments_of(value: Any, account: Account) -> Mapping[str, Any] | str:
+    """Arguments as a dict, or as the text that was no JSON object."""
+    if isinstance(value, str):
+        if not value.strip():
+            return {}
+        try:
+            found = json.loads(value, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        account.note("arguments that are no JSON object, kept as text", detail=value)
+        return value
+    if value is None:
+        return {}
+    if isinstance(value, dict) and _sound(value):
+        return value
+    account.note("arguments that are no JSON object, kept as text", detail=str(value))
+    return text(value)
+
+
+def schemas(value: Any) -> tuple[ToolSchema, ...]:
+    """Tool definitions as OpenAI, Anthropic, MCP and OpenTelemetry write them; what has no name is none."""
+    found = []
+    for one in tables(value):
+        inner = one["function"] if isinstance(one.get("function"), dict) else one
+        name = inner.get("name")
+        if isinstance(name, str) and NAME.fullmatch(name):
+            given: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if key in inner), {})
+            found.append(ToolSchema(name, text(inner.get("description")), table(given)))
+    return tuple(found)
+
+
+def named(value: Any) -> dict[str, Any]:
+    """Scores by name, from an object of values or from a list of objects with a name and a value."""
+    value = parsed(value)
+    if isinstance(value, dict):
+        return {str(key): _score(one) for key, one in value.items()}
+    return {text(one["name"]): _score(one) for one in tables(value) if "name" in one}
+
+
+def first(values: Iterable[Any]) -> Any:
+    """The first that is not None."""
+    return next((value for value in values if value is not None), None)
+
+
+def _score(value: Any) -> Any:
+    return first(value.get(key) for key in ("value", "score", "label")) if isinstance(value, dict) else value
+
+
+def _sound(value: dict[str, Any]) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,75 @@
+"""Anthropic messages: calls are `tool_use` blocks, results are `tool_result` blocks of the next user message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dreamgym.logs.formats import _values as values
+from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result
+
+BLOCKS = ("tool_use", "tool_result", "thinking")
+
+
+class AnthropicFormat:
+    name = "anthropic"
+
+    def recognises(self, value: Any) -> bool:
+        return any(
+            ("system" in unit and not any(one.get("tool_calls") or one.get("role") in ("system", "tool") for one in messages))
+            or any(block.get("type") in BLOCKS for one in messages for block in values.tables(one.get("content")))
+            or any("input_schema" in tool for tool in values.tables(unit.get("tools")))
+            for unit in self.units(value)
+            if (messages := values.tables(unit.get("messages")))
+        )  # fmt: skip
+
+    def units(self, value: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(value, list) and any(isinstance(one, dict) and "role" in one for one in value):
+            yield {"messages": value}
+        elif isinstance(value, list):
+            yield from (one for one in value if isinstance(one, dict))
+        elif isinstance(value, dict):
+            yield value
+
+    def key(self, unit: dict[str, Any]) -> str | None:
+        return None
+
+    def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
+        for unit in units:
+            found = values.tables(unit.get("messages"))
+            if not found:
+                account.drop("records without messages")
+                continue
+            system = values.content(unit.get("system"), account)
+            messages = [Message("system", system)] if system else []
+            messages += [message for one in found if (message := message_of(one, account))]
+            name = values.first(unit.get(key) for key in ("id", "episode_id", "task_id"))
+            yield LoggedEpisode(
+                values.text(name), tuple(messages), values.schemas(unit.get("tools")), unit, values.named(unit.get("scores")),
+                agent=values.text(unit.get("model")),
+            )  # fmt: skip
+
+
+def message_of(one: dict[str, Any], account: Account) -> Message | None:
+    """A message in the normal form; None for a role that is none."""
+    said = values.content(one.get("content"), account)
+    blocks = values.tables(one.get("content")) if isinstance(one.get("content"), list) else []
+    if one.get("role") == "assistant":
+        given = (values.call(b.get("name"), b.get("input"), b.get("id"), account) for b in blocks if b.get("type") == "tool_use")
+        calls: tuple[Call, ...] = tuple(filter(None, given))
+        return Message("agent", said, calls)
+    if one.get("role") in ("user", "tool"):
+        results = (
+            Result(values.text(b.get("tool_use_id")), values.content(b.get("content"), account))
+            for b in blocks
+            if b.get("type") == "tool_result"
+        )
+        return Message("user", said, results=tuple(results))
+    if one.get("role") == "system":
+        return Message("system", said)
+    account.drop("messages of an unknown role", detail=values.text(one.get("role")))
+    return None
+
+
+def make() -> AnthropicFormat:
+    return AnthropicFormat()

@@ -1,0 +1,133 @@
+"""`dreamgym import`: files of logs in, episodes and tool schemas out, with an account of everything that was left out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym import plugins
+from dreamgym.errors import UsageError
+from dreamgym.logs.conversion import Conversion, trajectory
+from dreamgym.logs.files import LogFile, open_log
+from dreamgym.logs.formats import KIND, LogFormat
+from dreamgym.logs.outcomes import Outcomes
+from dreamgym.logs.records import Account
+from dreamgym.logs.redaction import Redactor
+from dreamgym.logs.tool_schemas import ToolCatalogue
+from dreamgym.runs.episodes import trajectory_to_json
+from dreamgym.runs.files import dumps, write_atomic, writing_lines
+from dreamgym.runs.progress import Advance, progress
+from dreamgym.tool_calls import calls_of
+from dreamgym.types import Trajectory
+
+
+@dataclass
+class _Import:
+    outcomes: Outcomes
+    how: Conversion
+    redactor: Redactor | None
+    account: Account = field(default_factory=Account)
+    tools: ToolCatalogue = field(default_factory=ToolCatalogue)
+    ended: Counter[str] = field(default_factory=Counter)
+    ids: set[str] = field(default_factory=set)
+    steps: int = 0
+
+    def episodes(self, file: LogFile, advance: Advance) -> Iterator[Trajectory]:
+        for units in file.episodes(self.account, advance):
+            for found in file.form.read(units, self.account):
+                success = self.outcomes.of(found)  # before redaction: ids and scores are as the user knows them
+                shown = self.redactor.episode(found) if self.redactor else found
+                made = trajectory(shown, self.how, success, self.account)
+                if made is None:
+                    continue
+                made = self._named(made)
+                calls = [call for turn in made.transitions for call in calls_of(turn.action)]
+                if shown.tools:
+                    known = {tool.name for tool in shown.tools} | {"respond"}
+                    self.account.note("calls of tools that the log does not define", sum(call.name not in known for call in calls))
+                self.tools.add(shown.tools, calls)
+                self.ended["unknown" if success is None else "success" if success else "failure"] += 1
+                self.steps += len(made.turns)
+                yield made
+
+    def _named(self, made: Trajectory) -> Trajectory:
+        """The episode under an id that no other has; an id given twice gets a number."""
+        wanted = made.id.replace("/as/", "/") or f"episode-{len(self.ids) + 1}"
+        name, number = wanted, 2
+        while name in self.ids:
+            name, number = f"{wanted}#{number}", number + 1
+        if name != wanted:
+            self.account.note("ids that were given twice, numbered", detail=wanted)
+        self.ids.add(name)
+        return replace(made, id=name, task=replace(made.task, id=made.task.id or name))
+
+
+def import_logs(
+    paths: Sequence[Path],
+    out: Path | None,
+    *,
+    form: str = "auto",
+    outcomes: Outcomes | None = None,
+    env: str = "tools",
+    system: bool = False,
+    redact: bool = True,
+) -> dict[str, Any]:
+    """Read the files and, unless `out` is None, write the episodes, and their tools beside them. Returns the account.
+
+    UsageError for a file in no known format or in another one than `form`, and where no episode is found at all.
+    """
+    chosen: LogFormat | None = None if form == "auto" else plugins.make(KIND, form)
+    files = [open_log(path, chosen) for path in paths]
+    if out is not None and any(out.exists() and path.samefile(out) for path in paths):
+        raise UsageError(f"'{out}' is one of the logs. Give another path to --out.")
+    work = _Import(outcomes or Outcomes(), Conversion(env, system), Redactor() if redact else None)
+    with progress(sum(path.stat().st_size for path in paths), "importing, bytes") as advance:
+        with writing_lines(out) if out is not None else nullcontext() as write:
+            for file in files:
+                for made in work.episodes(file, advance):
+                    if write is not None:
+                        write(dumps(trajectory_to_json(made)))
+            if not work.ids:
+                reasons = ", ".join(f"{reason}: {n}" for reason, n in work.account.dropped.items())
+                raise UsageError(f"No episode was found in {', '.join(map(str, paths))} ({reasons or 'the files are empty'}).")
+    tools = [tool.to_json() for tool in work.tools.tools()]
+    if out is not None:
+        write_atomic(tools_beside(out), json.dumps(tools, indent=1) + "\n")
+    if work.outcomes.ids is not None:
+        work.account.note("ids of successes that no episode has", len(work.outcomes.ids - work.ids))
+    return _report(work, files, tools, out)
+
+
+def tools_beside(out: Path) -> Path:
+    """Where the tool schemas of a file of episodes are: `episodes.tools.json` for `episodes.jsonl`."""
+    return out.with_name(f"{out.name.removesuffix('.jsonl')}.tools.json")
+
+
+def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]], out: Path | None) -> dict[str, Any]:
+    account, ended = work.account, {name: work.ended[name] for name in ("success", "failure", "unknown")}
+    return {
+        "episodes": len(work.ids), "steps": work.steps, "dropped": dict(account.dropped), "outcomes": ended,
+        "tools": {tool["name"]: work.tools.calls[tool["name"]] for tool in tools}, 
+        "redacted": dict(work.redactor.counts) if work.redactor else {},
+        "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
+        "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.given],
+        "warnings": _warnings(ended), "out": None if out is None else str(out),
+    }  # fmt: skip
+
+
+def _warnings(ended: dict[str, int]) -> list[str]:
+    found = []
+    if ended["unknown"]:
+        found.append(
+            f"{ended['unknown']} episodes have no known outcome, and train states only. Give --success, --success-ids or --success-score."
+        )
+    if ended["success"] and not ended["failure"]:
+        found.append("No episode is a known failure: an experience model cannot learn from these logs what fails.")
+    if ended["failure"] and not ended["success"]:
+        found.append("No episode is a known success: there is nothing to start a policy from.")
+    return found

@@ -1,0 +1,102 @@
+"""Whether an episode succeeded, from where the user says and nowhere else. What is not said is unknown."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import UsageError, explained
+from dreamgym.logs.formats._values import parsed
+from dreamgym.logs.records import LoggedEpisode
+from dreamgym.runs.files import is_number
+
+CONDITION = re.compile(r"\s*([^=!<>]+?)\s*(?:(==|!=|>=|<=|>|<)\s*(.+?)\s*)?")
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`path`, or `path OPERATOR value`: `reward==1`, `reward_info.reward>=0.5`, `info.status==done`."""
+
+    path: str
+    operator: str = ""
+    value: Any = None
+
+    def holds(self, found: Any) -> bool | None:
+        """Whether a value fulfils the condition; None where that cannot be said. A bare path needs true, false, 1 or 0."""
+        if found is MISSING or found is None:
+            return None
+        if not self.operator:
+            return bool(found) if isinstance(found, bool) or (is_number(found) and found in (0, 1)) else None
+        if self.operator in ("==", "!="):
+            if isinstance(found, bool) is not isinstance(self.value, bool) and not isinstance(found, str):
+                return None
+            same = found == self.value or (isinstance(found, str) and found == str(self.value))
+            return same is (self.operator == "==")
+        if not is_number(found) or not is_number(self.value):
+            return None
+        return bool({">=": found >= self.value, "<=": found <= self.value, ">": found > self.value, "<": found < self.value}[self.operator])
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """At most one source of outcomes; none means that all are unknown."""
+
+    field: Condition | None = None
+    score: Condition | None = None
+    ids: frozenset[str] | None = None
+
+    def of(self, episode: LoggedEpisode) -> bool | None:
+        """True, False, or None where nothing is known."""
+        if self.ids is not None:
+            return episode.id in self.ids
+        if self.score is not None:
+            return self.score.holds(episode.scores.get(self.score.path, MISSING))
+        return self.field.holds(look_up(episode.record, self.field.path)) if self.field else None
+
+
+def outcomes(success: str | None = None, ids: Path | None = None, score: str | None = None) -> Outcomes:
+    """The source that `--success`, `--success-ids` or `--success-score` name. UsageError for more than one, or one that cannot be read.
+
+    The file holds the ids of the episodes that succeeded, one a line: every other one failed.
+    """
+    if sum(one is not None for one in (success, ids, score)) > 1:
+        raise UsageError("Give one of --success, --success-ids and --success-score: an episode has one outcome.")
+    if ids is not None:
+        with explained(ids):
+            return Outcomes(ids=frozenset(filter(None, map(str.strip, ids.read_text("utf-8").splitlines()))))
+    if score is not None:
+        return Outcomes(score=condition(score))
+    return Outcomes(field=condition(success)) if success is not None else Outcomes()
+
+
+def condition(text: str) -> Condition:
+    """UsageError for a text that is no condition."""
+    found = CONDITION.fullmatch(text)
+    if not found:
+        raise UsageError(f"'{text}' is no condition. Expected a field, such as success, or a comparison, such as 'reward==1'.")
+    path, operator, value = found.groups()
+    try:
+        return Condition(path, operator or "", json.loads(value) if value else None)
+    except (ValueError, RecursionError):
+        return Condition(path, operator, value.strip("'\""))
+
+
+def look_up(record: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path; MISSING where there is none. A field whose own name has dots is found as well."""
+    at: Any = record
+    if path in record:
+        return record[path]
+    for part in path.split("."):
+        at = parsed(at)
+        if isinstance(at, dict) and part in at:
+            at = at[part]
+        elif isinstance(at, list) and part.isdecimal() and len(part) < 7 and int(part) < len(at):
+            at = at[int(part)]
+        else:
+            return MISSING
+    return at

@@ -1,0 +1,70 @@
+"""Keys, tokens and e-mail addresses in logs, replaced by placeholders. A secret keeps its placeholder throughout an episode, so that an
+argument that was copied from a result still equals it. Patterns find what has a known form; they cannot find every secret."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dreamgym.logs.records import Call, LoggedEpisode, Message, Result
+
+EMAIL = re.compile(r"[A-Za-z0-9_%+-][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}")
+KEY = re.compile(
+    r"(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_]){0,3}[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
+    r"|xox[abposr]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+)
+BEARER = re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}")
+PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?")
+NAMED = re.compile(
+    r"(?i)(?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?([^\s\"',;\\]{6,200})"
+)
+SECRET_NAME = re.compile(r"(?i)(?:.*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)")
+HINTS = ("sk", "pk", "rk", "gh", "glpat", "hf_", "xox", "AKIA", "ASIA", "AIza", "eyJ", "github_pat_")
+
+
+class Redactor:
+    """Redacts one episode after another, and counts by kind."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._known: dict[str, str] = {}
+
+    def episode(self, episode: LoggedEpisode) -> LoggedEpisode:
+        """The episode without secrets in its messages and instruction."""
+        self._known = {}
+        messages = tuple(map(self._message, episode.messages))
+        return replace(episode, messages=messages, instruction=self.text(episode.instruction))
+
+    def text(self, text: str) -> str:
+        if "PRIVATE KEY" in text:
+            text = PEM.sub(lambda found: self._placeholder("key", found[0]), text)
+        if any(hint in text for hint in HINTS):
+            text = KEY.sub(lambda found: self._placeholder("key", found[0]), text)
+        if "earer " in text:
+            text = BEARER.sub(lambda found: self._placeholder("token", found[0]), text)
+        if "@" in text:
+            text = EMAIL.sub(lambda found: self._placeholder("e-mail", found[0]), text)
+        if ":" in text or "=" in text:
+            text = NAMED.sub(lambda found: found[0][: found.start(1) - found.start()] + self._placeholder("secret", found[1]), text)
+        return text
+
+    def _message(self, message: Message) -> Message:
+        calls = tuple(Call(call.id, call.name, self._value(call.arguments)) for call in message.calls)
+        results = tuple(Result(result.call_id, self.text(result.text)) for result in message.results)
+        return replace(message, text=self.text(message.text), calls=calls, results=results)
+
+    def _value(self, value: Any, name: str = "") -> Any:
+        if isinstance(value, str):
+            return self._placeholder("secret", value) if SECRET_NAME.fullmatch(name) and len(value) >= 6 else self.text(value)
+        if isinstance(value, Mapping):
+            return {key: self._value(one, key) for key, one in value.items()}
+        return [self._value(one) for one in value] if isinstance(value, list) else value
+
+    def _placeholder(self, kind: str, secret: str) -> str:
+        if secret.startswith("redacted-"):
+            return secret
+        self.counts[kind] += 1
+        return self._known.setdefault(secret, f"redacted-{kind}-{len(self._known) + 1}")

@@ -1,0 +1,187 @@
+"""One conversation as every format of logs writes it: look up an order, cancel it, and answer the user."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+TASK, DONE = "Cancel order W1, mail ann@example.com", "Cancelled."
+CALLS = [("c1", "get_order", {"id": "W1"}, '{"id": "W1", "status": "pending"}'), ("c2", "cancel", {"id": "W1", "refund": True}, "ok")]
+SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+TOOLS = [{"type": "function", "function": {"name": "get_order", "description": "Read an order.", "parameters": SCHEMA}}]
+ACTIONS = ['get_order(id="W1")', 'cancel(id="W1", refund=true)', 'respond(content="Cancelled.")']
+
+
+def openai_messages() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": TASK}]
+    for name, tool, arguments, result in CALLS:
+        function = {"name": tool, "arguments": json.dumps(arguments)}
+        found.append({"role": "assistant", "content": None, "tool_calls": [{"id": name, "type": "function", "function": function}]})
+        found.append({"role": "tool", "tool_call_id": name, "content": [{"type": "text", "text": result}]})
+    return [*found, {"role": "assistant", "content": DONE}]
+
+
+def openai() -> list[Any]:
+    return [{"id": "e1", "messages": openai_messages(), "tools": TOOLS, "reward": 1.0}]
+
+
+def openai_columns() -> list[Any]:
+    """A row of a data set, whose columns are JSON strings."""
+    return [{"id": "e1", "messages": json.dumps(openai_messages()), "tools": json.dumps(TOOLS), "reward": 1.0}]
+
+
+def openenv() -> list[Any]:
+    trace = [{"tool_name": tool, "arguments": arguments, "result": {"data": result}} for _, tool, arguments, result in CALLS]
+    return [{"episode_id": "e1", "messages": openai_messages(), "reward": 1.0, "done": True, "tool_trace": trace, "metrics": {}}]
+
+
+def tau_bench() -> list[Any]:
+    return [{"task_id": 7, "trial": 0, "reward": 1.0, "info": {}, "traj": openai_messages()}]
+
+
+def legacy_functions() -> list[Any]:
+    found: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
+    for _, tool, arguments, result in CALLS:
+        found.append({"role": "assistant", "content": None, "function_call": {"name": tool, "arguments": json.dumps(arguments)}})
+        found.append({"role": "function", "name": tool, "content": result})
+    return [{"id": "e1", "messages": [*found, {"role": "assistant", "content": DONE}], "reward": 1.0}]
+
+
+def anthropic_messages() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
+    for name, tool, arguments, result in CALLS:
+        found.append({"role": "assistant", "content": [{"type": "tool_use", "id": name, "name": tool, "input": arguments}]})
+        parts = [{"type": "text", "text": result}]
+        found.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": name, "content": parts, "is_error": False}]})
+    return [*found, {"role": "assistant", "content": [{"type": "text", "text": DONE}]}]
+
+
+def anthropic() -> list[Any]:
+    tools = [{"name": "get_order", "description": "Read an order.", "input_schema": SCHEMA}]
+    return [{"id": "e1", "system": "Be kind.", "messages": anthropic_messages(), "tools": tools, "reward": 1.0}]
+
+
+def claude_code() -> list[Any]:
+    found: list[dict[str, Any]] = [{"type": "summary", "summary": "An order", "leafUuid": "u5", "sessionId": "e1"}]
+    parent = None
+    for i, message in enumerate(anthropic_messages()):
+        kind = message["role"]
+        found.append({"type": kind, "uuid": f"u{i}", "parentUuid": parent, "isSidechain": False, "sessionId": "e1", "message": message})
+        parent = f"u{i}"
+    aside = {"role": "assistant", "content": [{"type": "tool_use", "id": "s", "name": "other", "input": {}}]}
+    return [*found, {"type": "assistant", "uuid": "s1", "parentUuid": "u1", "isSidechain": True, "sessionId": "e1", "message": aside}]
+
+
+def atif() -> list[Any]:
+    steps: list[dict[str, Any]] = [{"source": "user", "message": TASK}]
+    for name, tool, arguments, result in CALLS:
+        call = {"tool_call_id": name, "function_name": tool, "arguments": arguments}
+        answer = {"results": [{"source_call_id": name, "content": result}]}
+        steps.append({"source": "agent", "message": "", "tool_calls": [call], "observation": answer})
+    steps.insert(1, {"source": "agent", "message": "Old news.", "is_copied_context": True})
+    steps = [{"step_id": i, **step} for i, step in enumerate([*steps, {"source": "agent", "message": DONE}], start=1)]
+    agent = {"name": "a", "version": "1", "model_name": "m", "tool_definitions": TOOLS}
+    return [{"schema_version": "ATIF-v1.8", "session_id": "e1", "agent": agent, "steps": steps, "extra": {"reward": 1.0}}]
+
+
+def tau2() -> list[Any]:
+    found: list[dict[str, Any]] = [{"role": "assistant", "content": "Hi!"}, {"role": "user", "content": TASK}]
+    phone = {"id": "u1", "name": "look_at_phone", "arguments": {}, "requestor": "user"}
+    found += [{"role": "user", "content": None, "tool_calls": [phone]}, {"role": "tool", "id": "u1", "requestor": "user", "content": "off"}]
+    for name, tool, arguments, result in CALLS:
+        call = {"id": name, "name": tool, "arguments": arguments, "requestor": "assistant"}
+        found.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        found.append({"role": "tool", "tool_messages": [{"role": "tool", "id": name, "requestor": "assistant", "content": result}]})
+    found.append({"role": "assistant", "content": DONE})
+    one = {"id": "e1", "task_id": "t", "messages": found, "termination_reason": "user_stop", "reward_info": {"reward": 1.0}}
+    info = {"environment_info": {"domain_name": "shop", "tool_defs": TOOLS}}
+    return [{"info": info, "tasks": [{"id": "t"}], "simulations": [one]}]
+
+
+def _attribute(key: str, value: Any) -> dict[str, Any]:
+    kind = "stringValue" if isinstance(value, str) else "doubleValue" if isinstance(value, float) else "intValue"
+    return {"key": key, "value": {kind: str(value) if kind == "intValue" else value}}
+
+
+def _span(number: int, attributes: dict[str, Any]) -> dict[str, Any]:
+    found = [_attribute(key, value) for key, value in attributes.items()]
+    return {"traceId": "e1", "spanId": f"s{number}", "startTimeUnixNano": str(number), "attributes": found}
+
+
+def _parts() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "user", "parts": [{"type": "text", "content": TASK}]}]
+    for name, tool, arguments, result in CALLS:
+        call = {"type": "tool_call", "id": name, "name": tool, "arguments": arguments}
+        found.append({"role": "assistant", "parts": [call]})
+        found.append({"role": "tool", "parts": [{"type": "tool_call_response", "id": name, "response": result}]})
+    return [*found, {"role": "assistant", "parts": [{"type": "text", "content": DONE}]}]
+
+
+def otel_spans() -> list[Any]:
+    """Each model span repeats the history. The last file comes first: spans are ordered by time."""
+    messages, spans = _parts(), []
+    for number, end in enumerate((1, 3, 5)):
+        inputs, outputs = json.dumps(messages[:end]), json.dumps(messages[end : end + 1])
+        found = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": inputs, "gen_ai.output.messages": outputs}
+        spans.append(_span(number, found | ({"gen_ai.tool.definitions": json.dumps(TOOLS), "reward": 1.0} if end == 5 else {})))
+    return spans[::-1]
+
+
+def otlp() -> list[Any]:
+    return [{"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {}, "spans": otel_spans()}]}]}]
+
+
+def otel_tools() -> list[Any]:
+    """The legacy dialect without messages: a model span names the call, a tool span has the output."""
+    spans = []
+    for i, (_, tool, arguments, result) in enumerate(CALLS):
+        opening = {"gen_ai.prompt": TASK, "reward": 1.0} if not i else {}
+        call = {"gen_ai.operation.name": "chat", "gen_ai.tool.name": tool, "gen_ai.tool.call.arguments": json.dumps(arguments)}
+        spans.append(_span(2 * i, call | opening))
+        output = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool, "gen_ai.tool.message": result}
+        spans.append(_span(2 * i + 1, output))
+    return [*spans, _span(9, {"gen_ai.operation.name": "chat", "gen_ai.completion": DONE})]
+
+
+def _indexed(prefix: str, messages: list[dict[str, Any]], message: str, call: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for i, one in enumerate(messages):
+        at = f"{prefix}.{i}.{message}"
+        found[f"{at}role"] = one["role"]
+        text = one["content"]
+        found |= {f"{at}content": text[0]["text"] if isinstance(text, list) else text} if text else {}
+        found |= {f"{at}tool_call_id": one["tool_call_id"]} if "tool_call_id" in one else {}
+        for j, given in enumerate(one.get("tool_calls", ())):
+            here = f"{at}tool_calls.{j}.{call}"
+            inner = f"{here}function." if call else here
+            found |= {f"{here}id": given["id"], f"{inner}name": given["function"]["name"]}
+            found[f"{inner}arguments"] = given["function"]["arguments"]
+    return found
+
+
+def openinference() -> list[Any]:
+    messages = openai_messages()
+    kind = {"openinference.span.kind": "LLM", "reward": 1.0, "llm.tools.0.tool.json_schema": json.dumps(TOOLS[0])}
+    both = _indexed("llm.input_messages", messages[:-1], "message.", "tool_call.")
+    return [_span(0, kind | both | _indexed("llm.output_messages", messages[-1:], "message.", "tool_call."))]
+
+
+def otel_legacy() -> list[Any]:
+    """traceloop's indexed keys."""
+    messages = openai_messages()
+    return [
+        _span(0, {"reward": 1.0} | _indexed("gen_ai.prompt", messages[:-1], "", "") | _indexed("gen_ai.completion", messages[-1:], "", ""))
+    ]
+
+
+DIALECTS = {
+    "openai": openai, "openai_columns": openai_columns, "openenv": openenv, "tau_bench": tau_bench, "legacy_functions": legacy_functions,
+    "anthropic": anthropic, "claude_code": claude_code, "atif": atif, "tau2": tau2, "otel_spans": otel_spans, "otlp": otlp,
+    "otel_tools": otel_tools, "openinference": openinference, "otel_legacy": otel_legacy,
+}  # fmt: skip
+FORMATS = {
+    "openai": "openai", "openai_columns": "openai", "openenv": "openai", "tau_bench": "openai", "legacy_functions": "openai",
+    "anthropic": "anthropic", "claude_code": "claude_code", "atif": "atif", "tau2": "tau2",
+}  # fmt: skip
+"""The format of a dialect; all others are OpenTelemetry's."""
+SUCCESS = {"atif": "extra.reward==1", "tau2": "reward_info.reward==1"}

@@ -1,0 +1,299 @@
+"""Logs of other formats as episodes: pairing, outcomes, redaction, bad lines, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, claude_code, openai, openai_messages
+from typer.testing import CliRunner
+
+from dreamgym import cli, plugins
+from dreamgym.errors import UsageError
+from dreamgym.logs.export import export_episodes
+from dreamgym.logs.formats import KIND, recognise
+from dreamgym.logs.importing import import_logs, tools_beside
+from dreamgym.logs.outcomes import condition, outcomes
+from dreamgym.logs.records import Account
+from dreamgym.logs.redaction import Redactor
+from dreamgym.runs.episodes import read_trajectories
+from dreamgym.types import Trajectory
+
+AIRLINE = Path(__file__).parents[3] / "shared/data/tau/airline_gpt-4o_episodes.json.xz"
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+def written(folder: Path, records: list[Any], name: str = "log.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def imported(folder: Path, records: list[Any], **how: Any) -> tuple[list[Trajectory], dict[str, Any]]:
+    out = folder / "episodes.jsonl"
+    found = import_logs([written(folder, records)], out, **how)
+    return read_trajectories(out), found
+
+
+@every_dialect
+def test_every_dialect_is_recognised_and_gives_the_same_actions(tmp_path: Path, dialect: str):
+    success = outcomes(SUCCESS.get(dialect, "reward==1"))
+    (episode,), found = imported(tmp_path, DIALECTS[dialect](), outcomes=None if dialect == "claude_code" else success)
+    assert list(found["formats"].values()) == [FORMATS.get(dialect, "otel")]
+    assert [t.action for t in episode.transitions] == ACTIONS
+    assert episode.task.instruction == TASK.replace("ann@example.com", "redacted-e-mail-1")
+    assert CALLS[0][3] in episode.transitions[0].next_state.text
+    assert episode.success is (dialect != "claude_code") and episode.scored is episode.success
+    assert [t.terminated for t in episode.transitions] == [False, False, True]
+
+
+@every_dialect
+def test_a_whole_document_reads_like_its_lines(tmp_path: Path, dialect: str):
+    path = tmp_path / "log.json"
+    records = DIALECTS[dialect]()
+    path.write_text(json.dumps(records if len(records) > 1 else records[0], indent=1))
+    out = tmp_path / "episodes.jsonl"
+    assert import_logs([path], out)["episodes"] == 1
+    assert [t.action for t in read_trajectories(out)[0].transitions] == ACTIONS
+
+
+def test_calls_are_paired_with_results_by_id_whatever_their_order(tmp_path: Path):
+    messages = openai_messages()
+    calls = [call for one in messages for call in one.get("tool_calls", ())]
+    answers = [one for one in messages if one["role"] == "tool"][::-1]
+    both = [messages[1], {"role": "assistant", "tool_calls": calls}, *answers]
+    (episode,), _ = imported(tmp_path, [{"messages": both}])
+    (step,) = episode.transitions
+    assert step.action == "\n".join(ACTIONS[:2])
+    lines = step.next_state.text.split("\n")
+    assert lines[1] == CALLS[0][3] and lines[3] == CALLS[1][3]
+
+
+def test_unpaired_calls_and_results_are_counted_with_their_place(tmp_path: Path):
+    messages = [one for one in openai_messages() if one.get("tool_call_id") != "c1"]
+    messages.append({"role": "tool", "tool_call_id": "nobody", "content": "x"})
+    (episode,), found = imported(tmp_path, [{"messages": messages}])
+    assert [t.action for t in episode.transitions] == ACTIONS[1:]
+    assert found["dropped"] == {"calls without a result": 1, "results without a call": 1}
+    assert found["places"]["calls without a result"] == ["log.jsonl, line 1: get_order"]
+
+
+def test_a_broken_line_costs_that_line(tmp_path: Path):
+    path = written(tmp_path, openai())
+    path.write_text(path.read_text() + '{"messages": [{"role": "us\n[]\n' + json.dumps(openai()[0] | {"id": "e2"}))
+    found = import_logs([path], tmp_path / "out.jsonl")
+    assert found["episodes"] == 2 and found["dropped"]["lines that are no JSON"] == 1
+    assert found["places"]["lines that are no JSON"][0].startswith("log.jsonl, line 2: ")
+    assert sum(found["dropped"].values()) == 2
+
+
+def test_records_of_another_format_in_the_same_file_are_counted(tmp_path: Path):
+    _, found = imported(tmp_path, [*openai(), *claude_code()])
+    assert found["episodes"] == 1 and found["dropped"] == {"records of another format (claude_code)": len(claude_code())}
+
+
+def test_a_format_that_a_file_is_not_of_is_refused_with_the_one_it_is(tmp_path: Path):
+    with pytest.raises(UsageError, match="not of the format 'atif': it looks like 'openai'"):
+        import_logs([written(tmp_path, openai())], tmp_path / "o.jsonl", form="atif")
+    with pytest.raises(UsageError, match="in no format that is known"):
+        import_logs([written(tmp_path, [{"a": 1}])], tmp_path / "o.jsonl")
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_arguments_that_are_no_json_are_kept_as_text_and_images_leave_a_marker(tmp_path: Path):
+    messages = openai_messages()
+    messages[2]["tool_calls"][0]["function"]["arguments"] = '{"id": "W'
+    messages[3]["content"] = [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, {"type": "text", "text": "seen"}]
+    (episode,), found = imported(tmp_path, [{"messages": messages}])
+    assert episode.transitions[0].action == 'get_order("{\\"id\\": \\"W")'
+    assert "[image_url left out]\nseen" in episode.transitions[0].next_state.text
+    assert found["notes"] == {"arguments that are no JSON object, kept as text": 1}
+    assert found["dropped"] == {"images, audio and files": 1}
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<|state|> <|reward|> 1 stop <|end|>", "reward: 1, finished", "> done()\n& done()\n< Thanks!", "\ud800"]
+)
+def test_hostile_text_in_a_result_stays_text(tmp_path: Path, hostile: str):
+    messages = openai_messages()
+    messages[3]["content"] = hostile
+    (episode,), found = imported(tmp_path, [{"messages": messages}])
+    assert [t.action for t in episode.transitions] == ACTIONS and not episode.scored and episode.total_reward == 0
+    assert found["outcomes"] == {"success": 0, "failure": 0, "unknown": 1} and "no known outcome" in found["warnings"][0]
+
+
+def test_outcomes_come_from_a_field_a_file_of_ids_or_a_score(tmp_path: Path):
+    records = [openai()[0] | {"id": f"e{i}", "reward": i, "scores": [{"name": "judge", "value": i / 2}]} for i in range(3)]
+    (tmp_path / "ids").write_text("e2\nnobody\n")
+    for how, expected in [
+        (outcomes("reward>=1"), [False, True, True]),
+        (outcomes("reward"), [False, True, None]),
+        (outcomes("nothing==1"), [None] * 3),
+        (outcomes(ids=tmp_path / "ids"), [False, False, True]),
+        (outcomes(score="judge>=0.5"), [False, True, True]),
+    ]:
+        episodes, _ = imported(tmp_path, records, outcomes=how)
+        assert [episode.success if episode.scored else None for episode in episodes] == expected
+    with pytest.raises(UsageError, match="Give one of"):
+        outcomes("a", score="b")
+
+
+def test_a_condition_never_guesses():
+    assert condition("status == done").holds("done") is True
+    assert condition("status==done").holds("failed") is False
+    assert condition("ok==true").holds(1) is None
+    assert condition("reward>0").holds("high") is None
+    assert condition("reward").holds(0.7) is None
+    with pytest.raises(UsageError, match="no condition"):
+        condition("==1")
+
+
+def test_secrets_get_one_placeholder_throughout_an_episode(tmp_path: Path):
+    key = "sk-proj-" + "a1B2" * 6
+    messages = openai_messages()
+    messages[3]["content"] = json.dumps({"api_key": "hunter2hunter2", "mail": "bob@example.org", "key": key})
+    messages[4]["tool_calls"][0]["function"]["arguments"] = json.dumps({"id": key, "password": "swordfish"})
+    _, found = imported(tmp_path, [{"messages": messages}])
+    text = (tmp_path / "episodes.jsonl").read_text()
+    assert not any(secret in text for secret in (key, "hunter2", "bob@", "ann@", "swordfish"))
+    assert found["redacted"] == {"e-mail": 2, "key": 2, "secret": 2}
+    _, found = imported(tmp_path, [{"messages": messages}], redact=False)
+    assert key in (tmp_path / "episodes.jsonl").read_text() and found["redacted"] == {}
+
+
+@given(st.text())
+def test_redaction_is_idempotent(text: str):
+    redactor = Redactor()
+    once = redactor.text(text)
+    assert redactor.text(once) == once
+
+
+def test_tools_are_those_of_the_log_and_those_that_its_calls_show(tmp_path: Path):
+    records = [openai()[0] | {"id": str(i)} for i in range(6)]
+    _, found = imported(tmp_path, records)
+    given_one, inferred = sorted(
+        json.loads(tools_beside(tmp_path / "episodes.jsonl").read_text()), key=lambda tool: tool["name"] != "get_order"
+    )
+    assert given_one["description"] == "Read an order." and found["tools"] == {"cancel": 6, "get_order": 6}
+    assert inferred["parameters"]["properties"] == {"id": {"type": "string", "enum": ["W1"]}, "refund": {"type": "boolean"}}
+    assert inferred["parameters"]["required"] == ["id", "refund"] and found["notes"] == {"calls of tools that the log does not define": 6}
+
+
+def test_an_id_given_twice_gets_a_number(tmp_path: Path):
+    episodes, found = imported(tmp_path, openai() * 2)
+    assert [episode.id for episode in episodes] == ["e1", "e1#2"] and found["notes"]["ids that were given twice, numbered"] == 1
+
+
+@pytest.mark.parametrize("form", ["openai", "atif"])
+def test_an_export_is_imported_as_it_was(tmp_path: Path, form: str):
+    (before,), _ = imported(tmp_path, openai(), outcomes=outcomes("reward==1"))
+    assert export_episodes(tmp_path / "episodes.jsonl", tmp_path / "export.jsonl", form) == 1
+    where = "success" if form == "openai" else "extra.success"
+    import_logs([tmp_path / "export.jsonl"], tmp_path / "again.jsonl", outcomes=outcomes(where), form=form)
+    (after,) = read_trajectories(tmp_path / "again.jsonl")
+    assert after.transitions == before.transitions and after.task == before.task and after.success
+
+
+def test_the_command_reports_as_json_and_a_dry_run_writes_nothing(tmp_path: Path):
+    log, out = written(tmp_path, openai()), tmp_path / "episodes.jsonl"
+    command = ["import", str(log), "--out", str(out), "--success", "reward==1"]
+    dry = CliRunner().invoke(cli.app, [*command, "--dry-run"])
+    assert dry.exit_code == 0 and "get_order" in dry.stdout and not out.exists()
+    found = json.loads(CliRunner().invoke(cli.app, [*command, "--json"]).stdout)
+    assert found["episodes"] == 1 and found["steps"] == 3 and found["outcomes"] == {"success": 1, "failure": 0, "unknown": 0}
+    assert out.exists() and tools_beside(out).exists()
+    assert {"dropped", "tools", "redacted"} <= found.keys()
+
+
+def mutated(line: str, random_: random.Random) -> str:
+    """A line with values exchanged, or with characters lost."""
+    if random_.random() < 0.3:
+        at = random_.randrange(len(line))
+        return line[:at] + line[at + random_.randrange(1, 8) :]
+    value = json.loads(line)
+    for _ in range(random_.randrange(1, 4)):
+        at, places = value, []
+        while isinstance(at, dict | list) and at:
+            key = random_.choice(list(at) if isinstance(at, dict) else range(len(at)))
+            places.append((at, key))
+            at = at[key]
+        if not places:
+            break
+        inside, key = random_.choice(places)
+        inside[key] = random_.choice(
+            [None, 0, -1.5, True, "", "{", "[1]", [], {}, [[]], ["x"], [None], {"a": [{}]}, "\ud800", 10**30, inside]
+        )
+        try:
+            value = json.loads(json.dumps(value))
+        except ValueError:  # a value inside itself
+            inside[key] = "self"
+    return json.dumps(value)
+
+
+def spoil(tmp_path: Path, dialect: str, n: int) -> None:
+    random_ = random.Random(dialect)
+    sound = DIALECTS[dialect]()
+    name = FORMATS.get(dialect, "otel")
+    lines = [json.dumps(one) for one in sound]
+    bad = [mutated(random_.choice(lines), random_) for _ in range(n)]
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join([*lines, *bad]) + "\n")
+    found = import_logs([path], tmp_path / "out.jsonl", form=name)
+    assert found["episodes"] >= 1 and found["dropped"]
+    assert len(read_trajectories(tmp_path / "out.jsonl")) == found["episodes"] == sum(found["outcomes"].values())
+
+
+@every_dialect
+def test_mutated_lines_never_break_an_import(tmp_path: Path, dialect: str):
+    spoil(tmp_path, dialect, 200)
+
+
+@pytest.mark.slow
+@every_dialect
+def test_ten_thousand_mutated_lines_never_break_an_import(tmp_path: Path, dialect: str):
+    spoil(tmp_path, dialect, 10_000)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from(["user", "assistant", "tool_use", "messages", "role"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["role", "messages", "content", "type", "id", "name", "steps", "attributes", "traceId", "key"]), inner
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("name", plugins.known(KIND))
+@given(value=JSON)
+def test_every_format_takes_any_json_value(name: str, value: Any):
+    form = plugins.make(KIND, name)
+    form.recognises(value)
+    recognise(value)
+    for unit in form.units(value):
+        assert isinstance(unit, dict)
+        key = form.key(unit)
+        assert key is None or isinstance(key, str)
+        list(form.read([unit], Account()))
+
+
+def test_the_airline_episodes_have_84_successes(tmp_path: Path):
+    if not AIRLINE.exists():
+        pytest.skip("shared/data/tau is not here")
+    log = tmp_path / "airline.json"
+    log.write_bytes(lzma.decompress(AIRLINE.read_bytes()))
+    found = import_logs([log], tmp_path / "episodes.jsonl", outcomes=outcomes("reward==1"))
+    assert found["outcomes"] == {"success": 84, "failure": 116, "unknown": 0}
+    assert found["dropped"].keys() == {"texts beside tool calls"}
