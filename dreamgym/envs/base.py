@@ -144,9 +144,8 @@ class EnvSuite(ABC):
         """`n` distinct tasks of a split in an order that `seed` names; fewer when the split holds fewer. Splits share no task. Default:
         `all_tasks`, split by a hash of `task_key`, so that further tasks move none to another split."""
         check_split(split)
-        low, high = SPLITS[split]
         known = {self.task_key(task): task for task in self.all_tasks()}
-        keys = sorted(key for key in known if low <= _fraction(key) < high)
+        keys = sorted(key for key in known if in_split(key, split))
         random.Random(f"tasks/{split}/{seed}").shuffle(keys)
         return [known[key] for key in keys[:n]]
 
@@ -205,6 +204,12 @@ def check_split(split: str) -> None:
     """UsageError for anything but train, dev and test."""
     if split not in SPLITS:
         raise UsageError(f"No split '{split}'.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
+
+
+def in_split(key: str, split: str) -> bool:
+    """Whether a text belongs to a split of the default shares, by its hash."""
+    low, high = SPLITS[split]
+    return low <= _fraction(key) < high
 
 
 def play(

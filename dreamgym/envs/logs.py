@@ -10,6 +10,7 @@ needs one (probes, audit, evaluation) is skipped, and practice in the dream is n
 from __future__ import annotations
 
 import os
+import random
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.envs.base import EnvSuite, TextRules, check_split
 from dreamgym.errors import UsageError
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.types import Observation, Task
 
+FEW_TASKS = 20
+"""Recorded tasks below which no task is held out: a split of so few would hold one or none of them."""
 SAMPLES = Path(str(resources.files("dreamgym"))) / "samples"
 
 
@@ -67,6 +70,16 @@ class LogSuite(EnvSuite):
     def task_key(self, task: Task) -> str:
         """The instruction, without case and spacing: no environment gives a task id a meaning of its own."""
         return " ".join(task.instruction.lower().split())
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        """As the base class. Fewer tasks than `FEW_TASKS` are all training tasks, so that practice has some."""
+        if len({self.task_key(task) for task in self._tasks}) >= FEW_TASKS:
+            return super().tasks(split, n, seed=seed)
+        check_split(split)
+        known = {self.task_key(task): task for task in self._tasks}
+        keys = sorted(known) if split == "train" else []
+        random.Random(f"tasks/{split}/{seed}").shuffle(keys)
+        return [known[key] for key in keys[:n]]
 
     def all_tasks(self) -> list[Task]:
         return self._tasks

@@ -84,15 +84,16 @@ class HeldOut:
 
 
 def ask_about(
-    episodes: Sequence[Trajectory], real: RealEnv, rules: TextRules, *, misses: float, seed: int
+    episodes: Sequence[Trajectory], real: RealEnv | None, rules: TextRules, *, misses: float, seed: int
 ) -> tuple[list[Question], dict[str, int]]:
     """Every step of real episodes as a question, and a near miss beside about `misses` of them; and counts of what was asked.
 
+    Near misses are tried in the environment `real`. Without one there are none, and the counts do not speak of them.
     Episodes that broke are left out: nobody knows what followed. So is the end of an episode without a known outcome.
     """
     sound = [episode for episode in episodes if episode.error is None and episode.turns]
-    drawn = near_misses.draw(sound, real, rules, share=misses, seed=seed)
-    missed = {(one.episode, one.step): one for one in drawn.misses}
+    drawn = near_misses.draw(sound, real, rules, share=misses, seed=seed) if real else None
+    missed = {(one.episode, one.step): one for one in drawn.misses} if drawn else {}
     questions = []
     for i, episode in enumerate(sound):
         for t, truth in enumerate(episode.transitions):
@@ -104,8 +105,10 @@ def ask_about(
                 questions.append(Question(Query(episode.task, history, truth.state, one.action, key), still, one.way, near_miss=True))
             kind = rules.action_kind(truth.state, truth.action)
             questions.append(Question(Query(episode.task, history, truth.state, truth.action, key), truth, kind))
-    counts = {"episodes": len(sound), "transitions": sum(len(episode.turns) for episode in sound), "near_misses": len(drawn.misses)}
-    return questions, counts | {"near_misses_that_took_effect": drawn.took_effect, "near_misses_lost": drawn.lost}
+    counts = {"episodes": len(sound), "transitions": sum(len(episode.turns) for episode in sound)}
+    if drawn:
+        counts |= {"near_misses": len(drawn.misses), "near_misses_that_took_effect": drawn.took_effect, "near_misses_lost": drawn.lost}
+    return questions, counts
 
 
 def forecast(

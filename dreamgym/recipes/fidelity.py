@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import EnvSuite, check_split
-from dreamgym.errors import RunDirError
+from dreamgym.errors import RunDirError, UsageError
 from dreamgym.evals.one_step import ask_about, forecast, known_parts, measure, watched
 from dreamgym.experience.guard import Guard
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import UNGUARDED
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
+from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.runs.files import read_jsonl, write_atomic
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
@@ -25,6 +27,7 @@ from dreamgym.types import Prediction, Trajectory
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
 SPLIT = "dev"  # the test split stays unseen until a policy is judged
 MISSES = 0.5  # near misses per real step
+MOST_RECORDED = 400  # held-out episodes that a run without an environment measures by itself
 LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed thing may exist though it counts as invented
 
 
@@ -51,13 +54,17 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
     """The experience model of `context` and the control without a model, on the same `n` held-out episodes of `split`, as plain values.
 
     Each is asked once, with its guard off; what the guard makes of its answers is computed from them. `state_exact_generated` of both is
-    over the steps that the model generated.
+    over the steps that the model generated. Without an environment the episodes are recorded ones that the run held out, at most `n` of
+    them, and there are no near misses.
     """
     rules = context.suite.rules
-    with factory.start_workers(context.config.world) as workers:
-        manned = replace(context, workers=workers)
-        episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
-        questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+    if context.suite.has_env:
+        with factory.start_workers(context.config.world) as workers:
+            manned = replace(context, workers=workers)
+            episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
+            questions, counts = ask_about(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+    else:
+        questions, counts = ask_about(recorded_episodes(context, n, split=split), None, rules, misses=0.0, seed=seed)
     known = _existing(context.suite, context.logs)
     logged = {(t.action, t.next_state.text) for trajectory in context.logs for t in trajectory.transitions}
     arms = {"held_out": context, "no_model": context.without("model")}
@@ -74,8 +81,40 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name in arms:
             measured = measure(questions, answers[name][kind], known=known, logged=logged, generated=generated)
             found[name][kind] = measured.to_json()
-    found["held_out"] = counts | {"split": split, "episodes_seed": seed} | found["held_out"]
+    found["held_out"] = counts | {"split": split, "episodes_seed": seed, "recorded": not context.suite.has_env} | found["held_out"]
     return found
+
+
+def recorded_episodes(context: RunContext, n: int, *, split: str = SPLIT) -> list[Trajectory]:
+    """At most `n` of the recorded episodes that a run held out, on the tasks of a split. UsageError where there are none."""
+    run = RunDir.view(context.path)
+    held = run.read_episodes(HELD_OUT)
+    if run.data("logs").get("held_out_by", "task") == "task":
+        block = context.config.eval
+        tasks = context.suite.tasks(split, {"dev": block.dev_tasks, "test": block.tasks}.get(split, 0), seed=factory.TASK_SEED)
+        keys = set(map(context.suite.task_key, tasks))
+        held = [episode for episode in held if context.suite.task_key(episode.task) in keys]
+    elif split != SPLIT:
+        held = []
+    held = [episode for episode in held if episode.error is None and episode.turns]
+    if not held:
+        raise UsageError(
+            f"'{context.path}' held out no recorded episode of the split '{split}', so there is nothing to measure on. Record more tasks, "
+            "or set eval.dev_tasks (or eval.tasks, for the test split) in a new run."
+        )
+    random.Random(f"held-out/{split}").shuffle(held)
+    return held[:n]
+
+
+def measure_recorded(run: RunDir, context: RunContext) -> None:
+    """The phase `fidelity` of a run without an environment: `measure_context` on the recorded episodes that it held out."""
+    if run.done("fidelity"):
+        return
+    try:
+        found = measure_context(context, MOST_RECORDED)
+    except UsageError as error:
+        found = {"held_out": None, "reason": str(error)}
+    run.mark("fidelity", found)
 
 
 def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, split: str = SPLIT, play: Play | None = None) -> list[Trajectory]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from dreamgym.engines import check_engine
-from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.base import EnvSuite, in_split
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.augmentation import RELABELLED
@@ -24,6 +25,8 @@ from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Trajectory, Transition, Turn
 
 log = logging.getLogger(__name__)
+HELD_OUT = "held-out"
+"""The name of a run's episodes that nothing learns from."""
 
 
 def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None) -> RunContext:
@@ -44,12 +47,15 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
     if not run.done("logs"):
         files = config.logs.files or suite.log_files
         logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
-        logs, kept_out = without_held_out(logs, suite, config)
+        divided = without_held_out(logs, suite, config)
+        logs = divided.training
+        run.episodes(HELD_OUT, divided.held_out)
         run.episodes("logs", logs)
         steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
         if not wins:
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
-        found = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": kept_out}
+        found = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": len(divided.held_out)}
+        found |= {"held_out_by": divided.by, "has_env": suite.has_env}
         if unscored := sum(not t.scored for t in logs):
             found["unscored"] = unscored
         run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
@@ -65,13 +71,31 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
     return context
 
 
-def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: SharedConfig) -> tuple[list[Trajectory], int]:
-    """The logs without episodes on tasks that policies will be judged by, and how many those were: nothing may learn from them."""
+@dataclass(frozen=True)
+class DividedLogs:
+    """Episodes to learn from, and those that nothing may learn from, which are told apart by their task or one by one."""
+
+    training: list[Trajectory]
+    held_out: list[Trajectory]
+    by: Literal["task", "episode"]
+
+
+def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: SharedConfig) -> DividedLogs:
+    """The logs without episodes on tasks that policies and dreams will be judged by.
+
+    Without an environment, fidelity is measured on those episodes alone. Where none of them is on a held-out task, because few tasks were
+    recorded often, the share of a development split is held out by the episodes' ids.
+    """
     keys = set(map(suite.task_key, factory.held_out_tasks(suite, config)))
-    kept = [episode for episode in logs if suite.task_key(episode.task) not in keys]
-    if gone := len(logs) - len(kept):
-        log.warning("%d of %d logged episodes are on held-out tasks. They are left out.", gone, len(logs))
-    return kept, gone
+    held = [suite.task_key(episode.task) in keys for episode in logs]
+    by: Literal["task", "episode"] = "task"
+    if not suite.has_env and not any(held):
+        held, by = [in_split(episode.id, "dev") for episode in logs], "episode"
+    if gone := sum(held):
+        why = "on held-out tasks" if by == "task" else "held out by their ids, because no held-out task was recorded"
+        log.warning("%d of %d logged episodes are %s. They are left out.", gone, len(logs), why)
+    sides = [[episode for episode, out in zip(logs, held, strict=True) if out == side] for side in (False, True)]
+    return DividedLogs(sides[0], sides[1], by)
 
 
 def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
