@@ -49,6 +49,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         held = fidelity["held_out"]
         exact = rate(held["with_guard"]["state_exact_valid"]) if held else fidelity["reason"]
         print(f"held-out recorded episodes, next states exactly right with guard: {exact}")
+    if isinstance(found := summary.get("labelled"), dict):
+        print(f"labelled by a person, false among claimed successes: {rate(found['false_success_among_accepted'])}")
     for warning in summary.get("warnings") or ():
         print(f"warning: {warning}")
     if isinstance(audit := summary.get("audit"), dict):

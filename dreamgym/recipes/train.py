@@ -12,6 +12,7 @@ from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RLBlock, TrainConfig, World
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.fidelity import measure_recorded
+from dreamgym.recipes.label import labelled
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
@@ -68,6 +69,8 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
         if not shared.suite.has_env and (idle := _without_gradient(directory, config)):
             summary["warnings"] = [idle]  # an honest finding of such a run, which no environment could have prevented
             say(f"warning: {idle}")
+        if found := labelled(path):
+            summary["labelled"] = found
         directory.write_summary(summary)
         if shared.suite.has_env:
             _require_work(directory, config)
