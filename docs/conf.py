@@ -28,7 +28,7 @@ toc_object_entries_show_parents = "hide"
 NAVIGATION = {
     "index": {
         "": ["concepts", "trust", "results"],
-        "Tutorials": ["tutorials/environment", "tutorials/algorithm", "tutorials/model"],
+        "Tutorials": ["tutorials/environment", "tutorials/from_logs", "tutorials/algorithm", "tutorials/model"],
         "Reference": ["configuration", "metrics", "engine", "architecture", "paper_map", "api/index"],
         "Background": ["lab/index"],
     },

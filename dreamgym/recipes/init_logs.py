@@ -46,7 +46,7 @@ class LogAccount:
         """What such logs cannot teach, in sentences."""
         found = []
         if self.episodes < FEW_EPISODES:
-            found.append(f"{self.episodes} episodes are few: a dream knows little more. Record {FEW_EPISODES}.")
+            found.append(f"{self.episodes} episodes are few: a dream knows no more. Record {FEW_EPISODES}.")
         if self.unknown:
             found.append(f"{self.unknown} of {self.episodes} episodes have no known outcome. They teach states and no reward.")
         if not self.failures:

@@ -73,6 +73,8 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert code == 2 and "Did you mean 'test'" in err
     monkeypatch.setattr("builtins.input", lambda _: "")
     assert command(monkeypatch, capsys, "play", run.path)[0] == 0 and command(monkeypatch, capsys, "report", run.path)[0] == 0
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "What was learned from the logs" in page and "uncertified" in page and "What the dream only guesses" in page
 
 
 def test_few_recorded_tasks_are_held_out_by_episode(tmp_path: Path):
