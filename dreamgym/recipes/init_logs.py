@@ -57,7 +57,8 @@ class LogAccount:
 
     def __str__(self) -> str:
         return (
-            f"{self.episodes:,} episodes, {self.steps:,} steps (longest {self.longest}), {self.tasks:,} tasks; {self.successes:,} successes, "
+            f"{self.episodes:,} episodes, {self.steps:,} steps (longest {self.longest}), {self.tasks:,} tasks; {self.successes:,} "
+            f"successes, "
             f"{self.failures:,} failures, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
             f"{self.episode_tokens:,} tokens, a next state at most {self.answer_tokens:,}"
         )

@@ -144,7 +144,8 @@ def _sentences(
         texts.append(f"On held-out recorded episodes, {100 * exact.value:.1f} % of {exact.n} next states are exactly right.")
     if success := rate(dreamed.get("uncertified_dream_success")):
         texts.append(
-            f"The trained policy succeeds in {100 * success.value:.1f} % of {success.n} dreams. This is uncertified: there is no environment "
+            f"The trained policy succeeds in {100 * success.value:.1f} % of {success.n} dreams. This is uncertified: there is no "
+            f"environment "
             "that could confirm it."
         )
     elif dreamed:
