@@ -31,15 +31,15 @@ class Rate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]" if self.n else "-"
 
 
-def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Rate:
-    """Wilson's score interval of a proportion (Wilson 1927); (0, 0, 1) for no trials."""
+def wilson(successes: float, n: float, *, confidence: float = 0.95) -> Rate:
+    """Wilson's score interval of a proportion (Wilson 1927); (0, 0, 1) for no trials. Weighted trials count as fractions."""
     if n == 0:
         return Rate(0.0, 0.0, 1.0, 0)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Rate(p, max(0.0, centre - half), min(1.0, centre + half), n)
+    return Rate(p, max(0.0, centre - half), min(1.0, centre + half), int(n))
 
 
 def difference(one: Rate, other: Rate) -> tuple[float, float, float]:

@@ -46,8 +46,16 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(line)
     for phase, reason in (summary.get("skipped") or {}).items():
         print(f"skipped: {phase}, because {reason}")
-    if (claimed := summary.get("uncertified")) and claimed["dream_success"] is not None:
-        print(f"Success in the dream: {claimed['dream_success']:.1%}, uncertified: {claimed['why']}.")
+    for policy, found in (summary.get("uncertified") or {}).items():
+        print(f"uncertified dream success of {policy}, which no environment confirms: {rate(found['uncertified_dream_success'])}")
+    if isinstance(fidelity := summary.get("fidelity"), dict):
+        held = fidelity["held_out"]
+        exact = rate(held["with_guard"]["state_exact_valid"]) if held else fidelity["reason"]
+        print(f"held-out recorded episodes, next states exactly right with guard: {exact}")
+    if isinstance(found := summary.get("labelled"), dict):
+        print(f"labelled by a person, false among claimed successes: {rate(found['false_success_among_accepted'])}")
+    for warning in summary.get("warnings") or ():
+        print(f"warning: {warning}")
     if isinstance(audit := summary.get("audit"), dict):
         print("Paired replay of the trained policy's dreams (with guard | without):")
         for name in AUDIT:
@@ -72,6 +80,8 @@ def values(title: str, values: dict[str, Any]) -> None:
 
 
 def rate(value: Any) -> str:
+    if isinstance(value, dict) and not value["n"]:
+        return "-"
     if isinstance(value, dict):
         return f"{100 * value['value']:.1f} % [{100 * value['low']:.1f}, {100 * value['high']:.1f}] of {value['n']}"
     return "-" if value is None else f"{value:.2f}"

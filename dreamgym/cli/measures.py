@@ -32,10 +32,8 @@ def fidelity(
     from dreamgym.runs.rundir import PHASES, RunDir
 
     folder = RunDir.view(run)
-    if folder.done("fidelity"):
-        with reading(folder.path / PHASES):
-            _show_recorded(_held_out(run, held_out, split) if held_out else _named(folder.data("fidelity")), as_json)
-        return
+    if folder.done("logs") and not folder.data("logs").get("has_env", True):
+        return _without_env(folder, _held_out(run, held_out, split), as_json)
     if not folder.done("audit") and folder.summary():
         raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream.")
     if not folder.done("audit"):
@@ -50,15 +48,28 @@ def fidelity(
             _print(audit, forced)
 
 
-def _show_recorded(forced: dict[str, Any], as_json: bool) -> None:
-    """Of a run without an environment: predictions of the recorded episodes that it held out."""
+def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
+    """A run from logs alone: predictions of recorded episodes that it held out, and what nothing certifies."""
+    uncertified = folder.data("uncertified") if folder.done("uncertified") else {}
+    if forced["held_out"] is None and folder.done("fidelity"):
+        found = folder.data("fidelity")
+        forced = {"held_out": found["held_out"], "held_out_no_model": found.get("no_model"), "reason": found.get("reason", "")}
     if as_json:
-        print(json.dumps(forced))
-    elif forced["held_out"] is None:
-        print(f"Nothing was measured: {forced['reason']}")
+        print(json.dumps(forced | {"uncertified": uncertified, "near_misses": "left out: they need an environment"}))
+        return
+    if forced["held_out"] is None:
+        print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
     else:
         show_held_out(forced)
-        print("No real environment: near misses were not tried, and success in the dream is uncertified.")
+        print("There is no environment: near misses are left out, and no dream is replayed.")
+    show_uncertified(uncertified)
+
+
+def show_uncertified(found: dict[str, Any]) -> None:
+    """The table of dream success that nothing real confirms."""
+    if found:
+        rows = [[name, rate(one["uncertified_dream_success"]), f"{one['masked']:,}"] for name, one in found.items()]
+        table("Dream success, uncertified: no environment confirms it", ["policy", "uncertified dream success", "masked"], rows)
 
 
 def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
@@ -101,7 +112,7 @@ def show_support(guarded: dict[str, Any]) -> None:
 def show_held_out(found: dict[str, Any]) -> None:
     """The table of teacher-forced predictions, with the control without a model beside it."""
     title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes"
-    title += ", {near_misses:,} near misses" if "near_misses" in found["held_out"] else ""
+    title += ", {near_misses:,} near misses" if "near_misses" in found["held_out"] else ", recorded; no near misses"
     columns = ["", "with guard", "without guard", "no model, with guard", "no model, without guard"]
     sides = [found[name][kind] for name in ("held_out", "held_out_no_model") for kind in KINDS]
     rows = [[name.replace("_", " "), *(rate(side.get(name)) for side in sides)] for name in HELD_OUT]

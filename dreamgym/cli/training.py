@@ -111,26 +111,42 @@ def evaluate(
 
 
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write, such as train.toml. An existing file is not overwritten.")],
-    logs: Annotated[Path | None, typer.Option(help="Recorded episodes, as `dreamgym import` writes them: settings that fit them.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The file to write, such as train.toml; an existing one is kept. With --logs: by default, printed."),
+    ] = None,
+    logs: Annotated[
+        list[Path] | None, typer.Option(help="Recorded episodes to make the settings from; repeat it for several files.")
+    ] = None,
+    env: Annotated[str | None, typer.Option(help="With --logs: the suite, tools or logs; by default as the actions are.")] = None,
+    size: Annotated[str, typer.Option(help="With --logs: the size of the model, such as 1m or 4m.")] = "1m",
 ) -> None:
-    """Write all settings of `dreamgym train` with their defaults, commented out; with --logs, settings for recorded episodes alone."""
+    """Write all settings of `dreamgym train` with their defaults, commented out, or those that fit recorded episodes."""
     from dreamgym.config import template
     from dreamgym.errors import UsageError
     from dreamgym.recipes.config import TrainConfig
     from dreamgym.runs.files import write_atomic
 
-    if file.exists():
+    if file and file.exists():
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
     if logs:
-        from dreamgym.recipes.from_logs import settings_for
+        from dreamgym.recipes.init_logs import examine, settings
 
-        write_atomic(file, settings_for(logs))
-        print(f"written: {file}\nnext: dreamgym train RUN --config {file}")
-        return
-    head = "# Settings of `dreamgym train` at their defaults: uncomment a setting and the name of its block to change it.\n\n"
-    write_atomic(file, head + template(TrainConfig()))
-    print(f"written: {file}")
+        account = examine(logs)
+        text = settings(logs, account, env=env, size=size)
+        _say(f"logs: {account}")
+        for warning in account.warnings():
+            _say(f"warning: {warning}")
+    elif file is None:
+        raise UsageError("Give the file to write, such as train.toml, or --logs FILE.")
+    else:
+        head = "# Settings of `dreamgym train` at their defaults: uncomment a setting and the name of its block to change it.\n\n"
+        text = head + template(TrainConfig())
+    if file is None:
+        print(text, end="")
+    else:
+        write_atomic(file, text)
+        print(f"written: {file}")
 
 
 def _say(text: str) -> None:

@@ -294,7 +294,8 @@ class EvalBlock(Config):
     dev_tasks: int = Field(default=300, ge=1, le=MOST)
     seed: int = Field(default=1, ge=0)
     paired_replays: int = Field(default=1024, ge=0, le=MOST)
-    """Dreamed episodes replayed in the real environment to measure the dream under the trained policy."""
+    """Dreamed episodes replayed in the real environment to measure the dream under the trained policy. Without an environment, dreams of
+    every policy, whose success is uncertified."""
 
 
 class SharedConfig(Config):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
-JUDGED = ("eval-*", "audit", "fidelity", "sft", "sft-curve")
+JUDGED = ("eval-*", "audit", "fidelity", "uncertified", "sft", "sft-curve")
 SAMPLING = (
     "temperature",
     "top_p",
@@ -52,8 +52,8 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "s2r": ("s2r", "*-s2r"),
     "real": ("*-real",),
     "real_only": ("real_only",),
-    "eval.seed": ("eval-*", "audit"),
-    "eval.paired_replays": ("audit",),
+    "eval.seed": ("eval-*", "audit", "uncertified"),
+    "eval.paired_replays": ("audit", "uncertified"),
 }
 """The start of a setting's name, and the phases that read it (patterns). Settings without an entry are read by all phases."""
 

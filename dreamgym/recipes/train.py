@@ -13,11 +13,13 @@ from dreamgym.recipes.config import RLBlock, TrainConfig, World
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.fidelity import measure_recorded
 from dreamgym.recipes.gains import gains
+from dreamgym.recipes.label import labelled
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import had_gradient, run_rl_phase
+from dreamgym.recipes.phases.uncertified import dream_uncertified
 from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.recipes.rows import LOOPS
 from dreamgym.runs.rundir import RunDir
@@ -50,9 +52,6 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real" and config.eval.paired_replays:
             audit(directory, shared, names[0])
-        if config.dreams and not shared.suite.has_env:
-            say("fidelity: recorded episodes that the run held out")
-            measure_recorded(directory, shared)
         table = tables.table(directory, ["warm_start", *LOOPS])
         summary = table | {
             "gains": gains(table),
@@ -65,10 +64,19 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
             say(f"skipped: {phase}, because {reason}")
         if directory.done("audit"):
             summary["audit"] = directory.data("audit")
-        if directory.done("fidelity"):
-            summary |= {"fidelity": directory.data("fidelity"), "uncertified": uncertified(directory, names[0])}
+        if not shared.suite.has_env and config.dreams:
+            say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
+            measure_recorded(directory, shared)
+            dream_uncertified(directory, shared, ["warm_start", *names])
+            summary |= {phase: directory.data(phase) for phase in ("fidelity", "uncertified") if directory.done(phase)}
+        if not shared.suite.has_env and (idle := _without_gradient(directory, config)):
+            summary["warnings"] = [idle]  # an honest finding of such a run, which no environment could have prevented
+            say(f"warning: {idle}")
+        if found := labelled(path):
+            summary["labelled"] = found
         directory.write_summary(summary)
-        _require_work(directory, config)
+        if shared.suite.has_env:
+            _require_work(directory, config)
     return summary
 
 
@@ -85,17 +93,18 @@ def loops(config: TrainConfig) -> list[Loop]:
     return [dream] if config.mode == "dream" else [dream, ("s2r", "dream", config.s2r.after(config.rl), "real")]
 
 
-def uncertified(directory: RunDir, name: str) -> dict[str, Any]:
-    """Success in the dream at the end of an RL phase that no real environment measured."""
-    lines = [line for line in directory.read_jsonl("metrics.jsonl") if line["phase"] == name and line.get("success") is not None]
-    return {"dream_success": lines[-1]["success"] if lines else None, "why": "no real environment has measured it"}
-
-
 def _require_work(directory: RunDir, config: TrainConfig) -> None:
     """Fail when the first loop never moved the policy. A later one may find nothing left to learn."""
+    if idle := _without_gradient(directory, config):
+        raise InvariantError(idle)
+
+
+def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
+    """That the first loop never moved the policy, as a message; "" where it did."""
     name, _, block, _ = loops(config)[0]
-    if block.iterations and not had_gradient(directory, name):
-        raise InvariantError(
-            f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: the rollouts of every task ended alike. "
-            f"Give it a better warm start, easier tasks or more iterations, and look at {directory.path}/metrics.jsonl."
-        )
+    if not block.iterations or had_gradient(directory, name):
+        return ""
+    return (
+        f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: the rollouts of every task ended alike. "
+        f"Give it a better warm start, easier tasks or more iterations, and look at {directory.path}/metrics.jsonl."
+    )

@@ -3,6 +3,7 @@
     data.py       the run directory as plain records       metrics.py   the meaning of every number
     sentences.py  the results in sentences                charts.py    lines, stacks and intervals as SVG
     curves.py     the charts of a run                      episodes.py  three episodes, turn by turn
+    logs.py       what was learned from logs alone
     page.html, parts.html, style.css                       the page
 
 Nothing is loaded until a page is asked for.
@@ -32,7 +33,7 @@ def render(run: RunDir) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    from dreamgym.report import charts, curves, data, episodes, sentences
+    from dreamgym.report import charts, curves, data, episodes, logs, sentences
     from dreamgym.report.metrics import METRICS
 
     found = data.read(run)
@@ -59,6 +60,8 @@ def render(run: RunDir) -> str:
         details=curves.details(found),
         early_stops=sentences.early_stops(found),
         episodes=episodes.chosen(run),
+        from_logs=logs.read(run, found),
+        sources=logs.SOURCES,
         metrics=METRICS,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dreamgym.evals.success import success
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.factory import TASK_SEED
+from dreamgym.recipes.fidelity import recorded_episodes
 from dreamgym.recipes.phases import baselines
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
@@ -41,31 +42,56 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    config = build(RunConfig, {**SETTINGS, "logs": {"trajectories": 150}})
+    longer = {"env": {"name": "corridor", "options": {"length": 8, "keys": False, "max_steps": 8}}, "logs": {"trajectories": 150}}
+    config = build(RunConfig, {**SETTINGS, **longer})
     with RunDir.open(tmp_path / "source", dump(config)) as run:
         prepare_logs(run, config)
     logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
     shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
     file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
-    code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", "--config", file, "--json")
-    assert code == 0 or "no iteration of 'dream' had a gradient" in err, "so few iterations need not find a mixed group"
+    shared_settings = ("eval.dev_tasks=20", "eval.paired_replays=6")
+    code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", *shared_settings, "--config", file, "--json")
+    assert code == 0, err
     found: Any = RunDir.view(tmp_path / "run").summary()
     assert found["warm_start"] is None and found["dream"] is None and "audit" not in found
     assert found["skipped"].keys() == {"evaluation", "probes", "audit", "choice of SFT on development tasks"}
     assert "has no environment" in found["skipped"]["probes"] and "skipped: evaluation, because" in err
     assert RunDir.view(tmp_path / "run").done("dream")
-    held = found["fidelity"]["held_out"]
-    assert held["recorded"] and held["transitions"] > 0 and "near_misses" not in held
-    assert {"decided_by", "state_exact_generated"} <= held["with_guard"].keys() and found["fidelity"]["no_model"]["with_guard"][
-        "state_exact_valid"
-    ]
-    assert found["uncertified"]["why"] == "no real environment has measured it"
-    code, out, _ = command(monkeypatch, capsys, "fidelity", tmp_path / "run", "--json")
-    assert code == 0 and json.loads(out)["held_out"]["transitions"] == held["transitions"]
-    learned, kept = ({episode.id for episode in RunDir.view(tmp_path / "run").read_episodes(name)} for name in ("logs", "held-out"))
-    assert learned and kept and not learned & kept
-    code, out, _ = command(monkeypatch, capsys, "fidelity", tmp_path / "run")
-    assert code == 0 and "uncertified" in out
+    run = RunDir.view(tmp_path / "run")
+    held, kept = run.read_episodes("held-out"), run.read_episodes("logs")
+    asked = [{" ".join(episode.task.instruction.lower().split()) for episode in side} for side in (held, kept)]
+    assert len(held) == run.data("logs")["held_out"] > 0 and not asked[0] & asked[1]
+    measured = found["fidelity"]["held_out"]
+    assert measured["recorded"] and "near_misses" not in measured and measured["with_guard"]["decided_by"]["steps"] > 0
+    assert found["fidelity"]["no_model"]["with_guard"]["state_exact_valid"]["n"] == measured["with_guard"]["state_exact_valid"]["n"]
+    assert found["uncertified"]["dream"]["uncertified_dream_success"]["n"] <= 6
+    code, out, err = command(monkeypatch, capsys, "fidelity", run.path)
+    assert code == 0 and "uncertified" in out and "near misses are left out" in out, err
+    code, out, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--json")
+    assert code == 0 and '"near_misses": "left out' in out, err
+    code, _, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--split", "tset")
+    assert code == 2 and "Did you mean 'test'" in err
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    assert command(monkeypatch, capsys, "play", run.path)[0] == 0 and command(monkeypatch, capsys, "report", run.path)[0] == 0
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "What was learned from the logs" in page and "uncertified" in page and "What the dream only guesses" in page
+
+
+def test_few_recorded_tasks_are_held_out_by_episode(tmp_path: Path):
+    config = build(RunConfig, {**SETTINGS, "logs": {"trajectories": 60}})
+    with RunDir.open(tmp_path / "source", dump(config)) as run:
+        prepare_logs(run, config)
+        first = run.read_episodes("logs")[0].task
+        same = [replace(episode, task=first) for episode in run.read_episodes("logs")]
+        run.episodes("same", same)
+    file = str(tmp_path / "source" / "episodes" / "same.jsonl")
+    config = build(RunConfig, {**SETTINGS, "env": {"name": "logs", "options": {"files": [file]}}, "logs": {}})
+    with RunDir.open(tmp_path / "run", dump(config)) as run:
+        context = prepare_logs(run, config)
+        assert run.data("logs")["held_out_by"] == "episode" and len(context.suite.tasks("train", 9)) == 1
+        held = {episode.id for episode in run.read_episodes("held-out")}
+        assert held and held.isdisjoint(episode.id for episode in context.logs)
+        assert {episode.id for episode in recorded_episodes(context, 99)} == held
 
 
 def test_training_in_the_real_environment_is_refused_where_there_is_none():

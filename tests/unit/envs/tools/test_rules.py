@@ -163,10 +163,10 @@ def test_inferred_schemas_accept_every_call_they_were_inferred_from():
 def test_a_suite_is_made_from_logs_alone(tmp_path: Path):
     write_trajectories(tmp_path / "e.jsonl", [episode(i, one("check", "on"), one("toggle", "off")) for i in range(30)])
     suite = tools.make(files=(tmp_path / "e.jsonl",))
-    assert set(suite.rules.tools) == {"check", "toggle"} and suite.max_steps == 2 and suite.env() is None
+    assert set(suite.rules.schemas) == {"check", "toggle"} and suite.max_steps == 2 and suite.env() is None
     assert "check" in suite.rules.about and suite.rules.abstract({"exchanges": [one("check", "on")]}) == Observation("> check()\non")
     (tmp_path / "tools.json").write_text(json.dumps([{"name": "check"}]))
-    assert set(tools.make(files=(tmp_path / "e.jsonl",), tools=tmp_path / "tools.json").rules.tools) == {"check"}
+    assert set(tools.make(files=(tmp_path / "e.jsonl",), tools=tmp_path / "tools.json").rules.schemas) == {"check"}
 
 
 def test_logs_without_a_call_belong_to_the_suite_of_plain_text(tmp_path: Path):

@@ -1,0 +1,58 @@
+"""`dreamgym label`: a person judges dreamed episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dreamgym.cli._show import Run, rate
+
+ANSWERS = {"r": "right", "w": "wrong", "s": "skip", "q": "quit"}
+
+
+def label(
+    run: Run,
+    n: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="About how many episodes are drawn; a larger draw contains a smaller one.")
+    ] = 40,
+    export: Annotated[Path | None, typer.Option(help="Write the episodes as JSON lines to be filled in, instead of asking here.")] = None,
+    read: Annotated[Path | None, typer.Option("--import", help="Read such a file with its answers.")] = None,
+) -> None:
+    """Judge dreamed episodes by hand: is what the dream claims right? The answers estimate how often claimed successes are false."""
+    from dreamgym.errors import UsageError
+    from dreamgym.recipes import label as recipe
+
+    if export and read:
+        raise UsageError("Give --export or --import, not both.")
+    if export:
+        print(f"{recipe.export(run, export, n)} episodes to be answered: {export}")
+        return
+    if read:
+        recipe.store(run, *recipe.read_answers(run, read, n))
+    else:
+        shown, done = recipe.candidates(run, n), recipe.labels(run)
+        for one in shown:
+            if one.episode.id not in done:
+                answer = _ask(one)
+                if answer == "quit":
+                    break
+                recipe.store(run, shown, {one.episode.id: answer})
+    found = recipe.labelled(run)
+    if found:
+        print(f"answers: {found['answers']}; false among claimed successes: {rate(found['false_success_among_accepted'])}")
+
+
+def _ask(one: Any) -> Any:
+    print(f"\ntask: {one.episode.task.instruction}\n  | " + one.episode.transitions[0].state.text.replace("\n", "\n  | "))
+    for step in one.episode.transitions:
+        print(f"> {step.action}\n  | " + step.next_state.text.replace("\n", "\n  | "))
+    print(f"the dream claims: {one.claim}")
+    while True:
+        try:
+            said = input("right, wrong, skip or quit? ").strip().lower()
+        except EOFError:
+            return "quit"
+        if said[:1] in ANSWERS and ANSWERS[said[:1]].startswith(said):
+            return ANSWERS[said[:1]]

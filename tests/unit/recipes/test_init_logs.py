@@ -1,0 +1,49 @@
+"""Settings made from recorded episodes."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy import command
+
+from dreamgym import config
+from dreamgym.envs import corridor
+from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.init_logs import examine
+from dreamgym.runs.episodes import write_trajectories
+
+EPISODES = collect(corridor.make(), 80, seed=0)
+
+
+def test_the_printed_settings_are_a_configuration_of_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_trajectories(tmp_path / "episodes.jsonl", EPISODES)
+    code, out, err = command(monkeypatch, capsys, "init", "--logs", tmp_path / "episodes.jsonl", "--size", "4m")
+    found = config.resolve(TrainConfig, tomllib.loads(out))
+    assert code == 0 and found.env.name == "logs" and found.model.size == "4m" and found.eval.tasks == found.rl.probe_every == 0
+    assert f"{len(EPISODES)} episodes" in err and "tokens" in err
+    assert found.experience.settings["max_answer_tokens"] >= examine([tmp_path / "episodes.jsonl"]).answer_tokens
+
+
+def test_logs_that_cannot_teach_enough_are_accounted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "episodes.jsonl"
+    wins = [episode for episode in EPISODES if episode.success]
+    write_trajectories(file, [*wins[:9], replace(EPISODES[0], id="open", success=False, scored=False)])
+    warnings = " ".join(examine([file]).warnings())
+    assert (
+        "10 episodes are few" in warnings
+        and "1 of 10 episodes have no known outcome" in warnings
+        and "No episode is a known failure" in warnings
+    )
+    write_trajectories(file, [episode for episode in EPISODES if not episode.success])
+    code, _, err = command(monkeypatch, capsys, "init", "--logs", file)
+    assert code == 2 and "is a known success" in err
+    code, _, err = command(monkeypatch, capsys, "init")
+    assert code == 2 and "--logs FILE" in err

@@ -1,0 +1,85 @@
+"""Labels of a person: which episodes are drawn, how answers are kept, and what they estimate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy import command
+
+from dreamgym.envs import corridor
+from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes import label
+from dreamgym.runs.rundir import RunDir
+from dreamgym.types import StepInfo, Turn
+
+REAL = collect(corridor.make(), 60, seed=0)
+
+
+def dreamed(path: Path) -> Path:
+    episodes = []
+    for i, episode in enumerate(REAL):
+        info = StepInfo(decided_by="generated" if i % 2 else "recalled", reward_by="generated" if i % 2 else "rule")
+        turns = tuple(Turn(replace(step, info=info)) for step in episode.transitions)
+        episodes.append(replace(episode, id=f"dream/{i}", source="dream", turns=turns))
+    with RunDir.open(path, "seed = 0\n") as run:
+        run.episodes("uncertified-dream", episodes)
+        run.write_summary({"seeds": [0]})
+    return path
+
+
+def test_probabilities_sum_to_the_size_of_the_draw_and_a_larger_draw_contains_a_smaller_one(tmp_path: Path):
+    weights = [5.0, 1.0, 1.0, 1.0]
+    assert sum(min(1.0, label._factor(weights, 2) * weight) for weight in weights) == pytest.approx(2)
+    run = dreamed(tmp_path / "run")
+    few, more = ({one.episode.id: one for one in label.candidates(run, n)} for n in (8, 30))
+    assert few.keys() <= more.keys() and all(more[name].probability >= few[name].probability for name in few)
+    kinds = [one.episode.success for one in label.candidates(run, 30)]
+    assert kinds == sorted(kinds, reverse=True) and len({*kinds}) == 2
+
+
+def test_a_draw_of_everything_gives_the_plain_rate(tmp_path: Path):
+    run = dreamed(tmp_path / "run")
+    shown = label.candidates(run, 1000)
+    claims = [one for one in shown if one.claim == "success"]
+    label.store(run, shown, {one.episode.id: "wrong" if i < 3 else "right" for i, one in enumerate(claims)})
+    found = label.labelled(run)
+    assert found is not None and (RunDir.view(run).summary() or {})["labelled"] == found
+    assert found["false_success_among_accepted"]["value"] == pytest.approx(3 / len(claims))
+    assert found["false_success_among_accepted"]["n"] == len(claims)
+
+
+def test_labels_are_exported_filled_in_and_read_back_and_asked_for_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run, file = dreamed(tmp_path / "run"), tmp_path / "ask.jsonl"
+    assert command(monkeypatch, capsys, "label", run, "--n", 10, "--export", file)[0] == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**row, "answer": "right"}) + "\n" for row in rows))
+    code, out, err = command(monkeypatch, capsys, "label", run, "--n", 10, "--import", file)
+    assert code == 0 and "false among claimed successes" in out, err
+    assert len(label.labels(run)) == len(rows) and label.export(run, file, 10) == 0
+
+
+def test_answers_in_the_terminal_are_stored_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run, said = dreamed(tmp_path / "run"), iter(["wrong", "perhaps", "s", "quit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(said))
+    code, out, _ = command(monkeypatch, capsys, "label", run)
+    assert code == 0 and "the dream claims: success" in out
+    assert [one["answer"] for one in label.labels(run).values()] == ["wrong", "skip"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [("{", "not JSON"), ('{"episode": "x"}', "no episode 'x'"), ('{"episode": "ID", "answer": "yes"}', "the answer is 'yes'")],
+)
+def test_a_bad_line_is_named_and_nothing_is_stored(
+    line: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run, file = dreamed(tmp_path / "run"), tmp_path / "bad.jsonl"
+    name = label.candidates(run, 40)[0].episode.id
+    file.write_text("\n" + line.replace("ID", name))
+    code, _, err = command(monkeypatch, capsys, "label", run, "--import", file)
+    assert code == 2 and "Line 2" in err and reason in err and not label.labels(run)
