@@ -34,7 +34,7 @@ def run(config: TrainConfig, path: Path, *, say: Callable[[str], None] = print) 
     with context.open_run(path, config) as directory, start_workers(config.world) as workers:
         context.record_commit(directory)
         context.say_changed(directory, say)
-        say("logs: " + (", ".join(map(str, config.logs.files)) or "scripted policies in the real environment"))
+        say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
         shared = prepare_logs(directory, config, workers)
         if config.dreams:
             say(
