@@ -17,7 +17,8 @@ from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
-from dreamgym.recipes.config import CompareConfig, World
+from dreamgym.recipes.blocks import World
+from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.gains import gains

@@ -27,7 +27,8 @@ from dreamgym.experience.state_delta import encode
 from dreamgym.llm import tiny
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.protocols import Encoder
-from dreamgym.recipes.config import EnvBlock, ReplayBlock, RLBlock, SharedConfig
+from dreamgym.recipes.blocks import EnvBlock, ReplayBlock, RLBlock
+from dreamgym.recipes.config import SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Task, Trajectory
 

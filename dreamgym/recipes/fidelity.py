@@ -16,7 +16,7 @@ from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known
 from dreamgym.experience.guard import Guard
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import UNGUARDED
+from dreamgym.recipes.blocks import UNGUARDED
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
 from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.runs.files import read_jsonl, write_atomic

@@ -9,7 +9,8 @@ from typing import Any
 from dreamgym.errors import InvariantError
 from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
-from dreamgym.recipes.config import RLBlock, TrainConfig, World
+from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.fidelity import measure_recorded
 from dreamgym.recipes.gains import gains

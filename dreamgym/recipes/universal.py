@@ -14,7 +14,8 @@ from dreamgym.config import dump
 from dreamgym.errors import ConfigError
 from dreamgym.llm import tiny
 from dreamgym.recipes import factory, fidelity
-from dreamgym.recipes.config import EnvBlock, SharedConfig
+from dreamgym.recipes.blocks import EnvBlock
+from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.experience import experience_rows, train_experience
 from dreamgym.recipes.phases.logs import offline, prepare_logs

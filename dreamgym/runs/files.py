@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dreamgym.errors import RunDirError, UsageError, explained
 
@@ -18,6 +18,24 @@ from dreamgym.errors import RunDirError, UsageError, explained
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Replace `path` so that a reader, or a crash, finds the old content or the new, never a part. Makes the folder. Half characters, which
     UTF-8 has no bytes for, become question marks."""
+    with _replacing(path) as file:
+        file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+
+
+@contextmanager
+def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
+    """A function that writes a line to a file which replaces `path` when the block ends, and leaves it as it was when the block fails."""
+    with _replacing(path) as file:
+
+        def write(line: str) -> None:
+            file.write(line.encode("utf-8", "replace") + b"\n")
+
+        yield write
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block ends, and is removed when the block fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with explained(path):
         if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
@@ -25,7 +43,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:
-                file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -38,26 +56,6 @@ def write_atomic(path: Path, data: str | bytes) -> None:
             os.fsync(folder)  # the rename itself
         finally:
             os.close(folder)
-
-
-@contextmanager
-def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
-    """A function that writes a line to a file which replaces `path` when the block ends, and leaves it as it was when the block fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with explained(path):
-        if path.exists() and not path.is_file():
-            raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-                yield lambda line: print(line, file=file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
 
 
 def require_space(folder: Path, size: int) -> None:

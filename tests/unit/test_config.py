@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError
 
 from dreamgym.config import PRESETS, RENAMED, Config, build, dump, find, merge, read, resolve
 from dreamgym.errors import ConfigError
-from dreamgym.recipes.config import RLBlock, RunConfig, TrainConfig
+from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.config import RunConfig, TrainConfig
 
 
 class Dream(Config):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dreamgym.logs.records import Account, Call, ToolSchema
@@ -130,3 +130,13 @@ def _sound(value: dict[str, Any]) -> bool:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+def conversations(value: Any) -> Iterator[dict[str, Any]]:
+    """The records with messages in a document: a list of messages, a list of records, or one record."""
+    if isinstance(value, list) and any(isinstance(one, dict) and "role" in one for one in value):
+        yield {"messages": value}
+    elif isinstance(value, list):
+        yield from (one for one in value if isinstance(one, dict))
+    elif isinstance(value, dict):
+        yield value

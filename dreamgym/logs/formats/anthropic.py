@@ -24,12 +24,7 @@ class AnthropicFormat:
         )  # fmt: skip
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        if isinstance(value, list) and any(isinstance(one, dict) and "role" in one for one in value):
-            yield {"messages": value}
-        elif isinstance(value, list):
-            yield from (one for one in value if isinstance(one, dict))
-        elif isinstance(value, dict):
-            yield value
+        return values.conversations(value)
 
     def key(self, unit: dict[str, Any]) -> str | None:
         return None

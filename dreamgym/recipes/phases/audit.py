@@ -16,7 +16,7 @@ from dreamgym.evals.success import evaluate
 from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import UNGUARDED
+from dreamgym.recipes.blocks import UNGUARDED
 from dreamgym.recipes.context import RunContext
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory

@@ -15,7 +15,7 @@ from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import BatchEnv
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock, World
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.replay.buffer import ReplayBuffer

@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
-from dreamgym.recipes.config import RLBlock
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json

@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.envs.base import TextRules
 from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import RefreshBlock
+from dreamgym.recipes.blocks import RefreshBlock
 from dreamgym.recipes.context import RunContext
 from dreamgym.train import sft
 from dreamgym.types import Trajectory, Transition

@@ -16,7 +16,7 @@ from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum
 from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
-from dreamgym.recipes.config import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock, World
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments
 from dreamgym.recipes.phases.evaluate import evaluate_policies

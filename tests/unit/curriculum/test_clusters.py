@@ -13,7 +13,7 @@ from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.recipes.config import RLBlock
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 WORDS = ["a red wool scarf", "a blue wool scarf", "a green wool scarf", "one steel desk lamp", "one brass desk lamp", "one black desk lamp"]

@@ -10,7 +10,8 @@ import pytest
 from dreamgym.config import resolve
 from dreamgym.errors import ConfigError
 from dreamgym.recipes import train, universal
-from dreamgym.recipes.config import CompareConfig, EnvBlock, SharedConfig, TrainConfig
+from dreamgym.recipes.blocks import EnvBlock
+from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import begin
 
 SHOP = {"env": {"name": "webshop", "options": {"outcome": False}}}

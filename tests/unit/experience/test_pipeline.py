@@ -16,7 +16,8 @@ from dreamgym.experience.env import DreamEnv
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import ExperienceBlock, TrainConfig
+from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import open_replay
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.rundir import RunDir

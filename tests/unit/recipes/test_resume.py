@@ -17,7 +17,8 @@ from dreamgym.errors import RunDirError
 from dreamgym.llm import tiny
 from dreamgym.policy import loading
 from dreamgym.recipes import context as make
-from dreamgym.recipes.config import RunConfig, World
+from dreamgym.recipes.blocks import World
+from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import open_replay
 from dreamgym.recipes.phases import rl

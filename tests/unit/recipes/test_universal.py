@@ -12,7 +12,8 @@ from dreamgym.config import build
 from dreamgym.errors import ConfigError
 from dreamgym.experience.prompts import PromptParts
 from dreamgym.recipes import factory, universal
-from dreamgym.recipes.config import EnvBlock, RunConfig
+from dreamgym.recipes.blocks import EnvBlock
+from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.phases.experience import experience_rows
 from dreamgym.types import Query, Task
 

@@ -11,7 +11,8 @@ from dreamgym.config import build, dump, read
 from dreamgym.errors import ConfigError, DreamGymError, PluginError
 from dreamgym.llm import tiny
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import ReplayBlock, TrainConfig
+from dreamgym.recipes.blocks import ReplayBlock
+from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.context import open_context, open_run
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.rundir import RunDir

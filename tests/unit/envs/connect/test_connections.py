@@ -17,7 +17,7 @@ from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.recipes.config import EnvBlock
+from dreamgym.recipes.blocks import EnvBlock
 from dreamgym.types import StepResult, Task
 
 TASK = Task("t1", "Fix it.", "corridor")

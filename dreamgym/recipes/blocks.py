@@ -1,0 +1,297 @@
+"""The blocks of a run's configuration, one per component; settings of a component alone are defined beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from dreamgym import plugins
+from dreamgym.config import Config, build
+from dreamgym.curriculum.task_curriculum import CurriculumConfig
+from dreamgym.envs.connect import ConnectionConfig
+from dreamgym.errors import ConfigError, nearest
+from dreamgym.experience.guard import GuardConfig
+from dreamgym.recipes.rows import ABLATIONS
+from dreamgym.replay.buffer import ReplayConfig
+from dreamgym.train.settings import LearnerConfig, SFTConfig
+
+UNGUARDED = GuardConfig.model_validate(ABLATIONS["guard"].block("guard"))
+
+World = Literal["dream", "real", "mixed"]
+"""Where a loop collects: in the experience model, in the real environment, or some groups in each."""
+
+
+def _known_ablation(name: str) -> str:
+    if name not in ABLATIONS:
+        raise ValueError(f"no ablation '{name}'.{nearest(name, ABLATIONS)} Known: {', '.join(ABLATIONS)}")
+    return name
+
+
+AblationName = Annotated[str, AfterValidator(_known_ablation)]
+
+
+MOST = 10_000_000
+"""Of what a run counts: more would not fit in memory."""
+
+
+class EnvBlock(Config):
+    """The real environment."""
+
+    name: str = "webshop"
+    options: dict[str, Any] = Field(default_factory=dict)
+    connect: str = ""
+    """A real environment for a suite that has none: "gymnasium:ENV_ID", "mcp:COMMAND or URL", or "python:module:function"."""
+    connection: ConnectionConfig = ConnectionConfig()
+    """Time-outs, limits and the score of that environment."""
+    workers: int = Field(default=0, ge=0, le=1024)
+    """Processes that real episodes, scripted ones too, are played in; 0: this one. They change speed and safety, not results: one that
+    dies, or is silent for 15 minutes about a reset, a step or a scripted episode, is replaced, and what it was playing is redone; in a
+    connected environment, which may not repeat itself, it is a failed rollout."""
+
+    @property
+    def plugin(self) -> tuple[str, dict[str, Any]]:
+        """The name and the options of the suite plug-in."""
+        if not self.connect:
+            return self.name, self.options
+        connection = self.connection.model_dump()
+        return "dreamgym.envs.wrappers.connected", {
+            "suite": self.name, "options": self.options, "connect": self.connect, "connection": connection
+        }  # fmt: skip
+
+    @model_validator(mode="after")
+    def _connected(self) -> Self:
+        if not self.connect and self.connection != ConnectionConfig():
+            raise ConfigError("env.connection is for a connected environment. Set env.connect, or leave it out.")
+        return self
+
+    def without_rules(self) -> EnvBlock:
+        """The same environment with the state mapping of its rules alone."""
+        return self.model_copy(update={"name": WITHOUT_RULES, "options": {"suite": self.name, "options": self.options}})
+
+
+WITHOUT_RULES = "dreamgym.envs.wrappers.without_rules"
+
+
+class LogsBlock(Config):
+    """The offline trajectories everything starts from."""
+
+    files: tuple[Path, ...] = ()
+    """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted policies are played."""
+    trajectories: int = Field(default=5000, ge=1, le=MOST)
+    """Scripted episodes; files are read whole."""
+    transitions: int | None = Field(default=None, ge=1)
+    """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
+    mix: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Shares of the scripted policies; empty: those of the environment suite."""
+    invalid_actions: float = Field(default=0.0, ge=0, le=1)
+    """Share of logged steps before which the experience model also sees an action that the state does not admit."""
+    near_miss_goals: float = Field(default=0.0, ge=0, le=1)
+    """Share of finished episodes copied under an instruction that differs in one word, so that the outcome flips."""
+    relabelled_goals: float = Field(default=0.3, ge=0, le=1)
+    """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
+    task_pairs: int = Field(default=1000, ge=0, le=MOST)
+    """Training rows for task variation."""
+
+
+class ReplayBlock(ReplayConfig):
+    """The replay buffers that dreams are grounded in: every loop has its own, and all begin with the logs."""
+
+    encoder: dict[str, Any] = {"name": "lexical"}
+    """phi(s, a) of the paper: a plug-in of `replay/encoders` by `name`, with its settings: `{name = "minilm", action_weight = 0.3}`."""
+
+    @field_validator("encoder")
+    @classmethod
+    def _named(cls, encoder: dict[str, Any]) -> dict[str, Any]:
+        named = {"name": "lexical", **encoder}
+        if not isinstance(named["name"], str):
+            raise ValueError('an encoder\'s name is text such as "lexical"')
+        return named
+
+    @property
+    def settings(self) -> ReplayConfig:
+        """What the buffer itself wants to know."""
+        return ReplayConfig.model_validate(self.model_dump(exclude={"encoder"}))
+
+
+class ModelBlock(Config):
+    """The small transformer that plays experience model and policy."""
+
+    size: str = "1m"
+    vocab_size: int = Field(default=2048, ge=1, le=1_000_000)
+    device: str = Field(default="cpu", pattern=r"^(auto|(cpu|cuda|mps|xpu)(:\d{1,3})?)$")
+    """Where it learns and samples: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one. A GPU pays for large sizes and batches;
+    the same seed gives other numbers there."""
+
+
+class ExperienceBlock(Config):
+    """The experience model: a plug-in of `experience/models` by name, or a module by its dotted path, with its own settings beside it, such
+    as `{name = "prompted", k = 5}`. The plug-in checks and completes them."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "finetuned"
+    training: SFTConfig | None = None
+    """The fit to the logs (Eq. 5), of a model that needs one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        name, training = values.get("name", "finetuned"), values.get("training")
+        if not isinstance(name, str):
+            raise ConfigError(f"experience.name is text such as 'finetuned', not {name!r:.100}.")
+        plugin = plugins.load("experience.models", name)
+        fitted = hasattr(plugin, "row_builder")
+        if training is not None and not fitted:
+            raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{name}' is not. Remove it.")
+        settings = {key: value for key, value in values.items() if key not in ("name", "training")}
+        own = build(getattr(plugin, "Config", Config), settings, prefix="experience.").model_dump()
+        return own | {"name": name, "training": EXPERIENCE_TRAINING if fitted and training is None else training}
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the model is fitted to the logs before use."""
+        return self.training is not None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plug-in's own settings."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+EXPERIENCE_TRAINING = SFTConfig(optimiser="muon", epochs=4.0, lr=5e-3, batch_tokens=4096)
+
+
+class ConvergedConfig(SFTConfig):
+    """The supervised fit of the SFT baseline."""
+
+    optimiser: Literal["adamw", "muon"] = "muon"
+    epochs: float = Field(default=10.0, ge=0, le=1e6)
+    """0 leaves the baseline out."""
+    lr: float = Field(default=5e-3, gt=0)
+    batch_tokens: int = Field(default=4096, ge=1)
+
+
+class WarmStartConfig(ConvergedConfig):
+    """The supervised fit that gives the policy that RL starts from."""
+
+    epochs: float = Field(default=5.0, ge=0, le=1e6)
+    """0 skips the warm start: RL begins at the experience model's weights, or at the backbone as it is."""
+
+
+class AlgorithmBlock(Config):
+    """A policy-gradient algorithm by its name in `train/algos` or its dotted path, and beside the name its own settings:
+    `{name = "ppo", gamma = 0.95}`. They are checked and filled in by the algorithm itself, so that an unknown key is an error here."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = "grpo"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolved(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        named = {"name": cls.model_fields["name"].default, **values}
+        if not isinstance(named["name"], str):
+            raise ValueError("an algorithm's name is text such as 'grpo'")
+        return {"name": named["name"], **plugins.named("train.algos", named).config.model_dump()}
+
+
+class RefreshBlock(Config):
+    """How an experience model learns from real episodes that were probed (co-evolution)."""
+
+    training: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
+    """Of the probed episodes and as many tokens of the logs, so that nothing is forgotten."""
+    relabelled_goals: float = Field(default=0.5, ge=0, le=1)
+    """Share of probed episodes that are copied under another instruction."""
+
+
+class RLBlock(Config):
+    """One call of the loop."""
+
+    algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
+    iterations: int = Field(default=60, ge=0, le=MOST)
+    tasks_per_iter: int = Field(default=32, ge=1, le=MOST)
+    group_size: int = Field(default=8, ge=1, le=MOST)
+    """Rollouts of each task; algorithms that compare them need two or more."""
+    max_refills: int = Field(default=0, ge=0, le=10)
+    """Dynamic sampling (DAPO, arXiv:2503.14476): how often an iteration may draw further tasks until `tasks_per_iter` groups differ in
+    their returns. All episodes are charged, counted and remembered."""
+    real_share: float = Field(default=0.25, gt=0.0, lt=1.0)
+    """Of an iteration's groups, those that a mixed loop rolls out in the real environment."""
+    clusters: int = Field(default=0, ge=0, le=MOST)
+    """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
+    section 4.2). 0 values every task by its own rollouts."""
+    train_tasks: int = Field(default=2000, ge=1, le=MOST)
+    max_real_steps: int | None = Field(default=None, ge=1)
+    """Stop before an iteration as long as the longest so far would use more real steps than this; the first one may be as long as it is."""
+    max_seconds: float | None = Field(default=None, gt=0)
+    """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
+    learner: LearnerConfig = LearnerConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    probe_every: int = Field(default=10, ge=0)
+    """Iterations between gap measurements; 0 never probes."""
+    probe_tasks: int = Field(default=48, ge=1, le=MOST)
+    max_gap: float = 0.15
+    """Dream success minus real success beyond which the gap counts as open."""
+    on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
+    """What an open gap does. Two in a row stop the loop, or stop it and bring back the last good policy. Refresh, at once: the experience
+    model is fitted to the real episodes that were probed, they join the replay buffer, and the same policy goes on in the new dream."""
+    refresh: RefreshBlock = RefreshBlock()
+
+    def without(self, ablation: str) -> RLBlock:
+        """The same loop with the ablation's changes of the curriculum."""
+        changes = ABLATIONS[ablation].block("curriculum")
+        return self.model_copy(update={"curriculum": self.curriculum.model_copy(update=changes)}) if changes else self
+
+    @field_validator("learner")
+    @classmethod
+    def _seeded_by_the_run(cls, learner: LearnerConfig) -> LearnerConfig:
+        if learner.seed:
+            raise ValueError("its seed is the run's: set seed at the top")
+        return learner
+
+    @field_validator("learner")
+    @classmethod
+    def _weighable(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
+        algorithm = info.data.get("algorithm")  # absent when it is itself invalid
+        if learner.old == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
+            raise ValueError("old = 'sampler' leaves nothing for the algorithm's importance_cap to weigh; use old = 'learner'")
+        return learner
+
+    @field_validator("group_size")
+    @classmethod
+    def _comparable(cls, size: int, info: ValidationInfo) -> int:
+        algorithm = info.data.get("algorithm")  # absent when it is itself invalid
+        if size < 2 and algorithm and plugins.named("train.algos", algorithm.model_dump()).grouped:
+            raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
+        return size
+
+    @field_validator("max_refills")
+    @classmethod
+    def _refillable(cls, refills: int, info: ValidationInfo) -> int:
+        algorithm = info.data.get("algorithm")
+        if refills and algorithm and not plugins.named("train.algos", algorithm.model_dump()).grouped:
+            raise ValueError(f"must be 0, because {algorithm.name} learns from groups without variance too")
+        return refills
+
+    @field_validator("curriculum")
+    @classmethod
+    def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
+        if info.data.get("group_size") == 1 and curriculum.strategy == "variance" and not info.data.get("clusters"):
+            raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, clusters, or strategy = 'uniform'")
+        return curriculum
+
+
+class EvalBlock(Config):
+    """The final evaluation in the real environment, on held-out tasks."""
+
+    tasks: int = Field(default=1000, ge=0, le=MOST)
+    """0 skips the evaluation."""
+    dev_tasks: int = Field(default=300, ge=1, le=MOST)
+    seed: int = Field(default=1, ge=0)
+    paired_replays: int = Field(default=1024, ge=0, le=MOST)
+    """Dreamed episodes replayed in the real environment to measure the dream under the trained policy. Without an environment, dreams of
+    every policy, whose success is uncertified."""
