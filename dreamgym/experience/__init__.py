@@ -4,6 +4,6 @@
 reads, `parse` reads what it writes, `guard` judges it, `env` makes its answers an environment, and `dataset` turns real trajectories into
 training rows.
 
-Through instruct models (`chat_requests`, `json_replies`), `teacher` annotates logs, `models.prompted` predicts without training, and
-`verifier` gives the guard a second judgement.
+`verifiers` holds the kinds of verifiers, which give the guard a second opinion. Through instruct models (`chat_requests`, `json_replies`),
+`teacher` annotates logs, `models.prompted` predicts without training, and `verifiers.chat` gives second opinions.
 """

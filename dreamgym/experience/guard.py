@@ -7,7 +7,7 @@ Two rules stand between the experience model and the policy, both the TextRules'
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
   instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
 
-A second opinion (`SecondOpinion`, off by default) may follow the rules: a `Verifier`, such as another model, looks at what they let pass.
+A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `verifiers` looks at what they let pass.
 
 The guard only ever lowers a reward. Its verdicts travel with the transition, and the replay buffer admits only what passed.
 """
@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
-from dreamgym.protocols import Verifier
+from dreamgym.protocols import UsageMeter, Verifier
 from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
@@ -64,6 +64,11 @@ class Guard:
     def __init__(self, rules: TextRules, config: GuardConfig | None = None, second: SecondOpinion | None = None) -> None:
         self.rules, self.config, self.second = rules, config or GuardConfig(), second
         self.counts: Counter[str] = Counter()
+
+    @property
+    def verifier_usage(self) -> UsageMeter | None:
+        """Tokens and cost of the second opinion; None where it has none."""
+        return getattr(self.second.verifier, "usage", None) if self.second else None
 
     def before(self, query: Query) -> Prediction | None:
         """The answer to an action that can do nothing: the same state again. None when the model should be asked."""

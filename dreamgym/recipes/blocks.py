@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -125,6 +126,39 @@ class ModelBlock(Config):
     the same seed gives other numbers there."""
 
 
+class VerifierBlock(Config):
+    """A second opinion on what the rules of the guard let pass: a plug-in of `experience/verifiers` by name, or a module by its dotted
+    path, with its own settings beside it, such as `{name = "chat", engine = {base_url = "..."}}`. The plug-in checks and completes them."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    on_disagreement: Literal["mask", "zero", "keep"] = "mask"
+    """What a refusal does: leave the episode out, take the reward and keep the step out of memory, or only write the reasons down."""
+    of: Literal["ends", "all"] = "ends"
+    """Which predictions are looked at: those that pay or end the episode, or every one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "name" not in values:
+            return values
+        return _plugin_settings("experience.verifiers", values, ("on_disagreement", "of"), "experience.verifier.")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plug-in's own settings."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+def _plugin_settings(kind: str, values: dict[str, Any], ours: Sequence[str], prefix: str) -> dict[str, Any]:
+    """`values` with the settings that the plug-in they name has, checked and completed by it; `ours` are not the plug-in's."""
+    if not isinstance(name := values["name"], str):
+        raise ConfigError(f"{prefix}name is the name of a plug-in as text, not {name!r:.100}.")
+    kept = {key: value for key, value in values.items() if key in (*ours, "name")}
+    plugin = plugins.load(kind, name)
+    return build(getattr(plugin, "Config", Config), {k: v for k, v in values.items() if k not in kept}, prefix=prefix).model_dump() | kept
+
+
 class ExperienceBlock(Config):
     """The experience model: a plug-in of `experience/models` by name, or a module by its dotted path, with its own settings beside it, such
     as `{name = "prompted", k = 5}`. The plug-in checks and completes them."""
@@ -133,22 +167,19 @@ class ExperienceBlock(Config):
     name: str = "finetuned"
     training: SFTConfig | None = None
     """The fit to the logs (Eq. 5), of a model that needs one."""
+    verifier: VerifierBlock | None = None
+    """Who gives a second opinion on its predictions, after the rules of the guard; None: nobody."""
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        name, training = values.get("name", "finetuned"), values.get("training")
-        if not isinstance(name, str):
-            raise ConfigError(f"experience.name is text such as 'finetuned', not {name!r:.100}.")
-        plugin = plugins.load("experience.models", name)
-        fitted = hasattr(plugin, "row_builder")
+        found = _plugin_settings("experience.models", {"name": "finetuned", **values}, ("training", "verifier"), "experience.")
+        fitted, training = hasattr(plugins.load("experience.models", found["name"]), "row_builder"), found.get("training")
         if training is not None and not fitted:
-            raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{name}' is not. Remove it.")
-        settings = {key: value for key, value in values.items() if key not in ("name", "training")}
-        own = build(getattr(plugin, "Config", Config), settings, prefix="experience.").model_dump()
-        return own | {"name": name, "training": EXPERIENCE_TRAINING if fitted and training is None else training}
+            raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{found['name']}' is not. Remove it.")
+        return found | {"training": EXPERIENCE_TRAINING if fitted and training is None else training}
 
     @property
     def fitted(self) -> bool:

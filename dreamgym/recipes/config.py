@@ -116,8 +116,9 @@ class SharedConfig(Config):
         """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
         changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
         if "name" in changes["experience"]:
-            return self.model_copy(update={"experience": ExperienceBlock.model_validate(changes["experience"])})
-        if not changes["experience"].keys() <= self.experience.settings.keys():
+            kept = {"verifier": self.experience.verifier}
+            return self.model_copy(update={"experience": ExperienceBlock.model_validate(kept | changes["experience"])})
+        if not changes["experience"].keys() <= {*self.experience.settings, "verifier"}:
             raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
         return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})
 

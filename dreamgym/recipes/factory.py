@@ -20,14 +20,15 @@ from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.dataset import RowBuilder
 from dreamgym.experience.env import DreamBatch
-from dreamgym.experience.guard import Guard, GuardConfig
+from dreamgym.experience.guard import Guard, SecondOpinion
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
 from dreamgym.experience.prompts import encode_delta
 from dreamgym.experience.state_delta import encode
+from dreamgym.experience.verifiers import VerifierInputs
 from dreamgym.llm import tiny
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.protocols import Encoder
-from dreamgym.recipes.blocks import EnvBlock, ReplayBlock, RLBlock
+from dreamgym.recipes.blocks import UNGUARDED, EnvBlock, ReplayBlock, RLBlock
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Task, Trajectory
@@ -172,12 +173,21 @@ def _model(checkpoint: Any) -> dict[str, Any]:
     }
 
 
-def dream(
-    context: RunContext, replay: ReplayBuffer, guard: GuardConfig | None = None, *, version: int = 1
-) -> tuple[DreamBatch, ExperienceModel]:
-    """The experience model as an environment, and itself. Dreams carry its version."""
+def make_guard(context: RunContext) -> Guard:
+    """The guard of a run: its rules, and the second opinion of its verifier where it has one."""
+    config, block = context.config, context.config.experience.verifier
+    second = None
+    if block is not None:
+        inputs = VerifierInputs(context.suite.rules, context.logs, config.seed, context.checkpoint("verifier"))
+        verifier = plugins.make("experience.verifiers", block.name, inputs=inputs, **block.settings)
+        second = SecondOpinion(verifier, block.on_disagreement, block.of)
+    return Guard(context.suite.rules, config.guard, second)
+
+
+def dream(context: RunContext, replay: ReplayBuffer, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
+    """The experience model as an environment, and itself. Dreams carry its version. Not `guarded`: every prediction is accepted."""
     block, name = context.config.experience, context.experience
-    inputs = _inputs(context, replay, guard)
+    inputs = _inputs(context, replay, make_guard(context) if guarded else Guard(context.suite.rules, UNGUARDED))
     if block.fitted:
         inputs = replace(inputs, module=context.load(name), checkpoint=context.checkpoint(name), version=version)
     model: ExperienceModel = plugins.make("experience.models", block.name, inputs=inputs, **block.settings)
@@ -187,13 +197,14 @@ def dream(
 def row_builder(context: RunContext, replay: ReplayBuffer) -> RowBuilder:
     """Training rows of the experience model. It reads the whole buffer once: keep it as long as the buffer."""
     block = context.config.experience
-    builder: RowBuilder = plugins.load("experience.models", block.name).row_builder(_inputs(context, replay), **block.settings)
+    builder: RowBuilder = plugins.load("experience.models", block.name).row_builder(
+        _inputs(context, replay, Guard(context.suite.rules, context.config.guard)), **block.settings
+    )
     return builder
 
 
-def _inputs(context: RunContext, replay: ReplayBuffer, guard: GuardConfig | None = None) -> ModelInputs:
-    checked = Guard(context.suite.rules, guard or context.config.guard)
-    return ModelInputs(checked, replay, context.logs, context.config.seed, context.vocabulary, context.tokenizer)
+def _inputs(context: RunContext, replay: ReplayBuffer, guard: Guard) -> ModelInputs:
+    return ModelInputs(guard, replay, context.logs, context.config.seed, context.vocabulary, context.tokenizer)
 
 
 def curriculum(context: RunContext, block: RLBlock, replay: ReplayBuffer, experience: ExperienceModel | None) -> TaskCurriculum:

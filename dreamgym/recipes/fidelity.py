@@ -13,10 +13,8 @@ from typing import Any
 from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
-from dreamgym.experience.guard import Guard
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import UNGUARDED
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
 from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.runs.files import read_jsonl, write_atomic
@@ -71,9 +69,9 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
     answers: dict[str, dict[str, list[Prediction]]] = {}
     with progress(len(arms), "held-out transitions") as advance:
         for name, of in arms.items():
-            _, model = factory.dream(of, factory.replay_in_memory(of), UNGUARDED)
+            _, model = factory.dream(of, factory.replay_in_memory(of), guarded=False)
             raw = forecast(model, questions, forget=model.forget)
-            answers[name] = {"with_guard": apply_guard(Guard(rules, context.config.guard), questions, raw), "without_guard": raw}
+            answers[name] = {"with_guard": apply_guard(factory.make_guard(context), questions, raw), "without_guard": raw}
             advance(1)
     found: dict[str, Any] = {name: {} for name in arms}
     for kind in ("with_guard", "without_guard"):

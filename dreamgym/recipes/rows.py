@@ -60,7 +60,7 @@ class Ablation:
     @property
     def own_experience(self) -> bool:
         """Whether it needs an experience model of its own, because the settings change what one reads or writes."""
-        return any(name.startswith("experience.") and name != "experience.recall" for name in self.changes)
+        return any(name.startswith("experience.") and name not in ("experience.recall", "experience.verifier") for name in self.changes)
 
     def block(self, name: str) -> dict[str, Any]:
         """The changes of one block."""
@@ -83,7 +83,10 @@ ABLATIONS: Mapping[str, Ablation] = {
     "history": Ablation("no earlier steps are shown", {"experience.history": 0}),
     "guard": Ablation(
         "every prediction of the model is accepted",
-        {f"guard.{rule}": False for rule in ("admissibility", "grounding", "mask_disputed", "mask_doubtful")},
+        {
+            **{f"guard.{rule}": False for rule in ("admissibility", "grounding", "mask_disputed", "mask_doubtful")},
+            "experience.verifier": None,
+        },
     ),
 }
 """As in the paper's Table 2 and Figure 4, with four controls: memories drawn at random, no recall, no model, and no guard."""

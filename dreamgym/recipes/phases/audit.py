@@ -16,7 +16,6 @@ from dreamgym.evals.success import evaluate
 from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import UNGUARDED
 from dreamgym.recipes.context import RunContext
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
@@ -31,11 +30,10 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
     agent = context.agent(context.policy(name))
     context = replace(context, experience=run.data(name).get("dreams_with", context.experience))
     control = context.without("model") if "k" in context.config.experience.settings else None
-    arms = {"with_guard": (context, context.config.guard), "without_guard": (context, UNGUARDED)}
-    arms |= {"no_model": (control, context.config.guard)} if control else {}
+    arms = {"with_guard": (context, True), "without_guard": (context, False)} | ({"no_model": (control, True)} if control else {})
     found: dict[str, Any] = {}
-    for kind, (of, guard) in arms.items():
-        dream, experience = factory.dream(of, factory.replay_in_memory(of), guard)
+    for kind, (of, guarded) in arms.items():
+        dream, experience = factory.dream(of, factory.replay_in_memory(of), guarded=guarded)
         episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
         replays = replay(episodes, context.real(), answered_by=experience.answers_by)
         left_out = masked_episodes(episodes, context.real())

@@ -47,6 +47,8 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
         require_space(run.path, BYTES_A_PARAMETER * (trained + tiny.parameters(config.model.size, config.model.vocab_size)))
         if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
             check_engine(engine, where="experience.engine")
+        if config.experience.verifier and (engine := config.experience.verifier.settings.get("engine")):
+            check_engine(engine, where="experience.verifier.engine")
     if not run.done("logs"):
         files = config.logs.files or suite.log_files
         logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)

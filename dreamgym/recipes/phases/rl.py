@@ -112,6 +112,7 @@ class RLPhase:
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
+            "verifier_usage": used(usage) if experience and (usage := experience.guard.verifier_usage) else {},
         }
 
     def _observer(self) -> Curriculum:

@@ -22,7 +22,7 @@ from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
 from dreamgym.experience.json_replies import data
 from dreamgym.experience.models.prompted import PromptedConfig, PromptedExperienceModel
-from dreamgym.experience.verifier import ChatVerifier, VerifierConfig
+from dreamgym.experience.verifiers.chat import ChatVerifier, VerifierConfig
 from dreamgym.llm import tiny
 from dreamgym.logs.demonstrations import collect
 from dreamgym.replay.buffer import ReplayBuffer

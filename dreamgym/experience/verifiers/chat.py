@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
 
 from pydantic import Field
 
-from dreamgym.config import Config
+from dreamgym import config
+from dreamgym.engines import build_engine
 from dreamgym.experience import chat_prompts as prompts
-from dreamgym.experience.chat_requests import AskConfig, Reply, ask
+from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask
 from dreamgym.experience.json_replies import flag_in, messages, read_object, text_in
-from dreamgym.protocols import Chat
+from dreamgym.experience.verifiers import VerifierInputs
+from dreamgym.protocols import Chat, UsageMeter
 from dreamgym.types import Transition, Verdict
 
 
-class VerifierConfig(Config):
+class VerifierConfig(config.Config):
     """How the second opinion is asked for."""
 
     samples: int = Field(default=1, ge=1)
@@ -29,13 +33,29 @@ class VerifierConfig(Config):
     ask: AskConfig = AskConfig(max_tokens=1024)
 
 
+class Config(VerifierConfig):
+    """Settings of the plug-in."""
+
+    engine: ChatEngine
+    """The engine that answers chats: `{base_url = "http://localhost:8000/v1", model = "verifier"}`, or another by `name`."""
+
+
+def make(inputs: VerifierInputs, **settings: Any) -> ChatVerifier:
+    """A verifier over an engine that answers chats."""
+    found = config.build(Config, settings, prefix="experience.verifier.")
+    return ChatVerifier(build_engine(found.engine), found, seed=inputs.seed)
+
+
 class ChatVerifier:
     """Asks an instruct model. Implements `protocols.Verifier`; `counts` says how its replies could be read."""
 
     def __init__(self, chat: Chat, config: VerifierConfig | None = None, *, seed: int = 0) -> None:
         self.chat, self.config, self.seed = chat, config or VerifierConfig(), seed
         self.counts: Counter[str] = Counter()
-        self._asked = 0
+
+    @property
+    def usage(self) -> UsageMeter:
+        return self.chat.usage
 
     def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
         """A verdict per (instruction, history, claim) by the majority of the samples that could be read; None where none could."""
@@ -48,9 +68,8 @@ class ChatVerifier:
             self.config.ask,
             prompts.VERIFY_PROPERTIES,
             name="verdict",
-            seeds=[(self.seed, self._asked + i) for i in range(n * len(talks))],
+            seeds=[(self.seed, crc32(str(talk).encode("utf-8", "replace")), i) for talk in talks for i in range(n)],
         )
-        self._asked += len(votes)
         self.counts.update(vote.kind for vote in votes)
         return [_majority(votes[i : i + n]) for i in range(0, len(votes), n)]
 

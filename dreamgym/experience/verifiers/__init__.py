@@ -1,0 +1,28 @@
+"""Verifiers: a kind of plug-in. A verifier gives a second opinion on what the rules of the guard let pass (`guard.SecondOpinion`).
+
+A verifier is a module of this folder, or any module by its dotted path, and `experience.verifier = {name = "..."}` selects it. It has
+
+    make(inputs, **settings) -> protocols.Verifier    `inputs` are `VerifierInputs`
+    Config                      optional: a `config.Config` of the settings, checked when a configuration is read
+
+A verifier with a `usage` (`protocols.UsageMeter`) is accounted for beside the experience model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dreamgym.envs.base import TextRules
+from dreamgym.types import Trajectory
+
+
+@dataclass(frozen=True)
+class VerifierInputs:
+    """What a run gives its verifier."""
+
+    rules: TextRules
+    logs: Sequence[Trajectory] = ()
+    seed: int = 0
+    checkpoint: Path | None = None  # the folder for its weights, if it has any

@@ -1,0 +1,60 @@
+"""What every verifier promises (`experience.verifiers`). Verifiers are discovered, and so is one outside the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fault_server import FaultServer
+
+from dreamgym import plugins
+from dreamgym.config import build, dump
+from dreamgym.envs import corridor
+from dreamgym.errors import ConfigError
+from dreamgym.experience.verifiers import VerifierInputs
+from dreamgym.protocols import Verifier
+from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.types import Observation, Transition
+
+SUITE = corridor.make(length=4, keys=False)
+LOGS = [SUITE.demonstrate(task, "expert", seed=0) for task in SUITE.tasks("train", 6)]
+WIN = next(log for log in LOGS if log.success)
+
+every_verifier = pytest.mark.parametrize("name", [*plugins.known("experience.verifiers"), "outside.logged_ends"])
+
+
+@pytest.fixture
+def settings(name: str) -> Iterator[dict[str, Any]]:
+    """What a verifier cannot do without; a server answers the chat model's questions."""
+    with FaultServer() as server:
+        server.answer = lambda messages: json.dumps({"reasoning": "so it is.", "believable": "purple" not in str(messages)})
+        engine = {"base_url": server.url, "model": "policy", "backoff_s": 0.01}
+        yield {"chat": {"engine": engine}}.get(name, {})
+
+
+def made(name: str, settings: dict[str, Any]) -> Verifier:
+    verifier: Verifier = plugins.make("experience.verifiers", name, inputs=VerifierInputs(SUITE.rules, LOGS), **settings)
+    return verifier
+
+
+@every_verifier
+def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed(name: str, settings: dict[str, Any]):
+    verifier = made(name, settings)
+    *past, last = WIN.transitions
+    nowhere: Transition = replace(last, next_state=Observation("a purple moon"))
+    cases = [(WIN.task.instruction, tuple(past), claim) for claim in (last, nowhere, last)]
+    found = verifier.verify(cases)
+    assert [verdict.kind if verdict else None for verdict in found] == ["passed", "refused", "passed"]
+    assert verifier.verify(cases) == found and verifier.verify([]) == []
+
+
+@every_verifier
+def test_a_configuration_completes_the_settings_refuses_unknown_ones_and_reads_back(name: str, settings: dict[str, Any]):
+    block = build(ExperienceBlock, {"verifier": {"name": name, "of": "all", **settings}})
+    assert block.verifier is not None and (block.verifier.of, block.verifier.on_disagreement) == ("all", "mask")
+    assert settings.keys() <= block.verifier.settings.keys() and f'name = "{name}"' in dump(block)
+    with pytest.raises(ConfigError, match=r"Unknown key 'experience\.verifier\.colour'"):
+        build(ExperienceBlock, {"verifier": {"name": name, "colour": 1, **settings}})
