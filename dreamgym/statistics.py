@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from statistics import NormalDist
 from typing import Any
@@ -40,6 +40,37 @@ def wilson(successes: float, n: float, *, confidence: float = 0.95) -> Rate:
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return Rate(p, max(0.0, centre - half), min(1.0, centre + half), int(n))
+
+
+def weighted_rate(hits: Sequence[bool], weights: Sequence[float]) -> Rate:
+    """A share of cases that were drawn with unequal probabilities, weighted by one over each (Hájek 1971).
+
+    The interval is Wilson's at the effective number of cases, (sum of weights)² / sum of squared weights; `n` is the number of cases.
+    """
+    if not hits:
+        return wilson(0, 0)
+    total = sum(weights)
+    effective = total**2 / sum(weight**2 for weight in weights)
+    share = sum(weight * hit for weight, hit in zip(weights, hits, strict=True)) / total
+    return replace(wilson(share * effective, effective), n=len(hits))
+
+
+def inclusion_probabilities(weights: Sequence[float], size: float) -> np.ndarray:
+    """float64 [weights]: probabilities of a Poisson sample, proportional to the weights, cut off at 1, that sum to `size`, or to the number
+    of weights above 0 where that is smaller."""
+    array = np.asarray(weights, dtype=float)
+    order = np.argsort(-array, kind="stable")
+    rest = np.cumsum(array[order][::-1])[::-1]  # of each weight and those below it
+    found = np.zeros(len(array))
+    for place, i in enumerate(order):
+        left = size - place
+        if array[i] <= 0 or left <= 0:
+            break
+        if left * array[i] < rest[place]:
+            found[order[place:]] = left * (array[order[place:]] / rest[place])
+            break
+        found[i] = 1.0
+    return found
 
 
 def difference(one: Rate, other: Rate) -> tuple[float, float, float]:

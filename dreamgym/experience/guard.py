@@ -49,8 +49,8 @@ class GuardConfig(Config):
 
 @dataclass(frozen=True)
 class SecondOpinion:
-    """Who else looks at a prediction, at which, and what their disagreement does: `mask` leaves the episode out, `zero` takes the reward
-    and keeps the step out of memory, `keep` only writes the reasons down.
+    """Who else looks at a prediction, at which, and what a refusal does: `mask` leaves the episode out, `zero` takes the reward
+    and keeps the step out of memory, `keep` only writes the reasons down. A verdict `masked` leaves the episode out in any case.
     """
 
     verifier: Verifier
@@ -114,7 +114,7 @@ class Guard:
         for i, opinion in zip(chosen, self.second.verifier.verify(cases) if cases else [], strict=True):
             self.counts["no_opinion" if opinion is None else "agreed" if opinion.passed else "disagreed"] += 1
             if opinion is not None and not opinion.passed:
-                judged[i] = self._doubted(judged[i], opinion, self.second.on_disagreement)
+                judged[i] = self._doubted(judged[i], opinion, "mask" if opinion.kind == "masked" else self.second.on_disagreement)
         return judged
 
     def _doubted(self, prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:

@@ -22,6 +22,7 @@ from dreamgym.recipes.blocks import (
     ModelBlock,
     ReplayBlock,
     RLBlock,
+    VerifierBlock,
     WarmStartConfig,
 )
 from dreamgym.recipes.rows import ABLATIONS, MODES, OFFLINE
@@ -118,7 +119,14 @@ class SharedConfig(Config):
         if "name" in changes["experience"]:
             kept = {"verifier": self.experience.verifier}
             return self.model_copy(update={"experience": ExperienceBlock.model_validate(kept | changes["experience"])})
-        if not changes["experience"].keys() <= {*self.experience.settings, "verifier"}:
+        own, verifier = self.experience.settings, self.experience.verifier
+        for key in [key for key in changes["experience"] if key.startswith("verifier.")]:
+            _, block, name = key.split(".")
+            if verifier is None or name not in verifier.settings.get(block, {}):
+                raise ConfigError(f"experience.verifier has no setting '{block}.{name}' for the ablation '{ablation}'. Leave it out.")
+            settings = verifier.settings[block] | {name: changes["experience"].pop(key)}
+            changes["experience"]["verifier"] = VerifierBlock.model_validate(verifier.model_dump() | {block: settings})
+        if not changes["experience"].keys() <= {*own, "verifier"}:
             raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
         return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})
 

@@ -42,6 +42,7 @@ class RunContext:
     tokenizer: Any
     vocabulary: Vocabulary
     experience: str = "experience"  # the checkpoint that dreams
+    verifier: str = "verifier"  # the checkpoint that judges dreams, where one is fitted
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
 
@@ -129,7 +130,9 @@ def open_context(path: Path) -> RunContext:
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     run.require_unchanged("tokenizer")
     tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
-    return RunContext(config, path, make_suite(config), logs_of(run), tokenizer, vocabulary(tokenizer), latest_experience(run))
+    return RunContext(
+        config, path, make_suite(config), logs_of(run), tokenizer, vocabulary(tokenizer), latest_experience(run), latest_verifier(run)
+    )
 
 
 def logs_of(run: RunDir) -> list[Trajectory]:
@@ -148,6 +151,12 @@ def latest_experience(run: RunDir) -> str:
     """The checkpoint of the run's experience model, after the last refresh while a policy practised in it."""
     checkpoints = [run.data(name).get("dreams_with") for name in ("mixed", "dream") if run.done(name)]
     return next((name for name in checkpoints if name), "experience")
+
+
+def latest_verifier(run: RunDir) -> str:
+    """The checkpoint of the run's verifier, after the last refit while a policy practised against it."""
+    checkpoints = [run.data(name).get("judged_with") for name in ("mixed", "dream") if run.done(name)]
+    return next((name for name in checkpoints if name), "verifier")
 
 
 def silence_progress_bars() -> None:

@@ -178,10 +178,14 @@ def make_guard(context: RunContext) -> Guard:
     config, block = context.config, context.config.experience.verifier
     second = None
     if block is not None:
-        inputs = VerifierInputs(context.suite.rules, context.logs, config.seed, context.checkpoint("verifier"))
-        verifier = plugins.make("experience.verifiers", block.name, inputs=inputs, **block.settings)
+        verifier = plugins.make("experience.verifiers", block.name, inputs=verifier_inputs(context), **block.settings)
         second = SecondOpinion(verifier, block.on_disagreement, block.of)
     return Guard(context.suite.rules, config.guard, second)
+
+
+def verifier_inputs(context: RunContext) -> VerifierInputs:
+    """What the verifier of a run is made of, or fitted to."""
+    return VerifierInputs(context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier))
 
 
 def dream(context: RunContext, replay: ReplayBuffer, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.runs.files import dumps, read_jsonl, write_atomic
 from dreamgym.runs.rundir import RunDir
-from dreamgym.statistics import wilson
+from dreamgym.statistics import inclusion_probabilities, weighted_rate
 from dreamgym.types import Trajectory
 
 Answer = Literal["right", "wrong", "skip"]
@@ -93,21 +93,12 @@ def store(path: Path, shown: Sequence[Candidate], answers: Mapping[str, Answer])
 
 
 def labelled(path: Path) -> dict[str, Any] | None:
-    """Counts, and the Hájek-weighted share of false ones among labelled claims of success; None without labels.
-
-    The interval is Wilson's at the effective number of labels, (sum of weights)² / sum of squared weights.
-    """
+    """Counts, and the Hájek-weighted share of false ones among labelled claims of success; None without labels."""
     found = list(labels(path).values())
     if not found:
         return None
     judged = [one for one in found if one["claim"] == "success" and one["answer"] != "skip"]
-    weights = [1 / one["probability"] for one in judged]
-    false = [one["answer"] == "wrong" for one in judged]
-    rate = wilson(0, 0)
-    if judged:
-        effective = sum(weights) ** 2 / sum(weight**2 for weight in weights)
-        share = sum(weight * wrong for weight, wrong in zip(weights, false, strict=True)) / sum(weights)
-        rate = replace(wilson(share * effective, effective), n=len(judged))
+    rate = weighted_rate([one["answer"] == "wrong" for one in judged], [1 / one["probability"] for one in judged])
     return {
         "answers": {answer: sum(one["answer"] == answer for one in found) for answer in get_args(Answer)},
         "false_success_among_accepted": asdict(rate),
@@ -163,22 +154,8 @@ def _drawn(episodes: Sequence[Trajectory], n: int, weights: Sequence[float]) -> 
     """A Poisson sample of about `n`, in random order."""
     if not episodes or n <= 0:
         return []
-    factor = _factor(weights, n)
     drawn = []
-    for episode, weight in zip(episodes, weights, strict=True):
-        probability = min(1.0, factor * weight)
+    for episode, probability in zip(episodes, inclusion_probabilities(weights, n).tolist(), strict=True):
         if random.Random(f"label/{episode.id}").random() < probability:
             drawn.append(Candidate(episode, uncertainty(episode), probability))
     return sorted(drawn, key=lambda one: random.Random(f"order/{one.episode.id}").random())
-
-
-def _factor(weights: Sequence[float], n: int) -> float:
-    """What the weights are multiplied by, so that the probabilities, cut off at 1, sum to `n` (or to all of them)."""
-    ordered = sorted(weights, reverse=True)
-    rest = sum(ordered)
-    for certain, weight in enumerate(ordered):
-        factor = (n - certain) / rest
-        if factor * weight <= 1:
-            return factor
-        rest -= weight
-    return 1 / ordered[-1]

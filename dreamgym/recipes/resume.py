@@ -37,7 +37,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     **{f"experience.{name}": (*DREAMS, "audit") for name in SAMPLING},
     "experience.training": ("experience*",),
     "experience.segment_weights": ("experience*", *DREAMS),
-    "experience.verifier": (*DREAMS, "audit"),
+    "experience.verifier": ("verifier", *DREAMS, "audit"),
     "guard": (*DREAMS, "audit"),
     "start": ("warm_start",),
     "warm_start": ("warm_start",),

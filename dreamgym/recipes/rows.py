@@ -60,7 +60,9 @@ class Ablation:
     @property
     def own_experience(self) -> bool:
         """Whether it needs an experience model of its own, because the settings change what one reads or writes."""
-        return any(name.startswith("experience.") and name not in ("experience.recall", "experience.verifier") for name in self.changes)
+        return any(
+            name.startswith("experience.") and not name.startswith(("experience.recall", "experience.verifier")) for name in self.changes
+        )
 
     def block(self, name: str) -> dict[str, Any]:
         """The changes of one block."""
@@ -81,6 +83,8 @@ ABLATIONS: Mapping[str, Ablation] = {
     ),
     "reasoning": Ablation("states without a reasoning trace", {"experience.reasoning": False}),
     "history": Ablation("no earlier steps are shown", {"experience.history": 0}),
+    "verifier": Ablation("no second opinion on what the model claims", {"experience.verifier": None}),
+    "probes": Ablation("the verifier stays as the logs made it", {"experience.verifier.probes.every": 0}),
     "guard": Ablation(
         "every prediction of the model is accepted",
         {
@@ -89,7 +93,8 @@ ABLATIONS: Mapping[str, Ablation] = {
         },
     ),
 }
-"""As in the paper's Table 2 and Figure 4, with four controls: memories drawn at random, no recall, no model, and no guard."""
+"""As in the paper's Table 2 and Figure 4, with further controls: memories drawn at random, no recall, no model, no verifier, none with
+probes, and no guard."""
 
 
 def ablated(policy: str, ablation: str) -> str:

@@ -60,7 +60,13 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
         "optimiser_steps": sum(phase["optimiser_steps"] for phase in loops),
         "decided_by": shares(loops[-1]["decided_by"]) if loops else None,
         "seconds": sum(phase["seconds"] for phase in phases.values()),
+        **({"verifier": _verifier(loops[-1]["verifier"])} if loops and "verifier" in loops[-1] else {}),
     }
+
+
+def _verifier(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The learned verifier that judged a dream: how it is calibrated, and what its probes found before it was fitted to them."""
+    return {"status": found["calibration"]["status"], "probes": found["probes"], **found["rates"]}
 
 
 def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:

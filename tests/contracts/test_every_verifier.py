@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,12 @@ from dreamgym.recipes.blocks import ExperienceBlock
 from dreamgym.types import Observation, Transition
 
 SUITE = corridor.make(length=4, keys=False)
-LOGS = [SUITE.demonstrate(task, "expert", seed=0) for task in SUITE.tasks("train", 6)]
+LOGS = [
+    SUITE.demonstrate(task, policy, seed=seed)
+    for task in SUITE.tasks("train", 6)
+    for policy in SUITE.scripted_policies
+    for seed in range(20)
+]
 WIN = next(log for log in LOGS if log.success)
 
 every_verifier = pytest.mark.parametrize("name", [*plugins.known("experience.verifiers"), "outside.logged_ends"])
@@ -35,19 +41,24 @@ def settings(name: str) -> Iterator[dict[str, Any]]:
         yield {"chat": {"engine": engine}}.get(name, {})
 
 
-def made(name: str, settings: dict[str, Any]) -> Verifier:
-    verifier: Verifier = plugins.make("experience.verifiers", name, inputs=VerifierInputs(SUITE.rules, LOGS), **settings)
+def made(name: str, settings: dict[str, Any], folder: Path) -> Verifier:
+    """The verifier, fitted into `folder` where it is one that is fitted."""
+    inputs = VerifierInputs(SUITE.rules, LOGS, checkpoint=folder / "verifier")
+    if fit := getattr(plugins.load("experience.verifiers", name), "fit", None):
+        json.dumps(fit(inputs, **settings), allow_nan=False)  # kept with the run
+    verifier: Verifier = plugins.make("experience.verifiers", name, inputs=inputs, **settings)
     return verifier
 
 
 @every_verifier
-def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed(name: str, settings: dict[str, Any]):
-    verifier = made(name, settings)
+def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed(name: str, settings: dict[str, Any], tmp_path: Path):
+    verifier = made(name, settings, tmp_path)
     *past, last = WIN.transitions
     nowhere: Transition = replace(last, next_state=Observation("a purple moon"))
     cases = [(WIN.task.instruction, tuple(past), claim) for claim in (last, nowhere, last)]
     found = verifier.verify(cases)
-    assert [verdict.kind if verdict else None for verdict in found] == ["passed", "refused", "passed"]
+    kinds = [verdict.kind if verdict else None for verdict in found]
+    assert kinds in (["passed", "refused", "passed"], ["passed", "masked", "passed"])
     assert verifier.verify(cases) == found and verifier.verify([]) == []
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dreamgym.errors import UsageError
-from dreamgym.statistics import paired_difference, seed_mean, t_quantile
+from dreamgym.statistics import inclusion_probabilities, paired_difference, seed_mean, t_quantile, weighted_rate, wilson
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,17 @@ def test_what_cannot_be_paired_is_refused():
         paired_difference([0.9], [0.8, 0.9])
     with pytest.raises(UsageError, match="at least one seed"):
         seed_mean([])
+
+
+@given(st.lists(st.floats(0, 10), max_size=30), st.floats(0.1, 20))
+def test_inclusion_probabilities_sum_to_the_size_and_follow_the_weights(weights: list[float], size: float):
+    found = inclusion_probabilities(weights, size)
+    positive = sum(weight > 0 for weight in weights)
+    assert ((found >= 0) & (found <= 1 + 1e-9)).all() and found.sum() == pytest.approx(min(size, positive), abs=1e-6)
+    assert (np.diff(found[np.argsort(weights)]) >= -1e-9).all()
+
+
+def test_a_share_of_cases_with_unequal_probabilities_is_weighted_by_one_over_them():
+    found = weighted_rate([True, False, False], [4.0, 1.0, 1.0])
+    assert found.value == pytest.approx(4 / 6) and found.n == 3 and found.low < found.value < found.high
+    assert weighted_rate([True, False], [1.0, 1.0]) == wilson(1, 2) and weighted_rate([], []).n == 0

@@ -28,7 +28,7 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
     block = context.config.eval
     tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
     agent = context.agent(context.policy(name))
-    context = replace(context, experience=run.data(name).get("dreams_with", context.experience))
+    context = after(run, context, name)
     control = context.without("model") if "k" in context.config.experience.settings else None
     arms = {"with_guard": (context, True), "without_guard": (context, False)} | ({"no_model": (control, True)} if control else {})
     found: dict[str, Any] = {}
@@ -51,6 +51,12 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
         )
         run.episodes(f"audit-{kind}", episodes[:40], completions=False)
     run.mark("audit", found | _synthetic_tasks_json(context, run.data(name), tasks))
+
+
+def after(run: RunDir, context: RunContext, phase: str) -> RunContext:
+    """The context with the experience model and the verifier as an RL phase left them."""
+    found = run.data(phase)
+    return replace(context, experience=found.get("dreams_with", context.experience), verifier=found.get("judged_with", context.verifier))
 
 
 def _synthetic_tasks_json(context: RunContext, phase: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Environments:
     def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, world: World) -> None:
         self.context, self.replay, self.name, self.world = context, replay, name, world
         self.refreshes = 0
+        self.verifier = context.verifier  # its checkpoint
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
         if world != "real":
@@ -44,8 +45,14 @@ class Environments:
     def enter_dream(self, refreshes: int) -> None:
         """Dream with the experience model after that many refreshes."""
         self.refreshes = refreshes
-        context = replace(self.context, experience=self.dreams_with)
+        context = replace(self.context, experience=self.dreams_with, verifier=self.verifier)
         self.dream, self.experience = factory.dream(context, self.replay, version=1 + refreshes)
+
+    def judge_with(self, verifier: str) -> None:
+        """Let the verifier of that checkpoint judge the dream from now on."""
+        self.verifier = verifier
+        if self.experience is not None:
+            self.experience.guard.second = factory.make_guard(replace(self.context, verifier=verifier)).second
 
 
 class Collector:

@@ -59,7 +59,11 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
 def policies(path: Path) -> list[str]:
     """The policies whose training is finished, in the order in which that happened."""
     run = RunDir.view(path)
-    return [name for name in run.finished() if not name.startswith(("experience", "tokenizer")) and (path / "checkpoints" / name).is_dir()]
+    return [
+        name
+        for name in run.finished()
+        if not name.startswith(("experience", "tokenizer", "verifier")) and (path / "checkpoints" / name).is_dir()
+    ]
 
 
 def _judged(context: RunContext, name: str, tasks: Sequence[Task], seed: int) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
+from dreamgym import plugins
 from dreamgym.experience.augmentation import insert_invalid_actions, near_miss_goals_of, relabel_goals
 from dreamgym.experience.dataset import ExperienceRow, task_pairs
 from dreamgym.recipes import factory
@@ -10,9 +14,12 @@ from dreamgym.recipes.phases.fit import finish, fit
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.rundir import RunDir
 
+log = logging.getLogger(__name__)
+
 
 def train_experience(run: RunDir, context: RunContext) -> None:
-    """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference."""
+    """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference; and its verifier, where that is fitted."""
+    fit_verifier(run, context)
     name, training = context.experience, context.config.experience.training
     if run.done(name) or training is None:
         return
@@ -22,6 +29,19 @@ def train_experience(run: RunDir, context: RunContext) -> None:
     losses = fit(run, name, model, ids, weights, training, segments)
     context.save(model, name)
     finish(run, name, losses | {"sequences": len(rows), "tokens": sum(len(row) for row in ids)})
+
+
+def fit_verifier(run: RunDir, context: RunContext) -> None:
+    """The phase `verifier`: fit the plug-in that gives the second opinion to the logs, where it has a `fit`."""
+    block, name = context.config.experience.verifier, context.verifier
+    fitting = getattr(plugins.load("experience.verifiers", block.name), "fit", None) if block else None
+    if run.done(name) or block is None or fitting is None:
+        return
+    start = time.monotonic()
+    found = fitting(factory.verifier_inputs(context), **block.settings)
+    for message in found.get("messages", ()):
+        log.warning("%s", message)
+    run.mark(name, {**found, "seconds": time.monotonic() - start})
 
 
 def experience_rows(context: RunContext, replay: ReplayBuffer) -> list[ExperienceRow]:

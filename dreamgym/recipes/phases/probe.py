@@ -10,12 +10,25 @@ from typing import Any
 from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train.weights import restore, state_of
 from dreamgym.types import Trajectory
+
+
+def last_good(phase: str) -> str:
+    """The checkpoint of the last policy of an RL phase of which probes found nothing wrong."""
+    return f"{phase}-good"
+
+
+def roll_back(context: RunContext, model: Any, phase: str, start: str) -> str:
+    """Give a model in training the weights of the last good policy of its phase, or of the policy it started from; says which, in words."""
+    found = context.checkpoint(last_good(phase)).exists()
+    restore(model, state_of(context.policy(last_good(phase) if found else start)))
+    return f"rolled back to the {'last good policy' if found else 'policy it started from'}"
 
 
 class Prober:
@@ -29,11 +42,6 @@ class Prober:
         self.open_gaps = 0  # consecutive probes above `max_gap`
         self.episodes: list[Trajectory] = []  # real episodes of probes, kept for refreshes of the experience model
         self.stopped = ""
-
-    @property
-    def last_agreeing(self) -> str:
-        """The checkpoint of the last policy whose dream and real success agreed."""
-        return f"{self.name}-good"
 
     def state_dict(self) -> dict[str, Any]:
         episodes = json.dumps([trajectory_to_json(episode, completions=False) for episode in self.episodes])
@@ -60,17 +68,12 @@ class Prober:
             return gap.metrics() | {"refreshes": float(self.envs.refreshes)}
         self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
         if self.open_gaps == 0:
-            self.context.save_policy(self.model, self.last_agreeing)
+            self.context.save_policy(self.model, last_good(self.name))
         elif self.open_gaps >= 2 and self.block.on_gap != "warn":
             self.stopped = f"the gap opened to {gap.gap:.2f}"
             if self.block.on_gap == "rollback":
-                self._roll_back()
+                self.stopped += f", {roll_back(self.context, self.model, self.name, self.start)}"
         return gap.metrics()
-
-    def _roll_back(self) -> None:
-        found = self.context.checkpoint(self.last_agreeing).exists()
-        restore(self.model, state_of(self.context.policy(self.last_agreeing if found else self.start)))
-        self.stopped += f", rolled back to the {'last good policy' if found else 'policy it started from'}"
 
     def _refresh(self) -> None:
         """Fit the next version of the experience model to the probed episodes, which join the replay buffer; the dream goes on with it."""

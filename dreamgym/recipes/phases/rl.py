@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.evals.synthetic_tasks import evenly
+from dreamgym.experience.outcome.verifier import LearnedVerifier
+from dreamgym.experience.verifiers.learned import Config as LearnedConfig
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum
@@ -21,7 +24,8 @@ from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
-from dreamgym.recipes.phases.probe import Prober
+from dreamgym.recipes.phases.probe import Prober, last_good
+from dreamgym.recipes.phases.verifier import VerifierProbes
 from dreamgym.recipes.rows import ablated
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
@@ -67,6 +71,7 @@ class RLPhase:
         self.collector = Collector(self.envs, self.agent, self.curriculum, block, name)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
         self.iteration, self.seconds, self.stopped = 0, 0.0, ""
+        self.verifier_probes = self._verifier_probes(start)
         self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before
         self._restore()
@@ -92,7 +97,8 @@ class RLPhase:
     @property
     def used(self) -> dict[str, int]:
         """Steps; the "real" ones are among "train"."""
-        return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": self.prober.steps}
+        probed = self.verifier_probes.steps if self.verifier_probes else 0
+        return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": self.prober.steps + probed}
 
     def result(self) -> dict[str, Any]:
         """What later phases and the summary read."""
@@ -106,6 +112,9 @@ class RLPhase:
             "stopped": self.stopped,
             "refreshes": self.envs.refreshes,
             "dreams_with": self.envs.dreams_with,
+            **(
+                {"judged_with": self.verifier_probes.judged_with, "verifier": self.verifier_probes.result()} if self.verifier_probes else {}
+            ),
             "curriculum": dict(self.curriculum.counts),
             "synthetic_tasks": evenly(self.curriculum.generated),
             "decided_by": self.collector.decided.to_json(),
@@ -132,6 +141,8 @@ class RLPhase:
             found |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
         if self.probe_every and self.iteration % self.probe_every == 0:
             found |= self.prober.probe(trajectories, self.iteration)
+        if self.verifier_probes:
+            found |= self.verifier_probes.observe(trajectories, self.iteration)
         if self.context.workers:
             found["workers_replaced"] = self._replaced() - self.replaced
             self.replaced = self._replaced()
@@ -140,10 +151,20 @@ class RLPhase:
         self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **found})
         if i % 10 == 0 or self.iteration == self.block.iterations:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
-        self.stopped = self.prober.stopped or self.collector.budget_exhausted(self.seconds)
+        by_verifier = self.verifier_probes.stopped if self.verifier_probes else ""
+        self.stopped = self.prober.stopped or by_verifier or self.collector.budget_exhausted(self.seconds)
         self._save()
         self._advance(note=_note(found))
         return bool(self.stopped)
+
+    def _verifier_probes(self, start: str) -> VerifierProbes | None:
+        """Where a learned verifier judges the dream: what it does with claims, and probes of them."""
+        experience, block = self.envs.experience, self.context.config.experience.verifier
+        second = experience.guard.second if experience else None
+        if second is None or block is None or not isinstance(second.verifier, LearnedVerifier):
+            return None
+        settings = build(LearnedConfig, block.settings, prefix="experience.verifier.")
+        return VerifierProbes(self.envs, self.model, second.verifier, settings, start=start)
 
     def _replaced(self) -> int:
         return self.context.workers.restarts if self.context.workers else 0
@@ -159,6 +180,7 @@ class RLPhase:
         """Everything `_restore` needs, replaced atomically."""
         state = {
             **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector", "prober")},
+            **({"verifier_probes": self.verifier_probes.state_dict()} if self.verifier_probes else {}),
             "replay": {"sequence": self.replay.sequence, "refused": self.replay.refused},
             "iteration": self.iteration,
             "seconds": self.seconds,
@@ -170,7 +192,7 @@ class RLPhase:
         """Go on from the checkpoint; what was written after it is dropped."""
         if not self._path.exists():
             self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
-            shutil.rmtree(self.context.checkpoint(self.prober.last_agreeing), ignore_errors=True)  # of an attempt that was given up
+            shutil.rmtree(self.context.checkpoint(last_good(self.name)), ignore_errors=True)  # of an attempt that was given up
             self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
         state = checkpoint.load(self._path)
@@ -179,6 +201,8 @@ class RLPhase:
         self.replay.rollback(state["replay"]["sequence"])
         self.replay.refused = state["replay"]["refused"]
         self.prober.load_state_dict(state["prober"])
+        if self.verifier_probes:
+            self.verifier_probes.load_state_dict(state["verifier_probes"])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from dreamgym.evals.attribution import shares
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
-from dreamgym.recipes.phases.audit import attribution
+from dreamgym.recipes.phases.audit import after, attribution
 from dreamgym.runs.rundir import RunDir
 
 
@@ -21,7 +21,7 @@ def dream_uncertified(run: RunDir, context: RunContext, policies: Sequence[str])
     if run.done("uncertified") or context.suite.has_env or not block.paired_replays:
         return
     tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
-    context = replace(context, experience=run.data(policies[-1]).get("dreams_with", context.experience))
+    context = after(run, context, policies[-1])
     found: dict[str, Any] = {}
     for name in policies:
         dream, _ = factory.dream(context, factory.replay_in_memory(context))

@@ -181,7 +181,7 @@ def test_a_buffer_with_too_little_to_shuffle_gives_what_it_has():
 
 @pytest.mark.parametrize("ablation", [name for name in ABLATIONS if name != "model"])
 def test_an_ablation_takes_one_part_away_and_leaves_the_rest(ablation: str):
-    whole = RunConfig()
+    whole = RunConfig.model_validate({"experience": {"verifier": {"name": "learned"}}})
     less, loop = whole.without(ablation), whole.dream.without(ablation)
     changed = {
         f"{block}.{name}"
@@ -199,6 +199,8 @@ def test_an_ablation_takes_one_part_away_and_leaves_the_rest(ablation: str):
             "recall": {"experience.recall"},
             "reasoning": {"experience.reasoning"},
             "history": {"experience.history"},
-            "guard": {"guard.admissibility", "guard.grounding", "guard.mask_disputed", "guard.mask_doubtful"},
+            "verifier": {"experience.verifier"},
+            "probes": {"experience.verifier"},
+            "guard": {"guard.admissibility", "guard.grounding", "guard.mask_disputed", "guard.mask_doubtful", "experience.verifier"},
         }[ablation]
     )

@@ -13,6 +13,7 @@ from dreamgym.envs import corridor
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import label
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import inclusion_probabilities
 from dreamgym.types import StepInfo, Turn
 
 REAL = collect(corridor.make(), 60, seed=0)
@@ -31,8 +32,7 @@ def dreamed(path: Path) -> Path:
 
 
 def test_probabilities_sum_to_the_size_of_the_draw_and_a_larger_draw_contains_a_smaller_one(tmp_path: Path):
-    weights = [5.0, 1.0, 1.0, 1.0]
-    assert sum(min(1.0, label._factor(weights, 2) * weight) for weight in weights) == pytest.approx(2)
+    assert inclusion_probabilities([5.0, 1.0, 1.0, 1.0], 2).tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
     run = dreamed(tmp_path / "run")
     few, more = ({one.episode.id: one for one in label.candidates(run, n)} for n in (8, 30))
     assert few.keys() <= more.keys() and all(more[name].probability >= few[name].probability for name in few)

@@ -1,0 +1,163 @@
+"""Claims with labels from logs alone: what ended in success, and what did not or would not have.
+
+True claims are the ends of logged successes. False ones, in decreasing trust:
+
+* `failures`: the ends of logged failures;
+* `swapped`: a success under another episode's instruction; half of them under one of the most similar instructions;
+* `truncated`: a success that was cut before one of its actions, with the claim appended. Where the logs show which actions change later
+  answers, the cut is before the last of those, else anywhere;
+* `action`: a success in which an action is replaced by another of its kind from the logs, while everything else stays as it was;
+* `observation`: a success in which what an action showed is replaced by what another episode saw after an action of that kind.
+
+A made-up claim may happen to be true, so that its label is above 0 where that is frequent. No environment's rules are asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, get_args
+
+import numpy as np
+
+from dreamgym.experience.outcome.features import kind
+from dreamgym.experience.outcome.head import Case
+from dreamgym.replay.encoders.lexical import HashedText
+from dreamgym.statistics import difference, wilson
+from dreamgym.types import Trajectory, Transition
+
+Corruption = Literal["swapped", "truncated", "action", "observation"]
+LABEL: Mapping[Corruption, float] = {"swapped": 0.05, "truncated": 0.05, "action": 0.1, "observation": 0.1}
+"""Of made-up claims: about 6 % of truncated successes still succeed in a tool environment where that was counted."""
+WEIGHT = 0.05  # of a made-up claim beside a logged one: more made scripted policies of the shop worse known, at every shift that was tried
+SIMILAR = 8  # instructions that count as most similar
+
+
+def ended(logs: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that say something about outcomes: scored, ended by the environment, and whole."""
+    return [t for t in logs if t.scored and t.error is None and t.turns and t.transitions[-1].terminated]
+
+
+def logged(episodes: Sequence[Trajectory]) -> list[Case]:
+    """The ends of logged episodes."""
+    return [Case(t.task.instruction, t.transitions, float(t.success)) for t in episodes]
+
+
+def made_up(episodes: Sequence[Trajectory], *, seed: int, kinds: Sequence[Corruption] = get_args(Corruption)) -> list[tuple[str, Case]]:
+    """False claims made from the episodes of `ended`, each with the id of its episode."""
+    rng = random.Random(f"made-up claims/{seed}")
+    successes = [t for t in episodes if t.success]
+    make: dict[Corruption, Callable[[Trajectory], Case | None]] = {
+        "swapped": _swapper(episodes, rng),
+        "truncated": partial(_truncated, writes=write_like(episodes), rng=rng),
+        "action": _replacer(episodes, rng, _with_action),
+        "observation": _replacer(episodes, rng, _with_observation),
+    }
+    found = []
+    for t in successes:
+        for name in kinds:
+            for _ in range(2 if name == "swapped" else 1):
+                if (case := make[name](t)) is not None:
+                    found.append((t.id, replace(case, label=LABEL[name], weight=WEIGHT)))
+    for t in episodes:  # failures too are failures under other instructions, and show that an end alone is no success
+        if not t.success and "swapped" in kinds and (case := make["swapped"](t)) is not None:
+            found.append((t.id, replace(case, label=LABEL["swapped"], weight=WEIGHT)))
+    return found
+
+
+def write_like(episodes: Sequence[Trajectory]) -> frozenset[str]:
+    """The kinds of action after which the same action is answered differently more often than otherwise, at 95 % confidence."""
+    changed: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # of pairs of equal actions with the kind in between
+    total = [0, 0]
+    for t in episodes:
+        before: dict[str, int] = {}
+        for i, step in enumerate(t.transitions):
+            if step.action in before:
+                start = before[step.action]
+                differs = t.transitions[start].next_state != step.next_state
+                total[0] += differs
+                total[1] += 1
+                for name in {kind(one.action) for one in t.transitions[start + 1 : i]}:
+                    changed[name][0] += differs
+                    changed[name][1] += 1
+            before[step.action] = i
+    found = set()
+    for name, (differing, n) in changed.items():
+        rest = wilson(total[0] - differing, total[1] - n)
+        if rest.n and difference(wilson(differing, n), rest)[1] > 0:
+            found.add(name)
+    return frozenset(found)
+
+
+def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Trajectory], Case | None]:
+    """Claims under another instruction, whose own successes took other actions; by turns any other, and one of the most similar."""
+    done: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # the actions of the successes of an instruction
+    for t in episodes:
+        if t.success:
+            done[t.task.instruction].add(tuple(sorted(step.action for step in t.transitions)))
+    names = sorted({t.task.instruction for t in episodes})
+    place = {name: i for i, name in enumerate(names)}
+    vectors = HashedText(256, pair_weight=0.5, cache=0).encode(names)
+    turn = [0]
+
+    def swap(t: Trajectory) -> Case | None:
+        turn[0] += 1
+        own = place[t.task.instruction]
+        if turn[0] % 2:
+            near = np.argsort(-(vectors @ vectors[own]), kind="stable")[: SIMILAR + 1]
+            pool = [names[i] for i in near if i != own]
+        else:
+            pool = [name for name in (rng.choice(names) for _ in range(4)) if name != t.task.instruction]
+        actions = tuple(sorted(step.action for step in t.transitions))
+        pool = [name for name in pool if actions not in done[name]]
+        return Case(rng.choice(pool), t.transitions, 0.0) if pool else None
+
+    return swap
+
+
+def _truncated(t: Trajectory, *, writes: frozenset[str], rng: random.Random) -> Case | None:
+    """The claim of `t` at an earlier state."""
+    steps = t.transitions
+    if len(steps) < 2:
+        return None
+    last = [i for i in range(len(steps) - 1) if kind(steps[i].action) in writes]
+    cut = last[-1] if last else rng.randrange(len(steps) - 1)
+    return Case(t.task.instruction, (*steps[:cut], replace(steps[-1], state=steps[cut].state)), 0.0)
+
+
+Replace = Callable[[Trajectory, int, Transition], tuple[Transition, ...]]
+
+
+def _replacer(episodes: Sequence[Trajectory], rng: random.Random, change: Replace) -> Callable[[Trajectory], Case | None]:
+    """Claims with one step changed by what another step of that kind was in the logs."""
+    pool: dict[str, list[Transition]] = defaultdict(list)
+    for t in episodes:
+        for step in t.transitions:
+            pool[kind(step.action)].append(step)
+
+    def corrupt(t: Trajectory) -> Case | None:
+        i = rng.randrange(len(t.transitions))
+        other = rng.choice(pool[kind(t.transitions[i].action)])
+        changed = change(t, i, other)
+        return None if changed == t.transitions else Case(t.task.instruction, changed, 0.0)
+
+    return corrupt
+
+
+def _with_action(t: Trajectory, i: int, other: Transition) -> tuple[Transition, ...]:
+    steps = list(t.transitions)
+    steps[i] = replace(steps[i], action=other.action)
+    return tuple(steps)
+
+
+def _with_observation(t: Trajectory, i: int, other: Transition) -> tuple[Transition, ...]:
+    """The state after step `i` is another; the action after it is taken there."""
+    steps = list(t.transitions)
+    if i == len(steps) - 1:  # the end itself claims nothing about the way to it
+        return t.transitions
+    steps[i] = replace(steps[i], next_state=other.next_state)
+    steps[i + 1] = replace(steps[i + 1], state=other.next_state)
+    return tuple(steps)

@@ -1,0 +1,150 @@
+"""A claim of success as sparse features of its text: no environment is known here, and no download is needed.
+
+A claim is an instruction and the steps that led to the claimed end. Its features are hashed names (Weinberger et al. 2009,
+arXiv:0902.2206) with a value:
+
+* words of the last action, of the claimed next state, and of what each kind of action showed last; pairs of neighbouring words;
+* which kinds of action follow each other, and how many steps there were;
+* for every word of the instruction whether it stands in each *place* of the episode. A place is what all actions of one kind named, a line
+  of the last state by its first word, or that whole state. Each match counts by the word itself, and by the one and the two words before
+  it in the instruction, which hold for words that no log has;
+* for every number of the instruction and every number of the last state, by what stands around them, which is larger.
+
+Which of these matter is learned. Features of one word have the value `LEXICAL`, so that the fit prefers those that many words share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+
+from dreamgym.types import Transition
+
+DIM = 1 << 18
+LEXICAL = 0.3
+WORD = re.compile(r"\d+(?:\.\d+)?|\w+")
+MOST_WORDS = 400  # of a state that are read: from its beginning and its end
+MOST_LINES = 20  # of what an action showed
+STEPS = 24  # the last ones are read
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows of features, as coordinates: value `values[i]` stands in row `rows[i]` and column `columns[i]`."""
+
+    n: int
+    rows: np.ndarray  # int64 [values], ascending
+    columns: np.ndarray  # int64 [values], below DIM
+    values: np.ndarray  # float64 [values]
+
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """float64 [n]: the product with a vector of column weights."""
+        return np.bincount(self.rows, self.values * weights[self.columns], minlength=self.n)
+
+    def then(self, others: SparseRows) -> SparseRows:
+        """These rows and then the others."""
+        rows = np.concatenate([self.rows, others.rows + self.n])
+        columns, values = (np.concatenate([getattr(self, name), getattr(others, name)]) for name in ("columns", "values"))
+        return SparseRows(self.n + others.n, rows, columns, values)
+
+
+class Claim(Protocol):
+    """An instruction and the steps up to and with the claimed end."""
+
+    @property
+    def instruction(self) -> str: ...
+    @property
+    def steps(self) -> Sequence[Transition]: ...
+
+
+def rows_of(claims: Sequence[Claim]) -> SparseRows:
+    """The features of claims, a row each."""
+    found = [sorted(features(claim.instruction, claim.steps).items()) for claim in claims]
+    owners = np.repeat(np.arange(len(found)), [len(row) for row in found])
+    flat = [pair for row in found for pair in row]
+    columns, values = np.array([name for name, _ in flat], np.int64), np.array([value for _, value in flat], np.float64)
+    return SparseRows(len(found), owners, columns, values)
+
+
+def features(instruction: str, steps: Sequence[Transition]) -> dict[int, float]:
+    """Hashed name -> value of one claim. `steps` is not empty; its last one is the claimed end."""
+    steps = steps[max(0, len(steps) - STEPS) :]
+    found: dict[int, float] = {}
+
+    def add(value: float, *name: str) -> None:
+        found[_hashed(name)] = value
+
+    last = steps[-1]
+    kinds = [kind(step.action) for step in steps]
+    add(1.0, "always")
+    add(LEXICAL, "length", str(min(len(steps), 12)))
+    for before, after in zip(["", *kinds], [*kinds, "end"], strict=True):
+        add(LEXICAL, "order", before, after)
+    for word in _words(last.action):
+        add(LEXICAL, "last action", word)
+    shown = {"claimed": last} | {name: step for name, step in zip(kinds[:-1], steps[:-1], strict=True)}  # the last of each kind
+    for name, step in shown.items():
+        for line in new_lines(step)[:MOST_LINES]:
+            there = _words(line)
+            for before, word in zip(("", *there), there, strict=False):
+                add(LEXICAL, "shown", name, word)
+                add(LEXICAL, "shown", name, before, word)
+    lines = [read for read in map(_words, last.state.text.split("\n")) if read]
+    asked = _words(instruction)
+    for name, words_there in _places(steps, kinds, lines).items():
+        for i, word in enumerate(asked):
+            match = "there" if word in words_there else "missing"
+            add(LEXICAL, match, name, word)
+            add(1.0, match, name, "after", *asked[max(0, i - 1) : i])
+            add(1.0, match, name, "after two", *asked[max(0, i - 2) : i])
+    for i, word in enumerate(asked):
+        if word[0].isdigit():
+            for first, number in [(words[0], other) for words in lines for other in words if other[0].isdigit()]:
+                order = _order(float(number), float(word))
+                add(1.0, "number", first, order, *asked[max(0, i - 1) : i])
+                add(1.0, "number", first, order, "two", *asked[max(0, i - 2) : i])
+    return found
+
+
+def kind(action: str) -> str:
+    """The first word of an action: the name of a tool, or a verb."""
+    words = _words(action)
+    return words[0] if words else ""
+
+
+def new_lines(step: Transition) -> list[str]:
+    """The lines of the next state that the state before did not have."""
+    old = set(step.state.text.split("\n"))
+    return [line for line in step.next_state.text.split("\n") if line not in old]
+
+
+def _places(steps: Sequence[Transition], kinds: Sequence[str], lines: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:
+    """The words of each place of an episode, by the name of the place."""
+    found: dict[str, set[str]] = {"state": {word for line in lines for word in line}}
+    for name, step in zip(kinds, steps, strict=True):
+        found.setdefault(f"action {name}", set()).update(_words(step.action)[1:])
+    for line in lines:
+        found.setdefault(f"line {line[0]}", set()).update(line)
+    return found
+
+
+def _order(one: float, other: float) -> str:
+    return "less" if one < other else "more" if one > other else "equal"
+
+
+@lru_cache(maxsize=100_000)
+def _words(text: str) -> tuple[str, ...]:
+    words = WORD.findall(text.lower())
+    half = MOST_WORDS // 2
+    return tuple(words if len(words) <= MOST_WORDS else [*words[:half], *words[-half:]])
+
+
+@lru_cache(maxsize=1_000_000)
+def _hashed(name: tuple[str, ...]) -> int:
+    return crc32("\x1f".join(name).encode("utf-8", "surrogatepass")) % DIM

@@ -1,0 +1,249 @@
+"""A verifier that nobody wrote: a learned head on the text of a claim, calibrated on claims that it was not fitted to.
+
+It is fitted to logs alone, and again to logs and probes: dreamed claims that were tried in the real environment, or judged by a person.
+Logs do not hold what a policy in training will claim, so that only a calibration on its own refuted claims is called certified.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from dreamgym.errors import RunDirError, UsageError
+from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
+from dreamgym.experience.outcome.cases import ended, logged, made_up
+from dreamgym.experience.outcome.features import SparseRows, rows_of
+from dreamgym.experience.outcome.head import Case, OutcomeHead, fit
+from dreamgym.experience.outcome.support import StepSupport, least_supported
+from dreamgym.runs import atomic_directory
+from dreamgym.statistics import inclusion_probabilities
+from dreamgym.types import Trajectory, Transition, Verdict, VerdictKind
+
+MEMBERS = 5
+PROBE_WEIGHT = 3.0
+RECENT = 200  # refuted probes that a calibration looks back at
+ENOUGH = 20  # confirmed probes that stand for true claims instead of the logs' successes
+FILE, SUPPORT = "calibration.json", "support.safetensors"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A dreamed episode that claims a success, and what the real environment or a person says of its actions."""
+
+    episode: Trajectory
+    real_success: bool
+    probability: float
+    """Of its selection."""
+    verdict: str = ""
+    """The kind of the verdict on its claim when it was chosen, by a verifier that had not seen it; "" where there was none."""
+    iteration: int = 0
+
+
+@dataclass(frozen=True)
+class LearnedVerifier:
+    """Implements `protocols.Verifier`. A claim without a positive reward is passed: only successes are doubted."""
+
+    head: OutcomeHead
+    calibration: Calibration
+    support: StepSupport
+    least_support: float
+    """A claim with a step of less support than this is masked."""
+    messages: tuple[str, ...] = ()
+    """What the logs could not give, and what that means."""
+
+    def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
+        """passed, refused (far below what successes score) or masked (in between) per (instruction, history, claim)."""
+        claims = [i for i, (_, _, claim) in enumerate(cases) if claim.reward > 0]
+        verdicts: list[Verdict | None] = [Verdict("passed") for _ in cases]
+        found = self.judge([(cases[i][0], (*cases[i][1], cases[i][2])) for i in claims])
+        for i, verdict in zip(claims, found, strict=True):
+            verdicts[i] = verdict
+        return verdicts
+
+    def judge(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> list[Verdict]:
+        """The verdicts on (instruction, steps to the claimed success)."""
+        return self.verdicts(claims, self.scores(claims))
+
+    def verdicts(self, claims: Sequence[tuple[str, Sequence[Transition]]], scores: np.ndarray) -> list[Verdict]:
+        """The verdicts on claims whose scores are known."""
+        least = self.support.least([steps for _, steps in claims])
+        return [self._verdict(float(score), float(support)) for score, support in zip(scores.mean(0), least, strict=True)]
+
+    def _verdict(self, score: float, support: float) -> Verdict:
+        found = self.calibration
+        if support < self.least_support and score >= found.zero_below:
+            return Verdict("masked", (f"a step is like nothing real: support {support:.2f}",))
+        if score > found.accept_above:
+            return Verdict("passed", (f"score {score:.2f} above {found.accept_above:.2f}",))
+        if score < found.zero_below:
+            return Verdict("refused", (f"score {score:.2f} below {found.zero_below:.2f}",))
+        return Verdict("masked", (f"score {score:.2f} between {found.zero_below:.2f} and {found.accept_above:.2f}",))
+
+    def scores(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
+        """float64 [members, claims] of (instruction, steps to the claimed end): log-odds of a success."""
+        return self.head.logits(claims)
+
+    def save(self, path: Path) -> None:
+        """Write the folder, whole or not at all."""
+
+        def write(fresh: Path) -> None:
+            self.head.save(fresh)
+            save_file({"rows": self.support.rows, "folds": self.support.folds}, fresh / SUPPORT)
+            found = {**self.calibration.to_json(), "least_support": self.least_support, "messages": list(self.messages)}
+            (fresh / FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+        atomic_directory.replace(path, write)
+
+    @classmethod
+    def load(cls, path: Path) -> LearnedVerifier:
+        """What `save` wrote; RunDirError where it cannot be read."""
+        path = atomic_directory.settle(path)
+        try:
+            found: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
+            messages, least_support = tuple(found.pop("messages")), float(found.pop("least_support"))
+            calibration = Calibration.from_json(found)
+            support = StepSupport(**load_file(path / SUPPORT))
+        except Exception as error:  # a boundary: json and safetensors raise their own kinds
+            raise RunDirError(
+                f"Cannot read the verifier in '{path}': {error}. Restore {FILE} and {SUPPORT}, or make the run anew."
+            ) from error
+        return cls(OutcomeHead.load(path), calibration, support, least_support, messages)
+
+
+@dataclass(frozen=True)
+class PreparedLogs:
+    """What every fit takes from the same logs: their claims with features, and the support of their steps."""
+
+    episodes: Sequence[Trajectory]
+    cases: Sequence[Case]
+    """The ends of `episodes`, in order, and then the claims made up from them."""
+    features: SparseRows
+    support: StepSupport
+    success_support: np.ndarray
+    """float64 [successes]: of every logged success, among the logs without its fold."""
+    negatives: Negatives
+    messages: tuple[str, ...]
+
+
+def prepare(logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
+    """UsageError for logs without a scored success."""
+    episodes, messages = ended(logs), list[str]()
+    if not any(t.success for t in episodes):
+        known = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
+        raise UsageError(
+            f"A learned verifier needs logged successes, and of {len(logs)} logged episodes {known}. Give outcomes when importing "
+            "(dreamgym import --outcome), label episodes, or set no verifier."
+        )
+    if unscored := sum(not t.scored for t in logs):
+        messages.append(f"{unscored} logged episodes have no outcome, and the verifier does not learn from them.")
+    folds, negatives = _folds(episodes, messages)
+    cases = [replace(case, fold=folds[t.id]) for case, t in zip(logged(episodes), episodes, strict=True)]
+    cases += [replace(case, fold=folds[name]) for name, case in made_up(episodes, seed=seed)]
+    support = StepSupport.of_logs(logs, folds, seed)
+    successes = [t for t in episodes if t.success]
+    reference = support.least([t.transitions for t in successes], [folds[t.id] for t in successes])
+    return PreparedLogs(episodes, cases, rows_of(cases), support, reference, negatives, tuple(messages))
+
+
+def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Sequence[Probe] = ()) -> LearnedVerifier:
+    """Fit and calibrate. The same arguments give the same verifier."""
+    probed = [
+        Case(p.episode.task.instruction, p.episode.transitions, float(p.real_success), PROBE_WEIGHT, _fold(p.episode.id)) for p in probes
+    ]
+    head, scores = fit([*logs.cases, *probed], logs.features.then(rows_of(probed)), members=MEMBERS)
+    log_scores, made_scores, probe_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
+    log_false, log_true = (_known(log_scores, [t.success is kind for t in logs.episodes]) for kind in (False, True))
+    probe_false, probe_true = (_known(probe_scores, [p.real_success is kind for p in probes]) for kind in (False, True))
+    least_support = least_supported(logs.success_support, config.support_level)
+    least, messages = least_negatives(config.alpha, config.delta), logs.messages
+    if len(probe_false) >= least:
+        positives = probe_true if len(probe_true) >= ENOUGH else log_true
+        found = calibrate(probe_false[-RECENT:], positives, config, of="probes")
+    elif len(log_false) >= least:
+        found = calibrate(np.concatenate([log_false, probe_false]), log_true, config, of=logs.negatives)
+    else:
+        messages = (
+            *messages,
+            f"Only {len(log_false)} logged failures could be scored by a model that had not seen them, and a false-success rate of "
+            f"{config.alpha:.0%} needs {least}: the threshold rests on claims made up from successes, and is not certified. Probes "
+            "or logs with more failures would certify it.",
+        )
+        made = made_scores[~np.isnan(made_scores)]
+        found = calibrate(np.concatenate([log_false, probe_false, made]), log_true, config, of="constructed")
+    return LearnedVerifier(head, found, logs.support, least_support, messages)
+
+
+def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[str, int], Negatives]:
+    """The fold of every episode: by its behaviour policy where there are several, the largest ones apart, else by its id."""
+    sizes = Counter(t.behaviour for t in episodes)
+    if len(sizes) < 2:
+        messages.append(
+            "The logs are of one behaviour policy: the verifier is calibrated on other episodes of it, and not on another policy's."
+        )
+        return {t.id: _fold(t.id) for t in episodes}, "episodes"
+    ordered = [name for name, _ in sizes.most_common()]
+    of = {name: i % MEMBERS for i, name in enumerate(ordered)}
+    return {t.id: of[t.behaviour] for t in episodes}, "policies"
+
+
+def _fold(name: str) -> int:
+    return crc32(name.encode("utf-8", "surrogatepass")) % MEMBERS
+
+
+def _known(scores: np.ndarray, wanted: Sequence[bool]) -> np.ndarray:
+    """The wanted scores that are numbers, in order."""
+    chosen = scores[np.array(wanted, dtype=bool)] if len(wanted) else scores[:0]
+    return chosen[~np.isnan(chosen)]
+
+
+def uncertainty(logits: np.ndarray, calibration: Calibration) -> np.ndarray:
+    """float64 [claims], from [members, claims]: the members' standard deviation, and closeness to the threshold, in (0, 2)."""
+    if not logits.shape[1]:
+        return np.zeros(0)
+    spread = logits.std(0)
+    close = np.exp(-np.abs(logits.mean(0) - calibration.accept_above)) if np.isfinite(calibration.accept_above) else np.zeros(len(spread))
+    return np.asarray(spread / (1 + spread) + close)
+
+
+def draw_probes(
+    claims: Sequence[Trajectory], verifier: LearnedVerifier, n: int, *, seed: int, iteration: int
+) -> list[tuple[Trajectory, float, VerdictKind]]:
+    """About `n` of the claims of success, each with the probability of its selection and the kind of its verdict.
+
+    Three Poisson draws in one: half among accepted claims, uncertain ones more often; a quarter among the claims of the highest score of
+    each task, because that is where a verifier breaks first; the rest among all claims alike.
+    """
+    if not claims:
+        return []
+    asked = [(t.task.instruction, t.transitions) for t in claims]
+    logits = verifier.scores(asked)
+    mean, kinds = logits.mean(0), [verdict.kind for verdict in verifier.verdicts(asked, logits)]
+    best: dict[str, int] = {}
+    for i, t in enumerate(claims):
+        if t.task.id not in best or mean[i] > mean[best[t.task.id]]:
+            best[t.task.id] = i
+    accepted = np.array([kind == "passed" for kind in kinds], dtype=float)
+    unsure = uncertainty(logits, verifier.calibration)
+    of_accepted, of_best = min(n / 2, float(accepted.sum())), min(n / 4, float(len(best)))
+    draws = (
+        (of_accepted, accepted * (0.5 + 0.5 * unsure / max(1e-9, float(unsure.max())))),
+        (of_best, np.array([float(best[t.task.id] == i) for i, t in enumerate(claims)])),
+        (n - of_accepted - of_best, np.ones(len(claims))),
+    )
+    missed = np.ones(len(claims))
+    for size, weights in draws:
+        missed *= 1 - inclusion_probabilities(weights.tolist(), size)
+    found = []
+    for t, kind, p in zip(claims, kinds, 1 - missed, strict=True):
+        if random.Random(f"probe/{seed}/{iteration}/{t.id}").random() < p:
+            found.append((t, float(p), kind))
+    return found

@@ -1,0 +1,57 @@
+"""A verifier that is fitted to the run's logs, and refitted to probes while a policy practises against it (`experience.outcome`).
+
+[experience]
+verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_steps = 2000}}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from dreamgym import config
+from dreamgym.errors import InvariantError, UsageError
+from dreamgym.experience.outcome.calibration import CalibrationConfig
+from dreamgym.experience.outcome.verifier import LearnedVerifier, fit_verifier, prepare
+from dreamgym.experience.verifiers import VerifierInputs
+
+
+class ProbesConfig(config.Config):
+    """Claims of success that are tried in the real environment during RL. They are charged as real steps of probes."""
+
+    every: int = Field(default=4, ge=0)
+    """Iterations between probes, each followed by a refit and a calibration; 0: the verifier stays as the logs made it."""
+    episodes: int = Field(default=32, ge=1)
+    """Claims tried each time, about."""
+    max_real_steps: int = Field(default=2000, ge=1)
+    """Of all probes of an RL phase."""
+    max_accepted_false: float = Field(default=0.5, gt=0, le=1)
+    """Share of false ones among accepted claims; where its lower 95 % bound is above this twice in a row, the phase stops, and the last
+    policy before that comes back."""
+
+
+class Config(CalibrationConfig):
+    """Settings of the plug-in."""
+
+    probes: ProbesConfig = ProbesConfig()
+
+
+def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
+    """Fit to the logs alone and write into `inputs.checkpoint`; returns how it is calibrated, and what the logs could not give."""
+    found = config.build(Config, settings, prefix="experience.verifier.")
+    if inputs.checkpoint is None:
+        raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
+    verifier = fit_verifier(prepare(inputs.logs, seed=inputs.seed), found)
+    verifier.save(inputs.checkpoint)
+    return {**verifier.calibration.to_json(), "messages": list(verifier.messages)}
+
+
+def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:
+    """The verifier that `fit` wrote into `inputs.checkpoint`. UsageError where there is none."""
+    config.build(Config, settings, prefix="experience.verifier.")
+    if inputs.checkpoint is None or not inputs.checkpoint.is_dir():
+        raise UsageError(
+            f"The verifier 'learned' has not been fitted: there is no '{inputs.checkpoint}'. Give the command that made the run again."
+        )
+    return LearnedVerifier.load(inputs.checkpoint)

@@ -1,0 +1,159 @@
+"""The learned verifier of a run: fitted to the logs as a phase, and refitted during RL to probes of the claims that it judged.
+
+A probe takes a dreamed claim of success to the real environment: its actions are replayed there, and what really follows is the label.
+Probes that a fit has used calibrate no threshold of that fit (`experience.outcome.verifier`). They are charged as real steps of probes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from dreamgym.evals.paired_replay import replay_actions
+from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
+from dreamgym.experience.verifiers.learned import Config as LearnedConfig
+from dreamgym.recipes.phases.collect import Environments
+from dreamgym.recipes.phases.probe import last_good, roll_back
+from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
+from dreamgym.statistics import Rate, weighted_rate
+from dreamgym.types import Trajectory
+
+
+@dataclass(frozen=True)
+class ProbeRates:
+    """What probed claims say of the verifier that judged them before it had seen them. Weighted by one over their probability."""
+
+    false_success: Rate  # of claims that are false, the share accepted
+    kept: Rate  # of claims that are true, the share accepted
+    accepted_false: Rate  # of accepted claims, the share that is false
+    claims_true: Rate  # of all claims, the share that is true: what accepting everything would give
+
+
+def probe_rates(probes: Sequence[Probe]) -> ProbeRates:
+    """Hájek estimates over probes, each with the verdict it got when it was chosen."""
+
+    def rate(of: Sequence[Probe], hit: Sequence[bool]) -> Rate:
+        return weighted_rate(hit, [1 / one.probability for one in of])
+
+    false, true = ([one for one in probes if one.real_success is kind] for kind in (False, True))
+    accepted = [one for one in probes if one.verdict == "passed"]
+    return ProbeRates(
+        rate(false, [one.verdict == "passed" for one in false]),
+        rate(true, [one.verdict == "passed" for one in true]),
+        rate(accepted, [not one.real_success for one in accepted]),
+        rate(probes, [one.real_success for one in probes]),
+    )
+
+
+def claims_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """The dreamed episodes that end with a claim of success by the model and can be tried: also those that a verifier did not believe."""
+    return [t for t in trajectories if t.source == "dream" and t.turns and t.task.source == "real" and claims(t)]
+
+
+def claims(episode: Trajectory) -> bool:
+    """Whether the experience model called the end of a dreamed episode a success, before any guard."""
+    last = episode.transitions[-1]
+    reward = last.reward if last.info.raw_reward is None else last.info.raw_reward
+    ended = last.terminated if last.info.raw_terminated is None else last.info.raw_terminated
+    return bool(ended and reward > 0) and (episode.error is None or episode.masked)
+
+
+class VerifierProbes:
+    """Chooses claims to try in the real environment during RL, refits the verifier to what was found, and stops when it proves wrong."""
+
+    def __init__(self, envs: Environments, model: Any, verifier: LearnedVerifier, settings: LearnedConfig, *, start: str) -> None:
+        self.envs, self.model, self.verifier, self.settings, self.start = envs, model, verifier, settings, start
+        self.context, self.name, self.block = envs.context, envs.name, settings.probes
+        self.every = 0 if "probes" in self.context.skipped else self.block.every
+        self.probes: list[Probe] = []
+        self.steps = 0  # real steps of probes
+        self.false_in_a_row = 0  # refits before which accepted claims had proved false
+        self.stopped = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "false_in_a_row": self.false_in_a_row,
+            "probes": json.dumps([asdict(p) | {"episode": trajectory_to_json(p.episode, completions=False)} for p in self.probes]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the verifier that the probes give: the same probes always give the same."""
+        self.steps, self.false_in_a_row = state["steps"], state["false_in_a_row"]
+        found = json.loads(state["probes"])
+        self.probes = [Probe(**{**one, "episode": trajectory_from_json(one["episode"])}) for one in found]
+        if self.probes:
+            self._refit()
+
+    def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
+        """Count what the verifier did with an iteration's claims, and every `every` iterations try some of them, and refit."""
+        made = claims_of(trajectories)
+        found: dict[str, Any] = {"claims": len(made) / max(1, len(trajectories)), "claims_accepted": _share(made, lambda t: t.success)}
+        found["claims_masked"] = _share(made, lambda t: t.masked)
+        room = self.block.max_real_steps - self.steps
+        if not self.every or iteration % self.every or room <= 0:
+            return found
+        drawn = draw_probes(made, self.verifier, self.block.episodes, seed=self.context.config.seed, iteration=iteration)
+        new = self._tried(drawn, room, iteration)
+        self.probes += new
+        if not new:
+            return found
+        rates = probe_rates(new)
+        self._stop_if_false([p for p in self.probes if p.iteration > iteration - 2 * self.every])
+        self._refit()
+        found |= {f"probe_{name}": rate.value if rate.n else None for name, rate in vars(rates).items()}
+        return found | {"probes": len(self.probes), "verifier_threshold": self.verifier.calibration.accept_above}
+
+    @property
+    def judged_with(self) -> str:
+        """The checkpoint of the verifier as it is now."""
+        return f"verifier-{self.name}" if self.probes else self.context.verifier
+
+    def result(self) -> dict[str, Any]:
+        """What the phase leaves of them."""
+        calibration = self.verifier.calibration.to_json()
+        rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
+        return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
+
+    def _tried(self, drawn: Sequence[tuple[Trajectory, float, str]], room: int, iteration: int) -> list[Probe]:
+        """Replay the actions of as many claims as there is room for. Claims whose task reality does not know are left out."""
+        chosen, left = [], room
+        for episode, probability, kind in drawn:
+            if len(episode.turns) <= left:
+                chosen.append((episode, probability, kind))
+                left -= len(episode.turns)
+        by_id = {episode.id: (probability, kind) for episode, probability, kind in chosen}
+        found = []
+        for episode, twin in replay_actions([episode for episode, _, _ in chosen], self.context.real()):
+            self.steps += len(twin.turns)
+            probability, kind = by_id[episode.id]
+            found.append(Probe(episode, twin.success, probability, kind, iteration))
+        return found
+
+    @cached_property
+    def _prepared(self) -> PreparedLogs:
+        return prepare(self.context.logs, seed=self.context.config.seed)
+
+    def _refit(self) -> None:
+        """The next verifier, from logs and all probes; the dream goes on with it."""
+        self.verifier = fit_verifier(self._prepared, self.settings, probes=self.probes)
+        self.verifier.save(self.context.checkpoint(self.judged_with))
+        self.envs.judge_with(self.judged_with)
+
+    def _stop_if_false(self, recent: Sequence[Probe]) -> None:
+        """Keep the policy while accepted claims hold; stop, and bring back the last such policy, when they proved false twice in a row."""
+        rate = probe_rates(recent).accepted_false
+        bad = rate.n > 0 and rate.low > self.block.max_accepted_false
+        self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
+        if not bad:
+            self.context.save_policy(self.model, last_good(self.name))
+        elif self.false_in_a_row >= 2:
+            back = roll_back(self.context, self.model, self.name, self.start)
+            self.stopped = f"{rate.value:.0%} of probed accepted claims are false, {back}"
+
+
+def _share(of: Sequence[Trajectory], test: Callable[[Trajectory], bool]) -> float | None:
+    return sum(map(test, of)) / len(of) if of else None

@@ -1,0 +1,106 @@
+"""Claims with labels from logs alone, and what a head learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shop_claims import LOGS, OTHERS
+
+from dreamgym.errors import InvariantError
+from dreamgym.experience.outcome import features
+from dreamgym.experience.outcome.cases import LABEL, ended, logged, made_up, write_like
+from dreamgym.experience.outcome.head import Case, fit
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+
+
+def steps(*answers: tuple[str, str]) -> tuple[Transition, ...]:
+    found, state = [], "start"
+    for i, (action, answer) in enumerate(answers):
+        found.append(Transition(Observation(state), action, Observation(answer), 0.0, i == len(answers) - 1))
+        state = answer
+    return tuple(found)
+
+
+def episode(name: str, *answers: tuple[str, str], success: bool = False) -> Trajectory:
+    return Trajectory(name, Task(name, name, "toy"), "demo", tuple(map(Turn, steps(*answers))), success)
+
+
+@given(st.text(), st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=4))
+def test_any_text_has_features_and_the_same_text_the_same_ones(instruction: str, answers: list[tuple[str, str]]):
+    row = features.features(instruction, steps(*answers))
+    assert row == features.features(instruction, steps(*answers))
+    assert all(0 <= name < features.DIM for name in row) and np.isfinite(list(row.values())).all()
+
+
+def test_a_number_of_the_state_is_compared_with_one_of_the_instruction():
+    cheap, dear = (features.features("below 70 dollars", steps(("open[b1]", f"item ${price} lamp"), ("buy", "done"))) for price in (51, 91))
+    cheaper, dearer = (features._hashed(("number", "item", order, "below")) for order in ("less", "more"))
+    assert cheaper in cheap and dearer not in cheap and dearer in dear and cheaper not in dear
+
+
+def test_rows_put_together_give_the_products_of_their_parts():
+    parts = [features.rows_of(logged(LOGS[:9])), features.rows_of(logged(LOGS[9:20])), features.rows_of([])]
+    weights = np.random.default_rng(0).normal(size=features.DIM)
+    whole = parts[0].then(parts[1]).then(parts[2])
+    assert np.allclose(whole.times(weights), np.concatenate([part.times(weights) for part in parts]))
+    assert np.allclose(whole.times(weights), features.rows_of(logged(LOGS[:20])).times(weights))
+
+
+def test_an_action_is_write_like_where_later_answers_to_the_same_action_differ():
+    writes = [episode(f"w{i}", ("look()", f"{i} off"), ("turn_on()", "ok"), ("look()", f"{i} on"), ("done()", "end")) for i in range(20)]
+    reads = [episode(f"r{i}", ("look()", f"{i} off"), ("wait()", "ok"), ("look()", f"{i} off"), ("done()", "end")) for i in range(20)]
+    assert write_like([*writes, *reads]) == {"turn_on"}
+    assert write_like(reads) == frozenset()
+
+
+def test_made_up_claims_differ_from_the_success_that_they_are_made_of_and_are_never_labelled_true():
+    found = made_up(ended(LOGS), seed=0)
+    own = {t.id: (t.task.instruction, t.transitions) for t in LOGS}
+    assert found and all((case.instruction, case.steps) != own[name] for name, case in found)
+    assert {case.label for _, case in found} == set(LABEL.values()) and max(LABEL.values()) <= 0.1
+    assert found == made_up(ended(LOGS), seed=0) != made_up(ended(LOGS), seed=1)
+
+
+def test_a_success_is_cut_before_its_last_write():
+    logs = [
+        episode(f"e{i}", ("look()", f"{i} off"), ("turn_on()", "ok"), ("look()", f"{i} on"), ("done()", "end"), success=True)
+        for i in range(20)
+    ] + [episode(f"r{i}", ("look()", f"{i} off"), ("wait()", "ok"), ("look()", f"{i} off"), ("done()", "end")) for i in range(20)]
+    cut = [case.steps for _, case in made_up(logs, seed=0, kinds=("truncated",))]
+    assert cut and all([step.action for step in one] == ["look()", "done()"] for one in cut)
+
+
+def test_episodes_without_an_outcome_or_an_end_say_nothing():
+    silent = [replace(LOGS[0], scored=False), replace(LOGS[1], error="lost"), replace(LOGS[2], turns=())]
+    assert ended(silent) == []
+
+
+def test_a_head_scores_every_case_by_the_member_that_has_not_seen_it():
+    cases = [replace(case, fold=i % 3) for i, case in enumerate(logged(ended(LOGS)))]
+    rows = features.rows_of(cases)
+    head, scores = fit(cases, rows, members=3)
+    logits = head.logits_of(rows)
+    assert np.allclose(scores, [logits[case.fold, i] for i, case in enumerate(cases)])
+    rest = [case for case in cases if case.fold != 0]
+    others, _ = fit(rest, features.rows_of(rest), members=4)
+    assert np.allclose(head.weights[0], others.weights[3], atol=1e-6)  # the member of fold 0 used nothing of it, and nobody is in fold 3
+
+
+def test_failures_of_other_policies_score_below_their_successes():
+    """Held-out scripted policies of the shop, of which the fit saw neither tasks nor failures."""
+    cases = logged(ended(LOGS)) + [case for _, case in made_up(ended(LOGS), seed=0)]
+    head, _ = fit(cases, features.rows_of(cases), members=1)
+    others = ended(OTHERS)
+    scores = head.logits([(t.task.instruction, t.transitions) for t in others])[0]
+    true, false = (scores[[t.success is kind for t in others]] for kind in (True, False))
+    assert len(true) > 30 and len(false) > 30
+    assert np.mean(true[:, None] > false[None]) > 0.9  # the area under the curve; 0.5 is chance
+
+
+def test_claims_of_one_kind_alone_are_refused():
+    with pytest.raises(InvariantError, match="true and claims that are false"):
+        fit([Case("a", steps(("x", "y")), 1.0)], features.rows_of([]), members=2)

@@ -1,0 +1,142 @@
+"""The learned verifier: what it makes of good and of poor logs, which claims it sends to the real environment, and what probes repair."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shop_claims import LOGS, OTHERS
+
+from dreamgym.errors import RunDirError, UsageError
+from dreamgym.experience.outcome.calibration import CalibrationConfig
+from dreamgym.experience.outcome.cases import ended
+from dreamgym.experience.outcome.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
+from dreamgym.protocols import Verifier
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+
+CONFIG = CalibrationConfig()
+CLAIMS = [replace(t, turns=(*t.turns[:-1], replace(t.turns[-1], transition=replace(t.transitions[-1], reward=1.0)))) for t in ended(OTHERS)]
+
+
+def kinds(verifier: Verifier, claims: list[Trajectory]) -> list[str]:
+    cases = [(t.task.instruction, t.transitions[:-1], t.transitions[-1]) for t in claims]
+    return [verdict.kind for verdict in verifier.verify(cases) if verdict is not None]
+
+
+@pytest.fixture(scope="module")
+def verifier() -> LearnedVerifier:
+    return fit_verifier(prepare(LOGS, seed=0), CONFIG)
+
+
+def test_it_keeps_most_true_claims_of_other_tasks_and_accepts_few_false_ones(verifier: LearnedVerifier):
+    found = kinds(verifier, CLAIMS)
+    accepted = {kind: np.mean([f == "passed" for f, t in zip(found, CLAIMS, strict=True) if t.success is kind]) for kind in (True, False)}
+    assert accepted[True] > 0.6 and accepted[False] < 0.2
+    assert "refused" in found and verifier.calibration.status == "uncertified under policy shift: calibrated on logs"
+
+
+def test_claims_of_no_success_pass_and_the_answers_keep_their_order(verifier: LearnedVerifier):
+    failures = [replace(t, turns=OTHERS[0].turns) for t in CLAIMS[:1]]
+    failures = [
+        replace(t, turns=(*t.turns[:-1], replace(t.turns[-1], transition=replace(t.transitions[-1], reward=0.0)))) for t in failures
+    ]
+    assert kinds(verifier, [*failures, CLAIMS[3], *failures]) == ["passed", *kinds(verifier, [CLAIMS[3]]), "passed"]
+    assert verifier.verify([]) == []
+
+
+def test_a_saved_verifier_gives_the_same_verdicts_and_a_damaged_one_is_named(verifier: LearnedVerifier, tmp_path: Path):
+    verifier.save(tmp_path / "verifier")
+    loaded = LearnedVerifier.load(tmp_path / "verifier")
+    assert kinds(loaded, CLAIMS) == kinds(verifier, CLAIMS) and loaded.calibration == verifier.calibration
+    (tmp_path / "verifier" / "calibration.json").write_text("{}")
+    with pytest.raises(RunDirError, match=r"calibration\.json"):
+        LearnedVerifier.load(tmp_path / "verifier")
+
+
+def test_logs_without_failures_still_give_a_verifier_that_is_not_certified():
+    found = fit_verifier(prepare([t for t in LOGS if t.success], seed=0), CONFIG)
+    assert found.calibration.status == "not certified: too few logged failures, calibrated on constructed ones"
+    assert any("Only 0 logged failures" in message for message in found.messages)
+    assert {"passed", "masked"} & set(kinds(found, CLAIMS))
+
+
+def test_logs_of_one_policy_are_said_to_be_of_one_policy():
+    found = fit_verifier(prepare([replace(t, behaviour="agent") for t in LOGS], seed=0), CONFIG)
+    assert found.calibration.negatives == "episodes" and "one behaviour policy" in found.messages[0]
+
+
+def test_logs_without_outcomes_or_without_successes_are_refused_with_the_way_out():
+    with pytest.raises(UsageError, match=r"none of them has an outcome.*dreamgym import"):
+        fit_verifier(prepare([replace(t, scored=False) for t in LOGS], seed=0), CONFIG)
+    with pytest.raises(UsageError, match="none of them ends in a success"):
+        fit_verifier(prepare([t for t in LOGS if not t.success], seed=0), CONFIG)
+
+
+def test_unscored_episodes_are_counted_and_left_out():
+    found = fit_verifier(prepare([*LOGS, replace(LOGS[0], id="unknown", scored=False)], seed=0), CONFIG)
+    assert found.messages[0].startswith("1 logged episodes have no outcome")
+
+
+def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(verifier: LearnedVerifier):
+    probes = [Probe(t, t.success, 1.0) for t in CLAIMS]
+    refuted = sum(not p.real_success for p in probes)
+    assert refuted >= 45
+    found = fit_verifier(prepare(LOGS, seed=0), CONFIG, probes=probes)
+    assert (found.calibration.negatives, found.calibration.n, found.calibration.status) == ("probes", refuted, "certified")
+
+
+def test_fewer_refuted_probes_join_the_logged_failures(verifier: LearnedVerifier):
+    probes = [Probe(t, t.success, 1.0) for t in CLAIMS if not t.success][:20]
+    found = fit_verifier(prepare(LOGS, seed=0), CONFIG, probes=probes)
+    assert found.calibration.negatives == "policies" and found.calibration.n == verifier.calibration.n + 20
+
+
+def test_probes_weighted_by_their_probabilities_give_the_true_rate_of_all_claims(verifier: LearnedVerifier):
+    """Drawn 60 times with unequal probabilities: the weighted number of true claims is right on average."""
+    some = CLAIMS[::3]
+    truth = sum(t.success for t in some)
+    estimates = []
+    for seed in range(60):
+        drawn = draw_probes(some, verifier, 16, seed=seed, iteration=0)
+        estimates.append(sum(t.success / p for t, p, _ in drawn))
+    error = np.std(estimates) / np.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - truth) < 4 * error
+    assert draw_probes([], verifier, 16, seed=0, iteration=0) == []
+
+
+def test_half_of_the_probes_go_to_accepted_claims(verifier: LearnedVerifier):
+    drawn = [kind for seed in range(10) for _, _, kind in draw_probes(CLAIMS, verifier, 16, seed=seed, iteration=0)]
+    assert np.mean([kind == "passed" for kind in drawn]) > 0.5 and 120 < len(drawn) < 170
+
+
+def bandit_episode(i: int, words: str, *, success: bool) -> Trajectory:
+    """One step: the policy writes words; success is decided by a digit of the answer that the words cannot change."""
+    answer = Observation(f"sent {'7' if success else '4'} {words}")
+    step = Transition(Observation("ready"), f"write[{words}]", answer, 1.0, True)
+    return Trajectory(f"{words}/{i}", Task(f"t{i}", "send the parcel", "toy"), "dream", (Turn(step),), success)
+
+
+def test_a_policy_that_writes_the_verifiers_favourite_words_gains_nothing_once_probes_are_in():
+    """In the logs, successes happen to say "kindly"; a policy learns to say it in every claim, and fails."""
+    rng = random.Random(0)
+
+    def logged(i: int) -> Trajectory:
+        success = i % 3 == 0
+        words = f"{'kindly' if success or rng.random() < 0.05 else 'plainly'} item{i % 7}"
+        found = bandit_episode(i, words, success=success)
+        last = replace(found.transitions[0], reward=float(success))
+        return replace(found, source="demo", behaviour=f"agent-{i % 4}", turns=(Turn(last),))
+
+    logs = [logged(i) for i in range(400)]
+    hacked = [bandit_episode(1000 + i, f"kindly kindly item{i % 7}", success=False) for i in range(120)]
+    honest = [bandit_episode(2000 + i, f"kindly item{i % 7}", success=True) for i in range(60)]
+    before = fit_verifier(prepare(logs, seed=0), CONFIG)
+    gullible = before.scores([(t.task.instruction, t.transitions) for t in hacked]).mean()
+    probes = [Probe(t, t.success, 0.5) for t in (*hacked[:60], *honest[:30])]
+    after = fit_verifier(prepare(logs, seed=0), CONFIG, probes=probes)
+    assert np.mean([kind == "passed" for kind in kinds(after, hacked[60:])]) <= 0.05
+    assert np.mean([kind == "passed" for kind in kinds(after, honest[30:])]) >= 0.8
+    assert after.scores([(t.task.instruction, t.transitions) for t in hacked[60:]]).mean() < gullible

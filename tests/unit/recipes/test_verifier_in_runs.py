@@ -1,0 +1,132 @@
+"""The learned verifier in a run: fitted once, judging dreams, probed and refitted during practice, resumed exactly, and charged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import LOOP, SHARED, shrink
+
+from dreamgym.config import parse_text, resolve
+from dreamgym.errors import ConfigError
+from dreamgym.experience.outcome.verifier import LearnedVerifier, Probe
+from dreamgym.recipes import train as recipe
+from dreamgym.recipes.blocks import VerifierBlock
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.phases import verifier as phase
+from dreamgym.recipes.phases.evaluate import policies
+from dreamgym.recipes.phases.rl import RLPhase
+from dreamgym.recipes.phases.verifier import claims_of, probe_rates
+from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
+
+VERIFIED = {"verifier": {"name": "learned", "probes": {"every": 2, "episodes": 8, "max_real_steps": 60}}}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+
+
+def settings(**changes: Any) -> TrainConfig:
+    values = parse_text(f'rules = "none"\n{SHARED}\n[rl]\n{LOOP}', "the toy")
+    values["logs"] |= {"trajectories": 300, "mix": {"expert": 0.2, "noisy": 0.4, "random": 0.4}}
+    values["experience"] |= VERIFIED
+    values["rl"] |= {"iterations": 4, "curriculum": {"synthetic_share": 0.0}} | changes
+    return resolve(TrainConfig, values)
+
+
+def claim(name: str, *, real: bool, verdict: str, probability: float = 1.0) -> Probe:
+    step = Transition(Observation("a"), "open", Observation("b"), 1.0, True)
+    return Probe(Trajectory(name, Task(name, name, "toy"), "dream", (Turn(step),), True), real, probability, verdict)
+
+
+def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path):
+    summary = recipe.run(settings(), tmp_path / "run", say=lambda _: None)
+    run = RunDir.view(tmp_path / "run")
+    dream, fitted = run.data("dream"), run.data("verifier")
+    assert fitted["status"] == "uncertified under policy shift: calibrated on logs" and "verifier" not in policies(run.path)
+    found = dream["verifier"]
+    assert found["probes"] > 0 and 0 < found["probe_steps"] <= 60 and dream["probe_steps"] == found["probe_steps"]
+    assert summary["dream"]["real_transitions_probe"] == found["probe_steps"]
+    assert dream["judged_with"] == "verifier-dream" and (run.path / "checkpoints" / "verifier-dream").is_dir()
+    lines = [line for line in run.read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
+    assert all(0 <= line["claims"] <= 1 for line in lines) and any("probe_accepted_false" in line for line in lines)
+    assert summary["dream"]["verifier"]["status"] == found["calibration"]["status"]
+
+
+def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    recipe.run(settings(), tmp_path / "whole", say=lambda _: None)
+
+    class Interrupted(Exception): ...
+
+    saved = RLPhase._save
+
+    def once(self: RLPhase) -> None:
+        saved(self)
+        if self.iteration == 3:
+            raise Interrupted
+
+    monkeypatch.setattr(RLPhase, "_save", once)
+    with pytest.raises(Interrupted):
+        recipe.run(settings(), tmp_path / "resumed", say=lambda _: None)
+    monkeypatch.setattr(RLPhase, "_save", saved)
+    recipe.run(settings(), tmp_path / "resumed", say=lambda _: None)
+    whole, resumed = (RunDir.view(tmp_path / name).data("dream") for name in ("whole", "resumed"))
+    assert whole["verifier"] == resumed["verifier"]
+    weights = [(tmp_path / name / "checkpoints" / "dream" / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
+    assert weights[0] == weights[1]
+
+
+def test_the_ablations_take_the_probes_or_the_verifier_away():
+    config = settings()
+    assert config.experience.verifier is not None
+    without_probes, without = config.without("probes"), config.without("verifier")
+    assert without.experience.verifier is None and without_probes.experience.verifier is not None
+    assert without_probes.experience.verifier.settings["probes"] | {"every": 2} == config.experience.verifier.settings["probes"]
+    assert without_probes.experience.verifier.settings["probes"]["every"] == 0
+    with pytest.raises(ConfigError, match=r"no setting 'probes\.every'"):
+        without.without("probes")
+
+
+def test_claims_are_dreams_of_real_tasks_whose_model_called_them_a_success_whatever_the_guard_said():
+    def dreamed(verdict: str, raw: float, *, source: Any = "real", error: str | None = None) -> Trajectory:
+        info = StepInfo(verdict=Verdict(verdict), raw_reward=raw, raw_terminated=True)  # type: ignore[arg-type]
+        step = Transition(Observation("a"), "open", Observation("b"), 0.0, True, info)
+        return Trajectory("t", Task("t", "t", "toy", source=source), "dream", (Turn(step),), False, error=error)
+
+    masked = dreamed("masked", 1.0, error="masked by the guard: unsure")
+    assert claims_of([masked, dreamed("refused", 1.0), dreamed("passed", 1.0)]) != []
+    assert len(claims_of([masked, dreamed("refused", 1.0), dreamed("passed", 1.0)])) == 3
+    assert claims_of([dreamed("passed", 0.0), dreamed("passed", 1.0, source="synthetic"), dreamed("unreadable", 1.0, error="no")]) == []
+    assert claims_of([replace(masked, source="real")]) == []
+
+
+def test_rates_of_probes_weigh_each_by_one_over_its_probability():
+    probes = [
+        claim("a", real=False, verdict="passed", probability=0.25),
+        claim("b", real=False, verdict="refused"),
+        claim("c", real=True, verdict="passed"),
+        claim("d", real=True, verdict="masked"),
+    ]
+    rates = probe_rates(probes)
+    assert [rates.false_success.value, rates.kept.value, rates.accepted_false.value] == pytest.approx([0.8, 0.5, 0.8])
+    assert rates.claims_true.value == pytest.approx(2 / 7)
+
+
+def test_a_verifier_that_proves_wrong_twice_stops_the_phase_and_the_last_good_policy_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Every claim is accepted and every probe says false."""
+    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, support: Verdict("passed"))
+    found = phase.replay_actions
+    monkeypatch.setattr(phase, "replay_actions", lambda *args: [(dream, replace(real, success=False)) for dream, real in found(*args)])
+    config, probes = settings(iterations=12), {"every": 1, "episodes": 16, "max_real_steps": 5000, "max_accepted_false": 0.5}
+    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
+    dream = RunDir.view(tmp_path / "run").data("dream")
+    assert dream["iterations"] < 12 and "of probed accepted claims are false, rolled back to the" in dream["stopped"]
+    json.dumps(dream, allow_nan=False)
