@@ -132,8 +132,8 @@ def init(
     if logs:
         from dreamgym.recipes.init_logs import examine, settings
 
-        account = examine(logs)
-        text = settings(logs, account, env=env, size=size)
+        account = examine(logs, env=env)
+        text = settings(logs, account, size=size)
         _say(f"logs: {account}")
         for warning in account.warnings():
             _say(f"warning: {warning}")

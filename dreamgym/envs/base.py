@@ -43,6 +43,9 @@ class TextRules(ABC):
     """How an action is written at the end of a reply, for instruct models. Default: `policy.instructions` must say it."""
     tools: Sequence[Mapping[str, Any]] = ()
     """Schemas of the tools that actions call, each {"name", "description", "parameters"}. Default: actions are no tool calls."""
+    from_schemas: bool = False
+    """Whether everything here follows from the form of tool calls and from `tools` alone, so that a run without hand-written rules keeps
+    it. Default: it does not."""
     partially_observed: bool = False
     """Whether states hide most of the world. If so, `reveals_new` and `revisit_consistency` are implemented. Default: fully observed."""
     encodes_deltas: bool = False

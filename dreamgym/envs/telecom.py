@@ -87,10 +87,13 @@ class Package:
 
     @cached_property
     def tools(self) -> list[Tool]:
-        """The schemas of the 13 desk tools, the 30 phone tools and `done`."""
+        """The schemas of the 13 desk tools, the 30 phone tools and `done`, and which of them the package declares to read only."""
         world = self.world(next(iter(self.tasks)))
-        found = [tool.openai_schema["function"] for tool in (*world.get_tools(), *world.get_user_tools())]
-        return [*tools_of([_bare(one) for one in found], where="tau2 telecom"), DONE]
+        found = list[Tool]()
+        for kit, known in ((world.tools, world.get_tools()), (world.user_tools, world.get_user_tools())):
+            schemas = tools_of([_bare(tool.openai_schema["function"]) for tool in known], where="tau2 telecom")
+            found += [replace(tool, reads_only=kit.tool_type(tool.name).value == "read") for tool in schemas]
+        return [*found, DONE]
 
 
 class TelecomEnv:
@@ -153,9 +156,7 @@ class TelecomSuite(EnvSuite):
     def __init__(self, config: TelecomConfig) -> None:
         self.max_steps = config.max_steps
         self.package = Package()
-        reads = ("check_", "get_", "can_")
-        tools = [replace(tool, reads_only=tool.name.startswith(reads)) for tool in self.package.tools]
-        self.rules = ToolRules(self.name, tools, shown=config.shown, limits=Limits())
+        self.rules = ToolRules(self.name, self.package.tools, shown=config.shown, limits=Limits())
 
     def all_tasks(self) -> Iterable[Task]:
         """One task a hidden state."""

@@ -66,7 +66,7 @@ class Policies:
         computes; else in bfloat16 where that is faster."""
         llm = build_engine(self.block.engine, model=model, tokenizer=self.tokenizer, exact=exact)
         self.publish(llm, model, 0)
-        limit = None if self.block.backbone is None else self.block.max_reply_tokens
+        limit = self.block.max_reply_tokens
         return Agent(llm, self.template, self.rules, max_reply_tokens=limit, window=self.block.window)
 
     def publish(self, llm: LLM, model: Any, version: int) -> None:

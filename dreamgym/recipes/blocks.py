@@ -68,7 +68,7 @@ class EnvBlock(Config):
         return self
 
     def without_rules(self) -> EnvBlock:
-        """The same environment with the state mapping of its rules alone."""
+        """The same environment with the state mapping of its rules alone, and what follows from its tools' schemas."""
         return self.model_copy(update={"name": WITHOUT_RULES, "options": {"suite": self.name, "options": self.options}})
 
 

@@ -87,8 +87,9 @@ def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], TextRules]], 
         texts += [trajectory.task.instruction for trajectory in logs]
         for t in (transition for trajectory in logs for transition in trajectory.transitions):
             view = rules.view(t.state)
-            texts += [t.state.text, t.action, view.text, view.refer(t.action), t.info.reasoning, t.next_state.text, encode_delta(rules, t)]
-            texts.append(encode((t.state.text,), t.next_state.text).text)
+            texts += [view.text, view.refer(t.action), t.info.reasoning, encode_delta(rules, t)]
+            if not rules.from_schemas:  # else nobody reads or writes a state but as its latest turn
+                texts += [t.state.text, t.action, t.next_state.text, encode((t.state.text,), t.next_state.text).text]
     token_patterns = list(dict.fromkeys(atom for _, rules in sources for atom in rules.token_patterns))
     return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=MARKERS, token_patterns=token_patterns)
 

@@ -11,17 +11,18 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import PluginError, UsageError
-from dreamgym.llm import tiny
+from dreamgym.errors import UsageError
+from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.recipes import factory
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.tool_calls import calls_of
-from dreamgym.types import Observation, Trajectory
+from dreamgym.types import Trajectory
 
 FEW_EPISODES = 50  # below which the account warns
 CONTEXT = 3600  # tokens of a small model's 4,096 that a whole episode may take
 SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
+PARTS = PromptParts()  # all that an answer can have
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
 
 
@@ -29,6 +30,7 @@ WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this s
 class LogAccount:
     """What recorded episodes hold. Token counts are of the chosen vocabulary."""
 
+    env: str  # the suite that they are for
     episodes: int
     steps: int
     successes: int
@@ -36,11 +38,11 @@ class LogAccount:
     unknown: int  # episodes without an outcome
     tasks: int
     longest: int  # steps
-    tool_calls: bool  # whether every action is tool calls
     reasoning: bool  # whether some step carries an explanation
     vocab_size: int
-    episode_tokens: int  # of nine in ten episodes, at most: instruction, first state, actions, and what is new in each state
-    answer_tokens: int  # of the longest next state
+    episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them
+    action_tokens: int  # of 99 in 100 actions, at most
+    answer_tokens: int  # of the longest next state, as the experience model writes it
 
     def warnings(self) -> list[str]:
         """What such logs cannot teach, in sentences."""
@@ -64,17 +66,9 @@ class LogAccount:
         )
 
 
-class _Plain(TextRules):
-    """Neutral rules, for counting tokens."""
-
-    name = "logs"
-
-    def abstract(self, raw: dict[str, Any]) -> Observation:
-        raise NotImplementedError("Rules for counting tokens map no state.")
-
-
-def examine(files: Sequence[Path]) -> LogAccount:
-    """Read the episodes. UsageError for files that hold none, and where no episode succeeds: no policy could start from them."""
+def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
+    """Read the episodes. `env` None: the suite `tools` where every action is tool calls, else `logs`. UsageError for files that hold none,
+    and where no episode succeeds: no policy could start from them."""
     episodes = [episode for file in files for episode in read_trajectories(file)]
     wins = sum(episode.success for episode in episodes)
     unknown = sum(not episode.scored for episode in episodes)
@@ -84,8 +78,12 @@ def examine(files: Sequence[Path]) -> LogAccount:
             "start a policy from. Say where the outcome is (`dreamgym import --success ...`), or add episodes that succeed."
         )
     sample = [episode for episode in episodes if episode.turns][:SAMPLE]
-    vocab_size, episode_tokens, answer_tokens = _tokens(sample)
+    tool_calls = all(_is_call(step.action) for episode in episodes for step in episode.transitions)
+    env = env or ("tools" if tool_calls else "logs")
+    rules = plugins.make("envs", env, **_options(env, files)).rules
+    vocab_size, episode_tokens, action_tokens, answer_tokens = _tokens(sample, rules)
     return LogAccount(
+        env=env,
         episodes=len(episodes),
         steps=sum(len(episode.turns) for episode in episodes),
         successes=wins,
@@ -93,22 +91,19 @@ def examine(files: Sequence[Path]) -> LogAccount:
         unknown=unknown,
         tasks=len({" ".join(episode.task.instruction.lower().split()) for episode in episodes}),
         longest=max(len(episode.turns) for episode in episodes),
-        tool_calls=all(_is_call(step.action) for episode in episodes for step in episode.transitions),
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
         vocab_size=vocab_size,
         episode_tokens=episode_tokens,
+        action_tokens=action_tokens,
         answer_tokens=answer_tokens,
     )
 
 
-def settings(files: Sequence[Path], account: LogAccount, *, env: str | None = None, size: str = "1m") -> str:
-    """The TOML of `dreamgym train`. `env` None: the suite `tools` where every action is tool calls, else `logs`."""
-    chosen = env or ("tools" if account.tool_calls and _has_tools() else "logs")
-    beside = files[0].with_name(f"{files[0].name.removesuffix('.jsonl')}.tools.json")
-    options = [f"files = {json.dumps([str(file) for file in files], ensure_ascii=False)}"]
-    if chosen == "tools" and beside.is_file():
-        options.append(f"tools = {json.dumps(str(beside), ensure_ascii=False)}")
-    history = min(16, account.longest, max(1, CONTEXT * account.longest // max(1, account.episode_tokens)))
+def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") -> str:
+    """The TOML of `dreamgym train`."""
+    options = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in _options(account.env, files).items()]
+    fits = account.episode_tokens <= CONTEXT
+    history = account.longest if fits else max(1, CONTEXT * account.longest // account.episode_tokens)
     answer = min(1024, 32 * math.ceil(account.answer_tokens * 1.1 / 32))
     lines = [
         f"# Made by `dreamgym init` from: {account}.",
@@ -118,7 +113,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, env: str | None = No
         'rules = "suite"  # of recorded episodes: at most the schemas of the tools; no rule is written by hand',
         "",
         "[env]",
-        f"name = {json.dumps(chosen)}",
+        f"name = {json.dumps(account.env)}",
         f"options = {{{', '.join(options)}}}",
         "",
         "[logs]",
@@ -127,6 +122,9 @@ def settings(files: Sequence[Path], account: LogAccount, *, env: str | None = No
         "[model]",
         f"size = {json.dumps(size)}",
         f"vocab_size = {account.vocab_size}",
+        "",
+        "[policy]",
+        f"max_reply_tokens = {8 * math.ceil((account.action_tokens + 2) / 8)}  # 99 in 100 logged actions are that long at most",
         "",
         "[experience]",
         f"history = {history}  # earlier steps that are shown; the longest episode has {account.longest}",
@@ -147,40 +145,41 @@ def settings(files: Sequence[Path], account: LogAccount, *, env: str | None = No
     return "\n".join(lines) + "\n"
 
 
-def _tokens(sample: Sequence[Trajectory]) -> tuple[int, int, int]:
-    """(vocabulary, tokens of an episode, tokens of a next state), with the smaller vocabulary unless the larger one is worth it."""
+def _options(env: str, files: Sequence[Path]) -> dict[str, Any]:
+    """The options of a suite of recorded episodes: its files, and the tools beside the first one where there are some."""
+    beside = files[0].with_name(f"{files[0].name.removesuffix('.jsonl')}.tools.json")
+    tools = {"tools": str(beside)} if env == "tools" and beside.is_file() else {}
+    return {"files": [str(file) for file in files], **tools}
+
+
+def _tokens(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, int, int, int]:
+    """(vocabulary, tokens of an episode, of an action, of a next state), with the smaller vocabulary unless the larger one is worth it."""
     found = []
     for size in VOCABULARIES:
-        tokenizer = factory.learn_tokenizer(sample, _Plain(), size)
-        lengths, answers = list[int](), [1]
+        words = factory.vocabulary(factory.learn_tokenizer(sample, rules, size))
+        lengths, actions, answers = list[int](), list[int](), list[int]()
         for episode in sample:
-            first = episode.transitions[0].state.text
-            total = len(tiny.encode(tokenizer, f"{episode.task.instruction}\n{first}"))
-            for step in episode.transitions:
-                new = len(tiny.encode(tokenizer, _new_text(step.state.text, step.next_state.text)))
-                answers.append(new)
-                total += new + len(tiny.encode(tokenizer, f"{step.action}\n{step.info.reasoning}"))
+            shown = [episode.transitions[0].state.text]
+            total = len(opening(words, episode.task.instruction, shown[0]))
+            for transition in episode.transitions:
+                step = Step(transition, delta=encode_delta(rules, transition))
+                written = sum(map(len, answer(words, step, tuple(shown), PARTS).values()))
+                actions.append(len(words.encode(transition.action)))
+                answers.append(written)
+                total += written + actions[-1] + 2  # with the markers of the question
+                shown.append(transition.next_state.text)
             lengths.append(total)
-        found.append((size, sorted(lengths)[int(0.9 * (len(lengths) - 1))], max(answers)))
+        found.append((size, _quantile(lengths, 0.9), _quantile(actions, 0.99), max(answers)))
     small, large = found
     return large if large[1] <= WORTH * small[1] else small
 
 
-def _new_text(before: str, after: str) -> str:
-    """The lines of a state that the one before does not have."""
-    known = set(before.split("\n"))
-    return "\n".join(line for line in after.split("\n") if line not in known) or after
+def _quantile(numbers: Sequence[int], share: float) -> int:
+    return sorted(numbers)[int(share * (len(numbers) - 1))]
 
 
 def _is_call(action: str) -> bool:
     try:
         return bool(calls_of(action))
     except UsageError:
-        return False
-
-
-def _has_tools() -> bool:
-    try:
-        return hasattr(plugins.load("envs", "tools"), "make")
-    except PluginError:
         return False

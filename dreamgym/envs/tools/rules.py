@@ -33,7 +33,16 @@ class ToolRules(TextRules):
     """
 
     encodes_deltas = True
-    token_patterns = (r"[\p{L}]+(?:_[\p{L}\p{N}]+)+",)  # names of tools and fields
+    from_schemas = True
+    # A field or an argument with the syntax around its name, so that a value stands right behind its name: an induction head, which looks
+    # one token back, then copies it by name. A space may stand before each, and after a bracket (see `llm.tiny`).
+    token_patterns = (
+        r"""(?:"?, ?)?[\[{]*"[\p{L}\p{N}_]+": ?(?:\[?\{|\[?"?)""",
+        r"""(?:"?, ?|\( ?)[\p{L}\p{N}_]+="?""",
+        r"""", ?"|"?[\])}]+""",
+        r" ?\p{L}[\p{L}\p{N}]*(?:_[\p{L}\p{N}]+)+",
+        r" ?\p{N}+(?:[-.:]\p{N}+)+",
+    )
     action_format = 'End your reply with one tool call on a line of its own, such as get_user(id="u1").'
 
     def __init__(self, name: str, tools: Sequence[Tool], *, shown: Shown = "latest", limits: Limits | None = None, about: str = "") -> None:

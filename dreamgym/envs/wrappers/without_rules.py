@@ -1,7 +1,8 @@
 """A suite without its hand-written rules: the state mapping remains, and every other rule has its neutral default.
 
 No action is answered by rule, no success is checked in the text, no search result is composed, and logs carry no reasoning. What a run
-reaches here, it reaches by what was learned.
+reaches here, it reaches by what was learned. Rules that follow from the tools' schemas alone (`TextRules.from_schemas`) are nobody's
+knowledge of the environment, and remain.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class StateMapping(TextRules):
 
 
 class WithoutRules(WrappedSuite):
-    """The inner suite with `StateMapping` as its rules. Its scripted policies act as before; their reasoning is removed from the logs."""
+    """The inner suite with no rules but its state mapping and its tools' schemas. Its scripted policies act as before; their reasoning is removed from the logs."""
 
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         episode = super().demonstrate(task, policy, seed=seed)
@@ -41,4 +42,4 @@ class WithoutRules(WrappedSuite):
 def make(*, suite: str, options: Mapping[str, Any] | None = None) -> WithoutRules:
     """The suite plug-in `suite`, made from `options`, without its rules."""
     inner = plugins.make("envs", suite, **(options or {}))
-    return WithoutRules(inner, StateMapping(inner.rules))
+    return WithoutRules(inner, inner.rules if inner.rules.from_schemas else StateMapping(inner.rules))

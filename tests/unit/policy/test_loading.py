@@ -131,7 +131,7 @@ def test_an_environment_that_says_nothing_of_itself_wants_instructions(blank: Pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"policy.max_reply_tokens": 9, "policy.backbone": None}, "for a pretrained policy only, and the small one is none"),
+        ({"policy.instructions": "Act.", "policy.backbone": None}, "for a pretrained policy only, and the small one is none"),
         ({"policy.engine": {"cash_bytes": 1}}, "Unknown key 'cash_bytes' in policy.engine. Did you mean 'cache_bytes'"),
         ({"experience": {"name": "prompted", "engine": {"model": "x"}}}, "'base_url' in engine: Field required"),
         ({"experience": PROMPTED_BY_A_SERVER | {"state_delta": True}}, "Unknown key 'experience.state_delta'"),

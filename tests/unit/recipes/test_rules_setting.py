@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from dreamgym.envs.tools.conversation import Exchange, conversation_state, extend
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ConfigError
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import make_suite, start_workers
+from dreamgym.runs.episodes import write_trajectories
+from dreamgym.tool_calls import ToolCall, action_of, calls_of
+from dreamgym.types import Task, Trajectory, Transition, Turn
 
 
 def test_without_rules_a_suite_keeps_its_state_mapping_and_its_environment():
@@ -19,6 +25,18 @@ def test_without_rules_a_suite_keeps_its_state_mapping_and_its_environment():
     step = whole.demonstrate(task, "expert", seed=0).transitions[-1]
     assert whole.rules.check_success(task.instruction, (), step) is not None
     assert suite.rules.check_success(task.instruction, (), step) is None
+
+
+def test_without_rules_a_run_keeps_what_follows_from_the_schemas_of_its_tools(tmp_path: Path):
+    call = action_of([ToolCall("look", {"at": "door"})])
+    state = conversation_state([])
+    ended = Transition(state, call, extend(state, Exchange(tuple(calls_of(call)), ("open",))), 1.0, True)
+    write_trajectories(tmp_path / "e.jsonl", [Trajectory("e", Task("t", "Look.", "tools"), "demo", (Turn(ended),), True, False)])
+    config = TrainConfig.model_validate({"env": {"name": "tools", "options": {"files": [str(tmp_path / "e.jsonl")]}}, "rules": "none"})
+    rules = make_suite(config).rules
+    assert rules.admissible(state, (), call) is None and rules.admissible(state, (), "jump()") is False
+    assert rules.encodes_deltas and rules.encode_delta(ended) == "open" and rules.token_patterns
+    assert rules.check_success("Look.", (), ended) is None and not rules.explain(Task("t", "Look.", "tools"), (), ended)
 
 
 def test_workers_play_the_suite_that_the_run_sees():
