@@ -309,4 +309,3 @@ def _random_calls(rng: random.Random, rules: ToolRules) -> Script:
 def _faults(task: str) -> tuple[str, ...]:
     """The faults in the name of a task, `[family]fault|fault[PERSONA:Hard]`."""
     return tuple(task.partition("]")[2].partition("[")[0].split("|"))
-

@@ -35,8 +35,8 @@ class SharedConfig(Config):
     seed: int = Field(default=0, ge=0)
     env: EnvBlock = EnvBlock()
     rules: Literal["suite", "none"] = "suite"
-    """What a run knows of the environment's texts beside the logs: the suite's `TextRules`, or their state mapping and what follows from the
-    tools' schemas."""
+    """What a run knows of the environment's texts beside the logs: the suite's `TextRules`, or their state mapping and what follows from
+    the tools' schemas."""
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
     replay: ReplayBlock = ReplayBlock()

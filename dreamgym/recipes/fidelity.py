@@ -63,7 +63,9 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         with factory.start_workers(context.config.world) as workers:
             manned = replace(context, workers=workers)
             if policy:
-                questions, counts = draw_questions(sampled_episodes(manned, policy, n, seed=seed, split=split), None, rules, misses=0.0, seed=seed)
+                questions, counts = draw_questions(
+                    sampled_episodes(manned, policy, n, seed=seed, split=split), None, rules, misses=0.0, seed=seed
+                )
             else:
                 episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
                 questions, counts = draw_questions(episodes, manned.real(), rules, misses=MISSES, seed=seed)
@@ -87,7 +89,9 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name in arms:
             measured = measure(questions, answers[name][kind], known=known, logged=logged, generated=generated)
             found[name][kind] = measured.to_json()
-    found["held_out"] = counts | {"split": split, "episodes_seed": seed, "recorded": not context.suite.has_env, "policy": policy} | found["held_out"]
+    found["held_out"] = (
+        counts | {"split": split, "episodes_seed": seed, "recorded": not context.suite.has_env, "policy": policy} | found["held_out"]
+    )
     return found
 
 

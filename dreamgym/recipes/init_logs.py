@@ -22,6 +22,7 @@ FEW_EPISODES = 50  # below which the account warns
 CONTEXT = 3600  # tokens of a small model's 4,096 that a whole episode may take
 SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
+ITERATIONS, TASKS_PER_ITERATION = 30, 16
 PARTS = PromptParts()  # all that an answer can have
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
 
@@ -137,8 +138,8 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         "paired_replays = 128  # dreams of every policy, uncertified",
         "",
         "[rl]",
-        "iterations = 30",
-        "tasks_per_iter = 16",
+        f"iterations = {ITERATIONS}",
+        f"tasks_per_iter = {TASKS_PER_ITERATION}",
         "probe_every = 0  # a probe needs an environment",
         "curriculum = {synthetic_share = 0.0}",
     ]

@@ -31,7 +31,8 @@ class StateMapping(TextRules):
 
 
 class WithoutRules(WrappedSuite):
-    """The inner suite with no rules but its state mapping and its tools' schemas. Its scripted policies act as before; their reasoning is removed from the logs."""
+    """The inner suite with no rules but its state mapping and its tools' schemas. Its scripted policies act as before; their reasoning is
+    removed from the logs."""
 
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         episode = super().demonstrate(task, policy, seed=seed)

@@ -1,0 +1,46 @@
+"""The commands of the tutorial from logs to an agent run as they are printed, one after the other, on a small log."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import tool_desk
+from documents import DOCS, bash_lines
+from toy import SIZE, command
+
+from dreamgym.llm import tiny
+from dreamgym.logs.export import export_episodes
+from dreamgym.recipes import init_logs
+from dreamgym.runs.episodes import write_trajectories
+from dreamgym.runs.rundir import RunDir
+
+PAGE = (DOCS / "tutorials/from_logs.md").read_text("utf-8")
+
+
+def test_the_commands_of_the_tutorial_lead_from_a_log_to_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    write_trajectories(tmp_path / "made.jsonl", tool_desk.episodes(120))
+    export_episodes(tmp_path / "made.jsonl", tmp_path / "logs.jsonl", "openai")
+    records = [json.loads(line) for line in (tmp_path / "logs.jsonl").read_text().splitlines()]
+    (tmp_path / "logs.jsonl").write_text("".join(json.dumps(one | {"reward": float(one["success"])}) + "\n" for one in records))
+    monkeypatch.setitem(tiny.SIZES, "1m", SIZE)  # the page's own commands, with a model that trains in seconds
+    for name, value in {"ITERATIONS": 2, "TASKS_PER_ITERATION": 4, "VOCABULARIES": (512, 600)}.items():
+        monkeypatch.setattr(init_logs, name, value)
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    ran = list[str]()
+    for line in bash_lines(PAGE):
+        program, name, *rest = shlex.split(line)
+        assert program == ".venv/bin/dreamgym", line
+        code, out, err = command(monkeypatch, capsys, name, *rest)
+        assert code == 0, f"{line}\n{out}\n{err}"
+        ran.append(name)
+    assert ran[:3] == ["import", "init", "train"] and {"fidelity", "report", "play", "label"} <= set(ran)
+    summary = RunDir.view(tmp_path / "runs" / "mine").summary()
+    assert summary and summary["fidelity"]["held_out"]["with_guard"]["state_exact_valid"]["n"] > 0
+    assert summary["fidelity"]["no_model"] and "dream" in summary["uncertified"]
+    assert (tmp_path / "runs" / "mine" / "report.html").is_file()
