@@ -1,4 +1,4 @@
-"""A small MCP server of a help desk over stdio, for tests: counts its calls, and misbehaves by name."""
+"""A small MCP server of a help desk, for tests: counts its calls, and misbehaves by name. Over stdio, or with `--http PORT` over HTTP."""
 
 from __future__ import annotations
 
@@ -39,4 +39,7 @@ if "--empty" not in sys.argv:
 
 
 if __name__ == "__main__":
-    server.run("stdio")
+    if "--http" in sys.argv:
+        server.run("streamable-http", port=int(sys.argv[sys.argv.index("--http") + 1]))
+    else:
+        server.run("stdio")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +201,38 @@ def test_an_mcp_server_that_misbehaves_fails_one_episode(action: str, said: str)
     assert error and said in error and act(env, action)[0].info.error
     env.start([TASK], seed=0)
     assert act(env, 'look(id="u1")')[0].info.error is None
+    env.envs[0].close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def http_desk() -> Iterator[str]:
+    """The address of the server over HTTP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = str(Path(__file__).parents[3] / "support" / "mcp_desk.py")
+    server = subprocess.Popen([sys.executable, program, "--http", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+                break
+            time.sleep(0.1)
+        yield f"mcp:http://127.0.0.1:{port}/mcp"
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def test_an_mcp_server_is_called_over_http_and_its_end_fails_one_episode(http_desk: str) -> None:
+    pytest.importorskip("mcp")
+    env = pool(http_desk, score=f"{HERE}:scored", timeout_s=10.0, retries=0)
+    env.start([TASK], seed=0)
+    one, failed, end = act(env, 'look(id="u1")', "fail()", 'respond(content="done")')
+    assert "u1 is user 1" in one.observation.text and "Error" in failed.observation.text
+    assert end.terminated and end.reward == 1.0 and not any(step.info.error for step in (one, failed, end))
+    env.start([TASK], seed=0)
+    assert "u2 is user 2" in act(env, 'look(id="u2")')[0].observation.text, "one server for all sessions"
+    assert act(env, "die()")[0].info.error, "the server ended"
     env.envs[0].close()  # type: ignore[attr-defined]
 
 
