@@ -14,15 +14,17 @@ from dreamgym.envs.base import TextRules
 from dreamgym.errors import UsageError
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.recipes import factory
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.tool_calls import calls_of
-from dreamgym.types import Trajectory
+from dreamgym.types import Memory, Trajectory, Transition
 
 FEW_EPISODES = 50  # below which the account warns
 CONTEXT = 3600  # tokens of a small model's 4,096 that a whole episode may take
 SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
-ITERATIONS, TASKS_PER_ITERATION = 30, 16
+ITERATIONS = 20
+ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
 PARTS = PromptParts()  # all that an answer can have
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
 
@@ -40,8 +42,9 @@ class LogAccount:
     tasks: int
     longest: int  # steps
     reasoning: bool  # whether some step carries an explanation
+    hidden: bool  # whether tools show what no earlier state did
     vocab_size: int
-    episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them
+    episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them, with a memory a step
     action_tokens: int  # of 99 in 100 actions, at most
     answer_tokens: int  # of the longest next state, as the experience model writes it
 
@@ -93,6 +96,7 @@ def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
         tasks=len({" ".join(episode.task.instruction.lower().split()) for episode in episodes}),
         longest=max(len(episode.turns) for episode in episodes),
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
+        hidden=rules.partially_observed,
         vocab_size=vocab_size,
         episode_tokens=episode_tokens,
         action_tokens=action_tokens,
@@ -105,6 +109,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
     options = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in _options(account.env, files).items()]
     fits = account.episode_tokens <= CONTEXT
     history = account.longest if fits else max(1, CONTEXT * account.longest // account.episode_tokens)
+    tasks = min(16, max(4, ITERATION // (RLBlock().group_size * max(1, account.episode_tokens))))
     answer = min(1024, 32 * math.ceil(account.answer_tokens * 1.1 / 32))
     lines = [
         f"# Made by `dreamgym init` from: {account}.",
@@ -131,6 +136,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         f"history = {history}  # earlier steps that are shown; the longest episode has {account.longest}",
         f"max_answer_tokens = {answer}",
         f"reasoning = {str(account.reasoning).lower()}  # whether the logs explain their steps",
+        *(["temperature = 1.0  # what a call shows for the first time is drawn", 'draw = "hidden"'] if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
         "",
         "[eval]",
@@ -139,7 +145,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         "",
         "[rl]",
         f"iterations = {ITERATIONS}",
-        f"tasks_per_iter = {TASKS_PER_ITERATION}",
+        f"tasks_per_iter = {tasks}  # an iteration of about {ITERATION:,} tokens",
         "probe_every = 0  # a probe needs an environment",
         "curriculum = {synthetic_share = 0.0}",
     ]
@@ -167,12 +173,19 @@ def _tokens(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, int, i
                 written = sum(map(len, answer(words, step, tuple(shown), PARTS).values()))
                 actions.append(len(words.encode(transition.action)))
                 answers.append(written)
-                total += written + actions[-1] + 2  # with the markers of the question
+                total += written + actions[-1] + 3 + len(words.encode(rules.memory_text(_memory(episode, transition))))
                 shown.append(transition.next_state.text)
             lengths.append(total)
         found.append((size, _quantile(lengths, 0.9), _quantile(actions, 0.99), max(answers)))
     small, large = found
     return large if large[1] <= WORTH * small[1] else small
+
+
+def _memory(episode: Trajectory, step: Transition) -> Memory:
+    """A step as a memory, which is as long as one that is retrieved for it."""
+    instruction, env = episode.task.instruction, episode.task.env
+    texts = (step.state.text, step.action, step.next_state.text)
+    return Memory(0, episode.id, 0, env, instruction, "demo", *texts, step.reward, step.terminated, episode.success)
 
 
 def _quantile(numbers: Sequence[int], share: float) -> int:

@@ -20,6 +20,7 @@ from dreamgym.envs.tools.conversation import (
     turns_shown,
 )
 from dreamgym.envs.tools.schemas import Tool, fault
+from dreamgym.envs.tools.shortening import shorten_arguments
 from dreamgym.errors import UsageError
 from dreamgym.tool_calls import RESPOND, ToolCall, action_of, calls_of
 from dreamgym.types import Action, Memory, Observation, Transition, View
@@ -129,8 +130,10 @@ class ToolRules(TextRules):
         return append_turn(observation, f"{first}\n{text}", self.limits)
 
     def memory_text(self, memory: Memory) -> str:
-        """The calls and what they returned."""
-        return f"{memory.action}\n{latest_turn(Observation(memory.next_state))}"
+        """The calls, long arguments shortened, and what they returned."""
+        calls = _calls(memory.action) or ()
+        shown = "\n".join(str(shorten_arguments(call, self.limits.argument_chars)) for call in calls) or memory.action
+        return f"{shown}\n{latest_turn(Observation(memory.next_state))}"
 
     def _answers(self, history: Sequence[Transition]) -> Iterator[list[tuple[str, str, bool]]]:
         """For each step its calls, what each returned, and whether the tool only reads."""
