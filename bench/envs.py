@@ -25,6 +25,7 @@ from common import options as cli
 from common.isolation import isolated
 
 from dreamgym import plugins
+from dreamgym.envs._tau2 import answer
 from dreamgym.envs.webshop import lifelike, store
 from dreamgym.errors import MissingExtra
 from dreamgym.tool_calls import calls_of
@@ -161,8 +162,7 @@ def _repeat_in_stock(package: Any, task: Task, actions: Sequence[str]) -> list[s
             found.append(str(float(held and (not by_action or all(one.name in names for one in wanted.actions or ())))))
         else:
             names.add(call.name)
-            asked = package.call(id=str(len(found)), name=call.name, arguments=dict(call.arguments), requestor="assistant")
-            found.append(str(world.get_response(asked).content))
+            found.append(answer(world, call.name, dict(call.arguments))[0])
     return found
 
 
