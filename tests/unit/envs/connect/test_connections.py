@@ -195,7 +195,7 @@ def test_an_mcp_server_is_called_over_stdio_and_what_it_says_is_data() -> None:
 @pytest.mark.parametrize(("action", "said"), [("hang()", "No answer"), ("die()", "Connection closed"), ("large()", "longer than")])
 def test_an_mcp_server_that_misbehaves_fails_one_episode(action: str, said: str) -> None:
     pytest.importorskip("mcp")
-    env = pool(MCP, options=PATH, score=f"{HERE}:scored", timeout_s=3.0)
+    env = pool(MCP, options=PATH, score=f"{HERE}:scored", timeout_s=10.0)
     env.start([TASK], seed=0)
     error = act(env, action)[0].info.error
     assert error and said in error and act(env, action)[0].info.error
@@ -225,7 +225,7 @@ def http_desk() -> Iterator[str]:
 
 def test_an_mcp_server_is_called_over_http_and_its_end_fails_one_episode(http_desk: str) -> None:
     pytest.importorskip("mcp")
-    env = pool(http_desk, score=f"{HERE}:scored", timeout_s=10.0, retries=0)
+    env = pool(http_desk, score=f"{HERE}:scored", retries=0)
     env.start([TASK], seed=0)
     one, failed, end = act(env, 'look(id="u1")', "fail()", 'respond(content="done")')
     assert "u1 is user 1" in one.observation.text and "Error" in failed.observation.text

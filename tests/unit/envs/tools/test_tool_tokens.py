@@ -20,13 +20,13 @@ CALL = str(ToolCall("get_user_details", {"user_id": "anna_lee_17", "n": 2}))
 TOKENIZER = tiny.train_tokenizer([RESULT, CALL] * 30, vocab_size=400, special=MARKERS, token_patterns=RULES.token_patterns)
 
 
-def pieces(text: str) -> list[str]:
+def written(text: str) -> list[str]:
     return [TOKENIZER.decode([one]).strip() for one in tiny.encode(TOKENIZER, text)]
 
 
 def test_a_value_stands_right_behind_its_name_in_one_token():
-    assert pieces(CALL) == ["get_user_details", "(n=", "2", ', user_id="', "anna_lee_17", '")']
-    found = pieces(RESULT)
+    assert written(CALL) == ["get_user_details", "(n=", "2", ', user_id="', "anna_lee_17", '")']
+    found = written(RESULT)
     for name, value in (('{"user_id": "', "anna_lee_17"), ('"zip_code": "', "123"), ('", "city": "', "Bonn"), (', "paid": ', "2.5")):
         assert found[found.index(name.strip()) + 1] == value
 
