@@ -5,7 +5,7 @@ Nothing here imports torch. Implementations are found by name in `engines/`, `en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -42,8 +42,10 @@ class LLM(Protocol):
         """Queue requests and return a ticket for each. They share batches with whatever else is under way."""
         ...
 
-    def poll(self) -> list[tuple[int, Completion]]:
-        """Work until something is finished: what has finished since the last call, each with its ticket. Empty: nothing is under way."""
+    def poll(self, tickets: Collection[int] | None = None) -> list[tuple[int, Completion]]:
+        """Work until something is finished: what has finished since the last call, each with its ticket. Empty: nothing is under way.
+
+        With `tickets`, only those count; what else finishes waits for its own poll. So several callers share one engine."""
         ...
 
     def cancel(self, tickets: Sequence[int]) -> None:
@@ -111,11 +113,20 @@ class Policy(Protocol):
 
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Any]: ...
 
-    def act(
+    def submit(
         self, conversations: Sequence[Any], observations: Sequence[Observation], *, temperature: float, seeds: Sequence[Sequence[int]]
-    ) -> list[Completion]: ...
+    ) -> list[int]:
+        """Ask for one action in each conversation, and return a ticket for each."""
+        ...
 
-    def end(self, conversations: Sequence[Any]) -> None: ...
+    def poll(self) -> list[tuple[int, Completion]]:
+        """Work until an action is there: those since the last call, each with its ticket. Its text is the action. Empty: none was asked
+        for."""
+        ...
+
+    def end(self, conversations: Sequence[Any]) -> None:
+        """Drop what is still asked for in these conversations, and free what is kept of them."""
+        ...
 
 
 class Env(Protocol):
@@ -139,7 +150,18 @@ class BatchEnv(Protocol):
         ...
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...
-    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]: ...
+
+    def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
+        """Act in the episodes named by `slots`, none of which has a step under way."""
+        ...
+
+    def poll(self) -> list[tuple[int, StepResult]]:
+        """Work until a step is done: those since the last call, each with its slot. Empty: none is under way."""
+        ...
+
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+        """Submit, and wait for all; results in the order of the slots. See `envs.batch`."""
+        ...
 
 
 class RealEnv(BatchEnv, Protocol):

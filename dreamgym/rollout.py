@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from dreamgym.errors import InvariantError
 from dreamgym.protocols import BatchEnv, Policy
 from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task, Trajectory, Transition, Turn
 
+T = TypeVar("T")
+READY = 0.5
+"""The share of the running episodes for which the policy or the environment waits, by default."""
 TOO_LONG = "the conversation no longer fits into the policy's context"
 
 
@@ -19,41 +25,67 @@ def rollout(
     max_steps: int,
     temperature: float = 1.0,
     name: str = "rollout",
+    ready: float = READY,
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
+
+    Nobody waits for the slowest: as soon as a share `ready` of the running episodes has its actions, the environment goes on with those,
+    and as soon as that share has its results, the policy does. 1.0 is lockstep. The episodes are the same; batches are not, so that
+    engines round differently in the last bits.
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a conversation that no longer fits into the policy's context.
     """
     conversations = agent.begin(tasks, name=name)
-    observations = env.start(tasks, seed=seed)
-    turns: list[list[Turn]] = [[] for _ in tasks]
-    last: list[StepResult | None] = [None] * len(tasks)
-    active = list(range(len(tasks)))
-    for step in range(max_steps):
-        completions = agent.act(
-            [conversations[i] for i in active],
-            [observations[i] for i in active],
-            temperature=temperature,
-            seeds=[(seed, i, step) for i in active],
-        )
-        for i, completion in zip(active, completions, strict=True):
-            if completion.finish == "overflow":
-                last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
-        going = [i for i, completion in zip(active, completions, strict=True) if completion.finish != "overflow"]
-        completions = [completion for completion in completions if completion.finish != "overflow"]
-        results = env.step(going, [completion.text for completion in completions])
-        for i, completion, result in zip(going, completions, results, strict=True):
-            turns[i].append(_turn(observations[i], completion, result))
-            observations[i], last[i] = result.observation, result
-        active = [i for i in active if not _over(last[i])]
-        if not active:
-            break
-    agent.end(conversations)
+    try:
+        observations = env.start(tasks, seed=seed)
+        turns: list[list[Turn]] = [[] for _ in tasks]
+        last: list[StepResult | None] = [None] * len(tasks)
+        running = set(range(len(tasks))) if max_steps else set()
+        waiting, acting, stepping = sorted(running), dict[int, int](), dict[int, Completion]()
+        while running:
+            tickets = agent.submit(
+                [conversations[i] for i in waiting],
+                [observations[i] for i in waiting],
+                temperature=temperature,
+                seeds=[(seed, i, len(turns[i])) for i in waiting],
+            )
+            acting |= zip(tickets, waiting, strict=True)
+            enough = math.ceil(ready * len(running))
+            acted = sorted((acting.pop(ticket), completion) for ticket, completion in _some(agent.poll, len(acting), enough))
+            for i, completion in acted:
+                if completion.finish == "overflow":
+                    last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
+                    running.discard(i)
+                else:
+                    stepping[i] = completion
+            going = [i for i, _ in acted if i in stepping]
+            env.submit(going, [stepping[i].text for i in going])
+            waiting = []
+            for i, result in sorted(_some(env.poll, len(stepping), enough)):
+                turns[i].append(_turn(observations[i], stepping.pop(i), result))
+                observations[i], last[i] = result.observation, result
+                if _over(result) or len(turns[i]) == max_steps:
+                    running.discard(i)
+                else:
+                    waiting.append(i)
+    finally:
+        agent.end(conversations)
     return [
         _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{i}", model_version=env.version)
         for i, task in enumerate(tasks)
     ]
+
+
+def _some(poll: Callable[[], list[tuple[int, T]]], under_way: int, enough: int) -> list[tuple[int, T]]:
+    """What `poll` gives until there is enough of it, or all that is under way."""
+    found = list[tuple[int, T]]()
+    while len(found) < min(under_way, enough):
+        fresh = poll()
+        if not fresh:
+            raise InvariantError(f"{under_way - len(found)} answers are under way, and polling gives none.")
+        found += fresh
+    return found
 
 
 def group_by_task(trajectories: Sequence[Trajectory], size: int) -> list[list[Trajectory]]:
@@ -61,8 +93,8 @@ def group_by_task(trajectories: Sequence[Trajectory], size: int) -> list[list[Tr
     return [list(trajectories[i : i + size]) for i in range(0, len(trajectories), size)]
 
 
-def _over(result: StepResult | None) -> bool:
-    return result is not None and (result.terminated or result.truncated or result.info.error is not None)
+def _over(result: StepResult) -> bool:
+    return result.terminated or result.truncated or result.info.error is not None
 
 
 def _turn(state: Observation, completion: Completion, result: StepResult) -> Turn:

@@ -9,20 +9,17 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from common.forced_text import ForcedText
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.tokenized import Tokenized
 from dreamgym.types import Completion, Request
 
 
-class GenerateLLM(Tokenized):
-    """`encode`, `decode`, `generate` and `release` of `protocols.LLM` with forced text; the requests of a call share a stop."""
-
-    version = 0
+class GenerateLLM(Tokenized, SyncLLM):
+    """`protocols.LLM` with forced text; the requests of a call share a stop."""
 
     def __init__(self, model: Any, tokenizer: Any, forced: ForcedText) -> None:
+        super().__init__()
         self.model, self.tokenizer, self.forced = model.eval(), tokenizer, forced
-
-    def release(self, sessions: Sequence[str]) -> None:
-        """Nothing is kept."""
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Completion]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from dreamgym.engines.usage import Usage
-from dreamgym.llm.request_queue import RequestQueue
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.types import Completion, Request
 
 END_ID = 256
 
 
-class ScriptedLLM(RequestQueue):
+class ScriptedLLM(SyncLLM):
     """`answer(prompt_text) -> text`. Every token has probability 1 (log-probability 0). `prompts` records what was asked."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
@@ -26,7 +26,6 @@ class ScriptedLLM(RequestQueue):
         self.version = 0
         self.prompts: list[str] = []
         self.end_id = END_ID
-        self._waiting: dict[int, Request] = {}
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
@@ -38,24 +37,8 @@ class ScriptedLLM(RequestQueue):
         """Every special token is the end token."""
         return END_ID
 
-    def release(self, sessions: Sequence[str]) -> None:
-        """Nothing is kept between calls."""
-
-    def _check(self, request: Request) -> None:
-        """Any prompt will do."""
-
-    def _enqueue(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
-        self._waiting.update(zip(tickets, requests, strict=True))
-
-    def _advance(self) -> bool:
-        for ticket, request in self._waiting.items():
-            self._finished[ticket] = self._complete(request)
-        worked, self._waiting = bool(self._waiting), {}
-        return worked
-
-    def _drop(self, tickets: Sequence[int]) -> None:
-        for ticket in tickets:
-            self._waiting.pop(ticket, None)
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return [self._complete(request) for request in requests]
 
     def _complete(self, request: Request) -> Completion:
         text, sampling = self.decode(request.prompt), request.sampling

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dreamgym.envs.base import TextRules
+from dreamgym.envs.batch import SyncBatchEnv
 from dreamgym.errors import EnvironmentFailure, UsageError
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Transition
 
 
-class EnvPool:
+class EnvPool(SyncBatchEnv):
     """Real environments behind the interface that dreams have too (the `RealEnv` protocol). `steps` is what the real world was charged."""
 
     source = "real"
     version = 0
 
     def __init__(self, make_env: Callable[[], Env], rules: TextRules) -> None:
+        super().__init__()
         self.make_env, self.rules = make_env, rules
         self.envs: list[Env] = []
         self.steps = 0
@@ -28,6 +30,7 @@ class EnvPool:
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """One episode per task; `seed` is for stochastic environments."""
+        self._answered.clear()
         return [self.begin(slot, task) for slot, task in enumerate(tasks)]
 
     def begin(self, slot: int, task: Task) -> Observation:

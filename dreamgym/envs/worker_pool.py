@@ -27,6 +27,7 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.batch import AsyncBatchEnv
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Trajectory, Transition
@@ -54,7 +55,7 @@ def start_workers(suite: str, options: Mapping[str, Any], workers: int, *, repea
         yield pool
 
 
-class WorkerPool:
+class WorkerPool(AsyncBatchEnv):
     """`EnvPool` in processes (the `RealEnv` protocol), and scripted episodes too. Close it, or use it in a `with` block.
 
     `steps` is what the real world was charged for results, `redone_steps` what replaced workers repeated, `restarts` how many were
@@ -84,6 +85,9 @@ class WorkerPool:
         self.episodes: list[Episode] = []
         self.steps = self.redone_steps = self.restarts = 0
         self._share = 1  # episodes of a worker; neighbours share one, so that rollouts of one task do
+        self._actions: dict[int, Action] = {}  # by slot, of the steps under way
+        self._results: list[tuple[int, StepResult]] = []
+        self._acting = _Asking(self, self._act, self._acted)
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """One episode per task. InvariantError for a task that workers die of."""
@@ -104,33 +108,45 @@ class WorkerPool:
         self.episodes = [begun[slot] for slot in range(len(tasks))]
         return [episode.observation for episode in self.episodes]
 
-    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+    def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         """Act in the episodes named by `slots`. One that workers die of, or that does not repeat, gets a result with an `error`
         in its info: a failed rollout."""
-        owners = [slot // self._share for slot in slots]
-        results: dict[int, StepResult] = {}
-
-        def request(place: int) -> Request:
-            episode = self.episodes[slots[place]]
-            past = None if episode.holder is self.workers[owners[place]] else (episode.task, tuple(episode.actions), episode.observation)
-            if past is not None and not self.repeats:
-                return ("lose", "its worker died, and a connected environment is not acted in twice.")
-            return ("act", slots[place] % self._share, actions[place], past)
-
-        def on_answer(place: int, answer: Any) -> None:
-            episode, holder = self.episodes[slots[place]], self.workers[owners[place]]
-            if isinstance(answer, _Lost):
-                lost = StepInfo(error=self._blame(episode.task, f"'{actions[place]:.80}'", answer))
-                results[place] = StepResult(episode.observation, 0.0, False, info=lost, action=actions[place])
-                return
-            if episode.holder is not holder:
-                self.redone_steps += len(episode.actions)
-            episode.holder, episode.observation, results[place] = holder, answer.observation, answer
-            episode.actions.append(actions[place])
-
-        self._ask(owners, request, on_answer)
+        self._actions |= zip(slots, actions, strict=True)
         self.steps += len(slots)
-        return [results[place] for place in range(len(slots))]
+        self._acting.ask((slot // self._share, slot) for slot in slots)
+
+    def poll(self) -> list[tuple[int, StepResult]]:
+        """See `protocols.BatchEnv`. An exception of the environment is raised when nothing else is under way.
+
+        Where episodes repeat exactly, all steps under way are waited for: which worker is faster must not change the policy's batches,
+        whose composition changes log-probabilities in the last bits, or a seed would no longer name a run.
+        """
+        while self._acting.waiting and (self.repeats or not self._results):
+            self._acting.advance()
+        if not self._results:
+            self._acting.check()
+        results, self._results = self._results, []
+        return results
+
+    def _act(self, slot: int) -> Request:
+        """What the worker of an episode is asked for its next step."""
+        episode, action = self.episodes[slot], self._actions[slot]
+        past = None if episode.holder is self.workers[slot // self._share] else (episode.task, tuple(episode.actions), episode.observation)
+        if past is not None and not self.repeats:
+            return ("lose", "its worker died, and a connected environment is not acted in twice.")
+        return ("act", slot % self._share, action, past)
+
+    def _acted(self, slot: int, answer: Any) -> None:
+        episode, holder, action = self.episodes[slot], self.workers[slot // self._share], self._actions.pop(slot)
+        if isinstance(answer, _Lost):
+            lost = StepInfo(error=self._blame(episode.task, f"'{action:.80}'", answer))
+            self._results.append((slot, StepResult(episode.observation, 0.0, False, info=lost, action=action)))
+            return
+        if episode.holder is not holder:
+            self.redone_steps += len(episode.actions)
+        episode.holder, episode.observation = holder, answer.observation
+        episode.actions.append(action)
+        self._results.append((slot, answer))
 
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
         """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept,
@@ -154,6 +170,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers, and whatever they have started. A pool that is used again starts new ones."""
+        self._acting, self._actions, self._results = _Asking(self, self._act, self._acted), {}, []
         hired = [worker for worker in self.workers if worker]
         self.workers = [None] * len(self.workers)
         for worker in hired:
@@ -186,36 +203,14 @@ class WorkerPool:
 
     def _ask(self, owners: Sequence[int], request: Callable[[int], Request], on_answer: Callable[[int, Any], None]) -> None:
         """Have worker `owners[place]` answer `request(place)` for every place, all workers at once, and pass each answer to `on_answer`.
-
-        When a worker dies, a new one gets the requests that were not answered, made anew. The one of which `TRIES` workers died has a
-        _Lost for an answer. An exception of the environment is raised when all is answered.
-        """
-        waiting: dict[int, deque[int]] = {}
-        for place, owner in enumerate(owners):
-            waiting.setdefault(owner, deque()).append(place)
-        deaths, problem = Counter[int](), None
-        try:
-            self._send(waiting, request)
-            while waiting:
-                for worker, answer in self._answers(waiting):
-                    places = waiting[worker]
-                    if isinstance(answer, _Dead):
-                        deaths[places[0]] += 1
-                        self._bury(worker, answer, deaths[places[0]])
-                    if not isinstance(answer, _Dead) or deaths[places[0]] == TRIES:
-                        place = places.popleft()
-                        if isinstance(answer, Exception) and not isinstance(answer, _Lost):
-                            problem = problem or answer
-                        else:
-                            on_answer(place, answer)
-                    if isinstance(answer, _Dead) and places:
-                        self._send({worker: places}, request)
-                waiting = {worker: places for worker, places in waiting.items() if places}
-        except BaseException:  # an answer that nobody hears must not be taken for a later one
+        An exception of the environment is raised when all is answered."""
+        if self._acting.waiting:  # steps that nobody polls any more: their answers must not be taken for these
             self.close()
-            raise
-        if problem:
-            raise problem
+        asking = _Asking(self, request, on_answer)
+        asking.ask((owner, place) for place, owner in enumerate(owners))
+        while asking.waiting:
+            asking.advance()
+        asking.check()
 
     def _send(self, waiting: Mapping[int, Iterable[int]], request: Callable[[int], Request]) -> None:
         """Give workers their requests; they all begin before the first is given any."""
@@ -253,6 +248,65 @@ class WorkerPool:
             f"Environment '{self.suite}', task '{task.id}': {TRIES} workers in a row died of {doing}, the last by {death}. Play that task "
             "with env.workers = 0 to see why; if memory ran out, use fewer workers."
         )
+
+
+class _Asking:
+    """Requests to the workers of a pool, by place, that are not answered yet.
+
+    When a worker dies, a new one gets the requests that were not answered, made anew. The one of which `TRIES` workers died has a _Lost
+    for an answer.
+    """
+
+    def __init__(self, pool: WorkerPool, request: Callable[[int], Request], on_answer: Callable[[int, Any], None]) -> None:
+        self.pool, self.request, self.on_answer = pool, request, on_answer
+        self.waiting: dict[int, deque[int]] = {}  # places by worker
+        self._deaths = Counter[int]()  # of workers, by place
+        self._problem: Exception | None = None
+
+    def ask(self, places: Iterable[tuple[int, int]]) -> None:
+        """Have workers answer: pairs of a worker and a place."""
+        fresh: dict[int, list[int]] = {}
+        for worker, place in places:
+            fresh.setdefault(worker, []).append(place)
+            self.waiting.setdefault(worker, deque()).append(place)
+        with self._undisturbed():
+            self.pool._send(fresh, self.request)
+
+    def advance(self) -> None:
+        """Take what the workers have answered by now."""
+        with self._undisturbed():
+            for worker, answer in self.pool._answers(self.waiting):
+                self._take(worker, answer)
+            self.waiting = {worker: places for worker, places in self.waiting.items() if places}
+
+    def check(self) -> None:
+        """Raise the first exception of the environment."""
+        problem, self._problem = self._problem, None
+        if problem:
+            raise problem
+
+    def _take(self, worker: int, answer: Any) -> None:
+        places = self.waiting[worker]
+        if isinstance(answer, _Dead):
+            self._deaths[places[0]] += 1
+            self.pool._bury(worker, answer, self._deaths[places[0]])
+        if not isinstance(answer, _Dead) or self._deaths[places[0]] == TRIES:
+            place = places.popleft()
+            self._deaths.pop(place, None)
+            if isinstance(answer, Exception) and not isinstance(answer, _Lost):
+                self._problem = self._problem or answer
+            else:
+                self.on_answer(place, answer)
+        if isinstance(answer, _Dead) and places:
+            self.pool._send({worker: places}, self.request)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # an answer that nobody hears must not be taken for a later one
+            self.pool.close()
+            raise
 
 
 @dataclass

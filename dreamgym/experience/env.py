@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dreamgym.envs.base import TextRules
+from dreamgym.envs.batch import AsyncBatchEnv
 from dreamgym.errors import UsageError
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.types import Action, Observation, Prediction, Query, StepResult, Task, Transition
 
 
-class DreamBatch:
+class DreamBatch(AsyncBatchEnv):
     """Many dreamed episodes side by side (the `BatchEnv` protocol). `steps` counts dreamed transitions.
 
     With `support`, a step that the model was asked about and of which no real memory tells is marked as `out_of_support`.
@@ -27,6 +28,7 @@ class DreamBatch:
         self.tasks: list[Task] = []
         self.states: list[Observation] = []
         self.histories: list[list[Transition]] = []
+        self._asked: dict[int, tuple[int, Query]] = {}  # the slot and query of each ticket of the model
 
     @property
     def version(self) -> int:
@@ -35,12 +37,12 @@ class DreamBatch:
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """Dream the first observation of every task."""
         self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])
-        self.rollout, self.tasks = seed, list(tasks)
+        self.rollout, self.tasks, self._asked = seed, list(tasks), {}
         self.states = self.model.start(tasks, seed=seed)
         self.histories = [[] for _ in tasks]
         return list(self.states)
 
-    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+    def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         """Dream what follows. `truncated` is our horizon's doing, never the model's; an unreadable dream is an error of its episode."""
         queries = [
             Query(
@@ -53,11 +55,17 @@ class DreamBatch:
             for slot, action in zip(slots, actions, strict=True)
         ]
         self.steps += len(queries)
+        for slot, query, ticket in zip(slots, queries, self.model.submit(queries), strict=True):
+            self._asked[ticket] = (slot, query)
+
+    def poll(self) -> list[tuple[int, StepResult]]:
+        """See `protocols.BatchEnv`."""
         results = []
-        for slot, query, prediction in zip(slots, queries, self.model.predict(queries), strict=True):
+        for ticket, prediction in self.model.poll():
+            slot, query = self._asked.pop(ticket)
             self.states[slot] = prediction.next_state
             self.histories[slot].append(query.transition(prediction))
-            results.append(self._result(query, prediction, len(self.histories[slot]) >= self.horizon))
+            results.append((slot, self._result(query, prediction, len(self.histories[slot]) >= self.horizon)))
         return results
 
     def _result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:

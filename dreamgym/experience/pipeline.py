@@ -9,6 +9,7 @@ An experience model is a plug-in of `experience/models`, or any module by its do
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -64,6 +65,10 @@ class ExperienceModel(ABC):
     def __init__(self, guard: Guard, retriever: Retriever) -> None:
         self.guard, self.retriever = guard, retriever
         self.counts: Counter[str] = Counter()
+        self._tickets = itertools.count()
+        self._answered: list[tuple[int, Query, Prediction]] = []  # without generation
+        self._asked: dict[int, tuple[Query, list[Neighbour]]] = {}  # by ticket, with its memories
+        self._waiting: list[tuple[int, Query, Sequence[Neighbour]]] = []  # for the default `finish_generation`
 
     @property
     def version(self) -> int:
@@ -88,8 +93,11 @@ class ExperienceModel(ABC):
         raise UsageError(f"{type(self).__name__} varies no tasks. Set curriculum.synthetic_share = 0.")
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
-        """Free what is kept of finished episodes, named by the first two numbers of their query keys. Default: nothing is kept."""
-        return None
+        """Drop what is asked for in these episodes, named by the first two numbers of their query keys, and free what is kept of them."""
+        gone = set(episodes)
+        self._answered = [one for one in self._answered if one[1].key[:2] not in gone]
+        self._waiting = [one for one in self._waiting if one[1].key[:2] not in gone]
+        self._asked = {ticket: one for ticket, one in self._asked.items() if one[0].key[:2] not in gone}
 
     def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
         """Keep what later queries of the same episodes need; `memories` are by place among the queries. Default: nothing is kept."""
@@ -97,17 +105,51 @@ class ExperienceModel(ABC):
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One verified prediction per query, in order. An unreadable answer leaves the state as it was and fails the episode."""
+        tickets = self.submit(queries)
+        found = dict[int, Prediction]()
+        while not found.keys() >= set(tickets):
+            found |= dict(self.poll())
+        return [found[ticket] for ticket in tickets]
+
+    def submit(self, queries: Sequence[Query]) -> list[int]:
+        """Ask for a prediction per query, and return a ticket for each."""
+        tickets = [next(self._tickets) for _ in queries]
         answers = [self.guard.before(query) or self._recall(query) or self._compose(query) for query in queries]
-        open_places = [i for i, answer in enumerate(answers) if answer is None]
-        open_queries = [queries[i] for i in open_places]
-        memories = self._retrieve(open_queries)
-        generated = self.generate(open_queries, memories) if open_queries else []
-        predictions = [prediction(*one, self.answers_by) for one in zip(open_queries, generated, memories, strict=True)]
-        for i, verified in zip(open_places, self.guard.review(open_queries, predictions), strict=True):
-            answers[i] = verified
-        found = [answer for answer in answers if answer is not None]
-        self.record(queries, found, dict(zip(open_places, memories, strict=True)))
-        return found
+        asked = list[tuple[int, Query]]()
+        for ticket, query, answer in zip(tickets, queries, answers, strict=True):
+            if answer is None:
+                asked.append((ticket, query))
+            else:
+                self._answered.append((ticket, query, answer))
+        memories = self._retrieve([query for _, query in asked])
+        self._asked |= {ticket: (query, found) for (ticket, query), found in zip(asked, memories, strict=True)}
+        if asked:
+            self.start_generation([ticket for ticket, _ in asked], [query for _, query in asked], memories)
+        return tickets
+
+    def poll(self) -> list[tuple[int, Prediction]]:
+        """Work until a prediction is there: those since the last call, each with its ticket, as `predict` gives them. Empty: nothing is
+        asked for."""
+        if self._answered or not self._asked:
+            answered, self._answered = self._answered, []
+            self.record([query for _, query, _ in answered], [one for *_, one in answered], {})
+            return [(ticket, one) for ticket, _, one in answered]
+        answers = [(ticket, answer) for ticket, answer in self.finish_generation() if ticket in self._asked]
+        queries, memories = zip(*(self._asked.pop(ticket) for ticket, _ in answers), strict=True) if answers else ((), ())
+        predictions = [prediction(q, answer, m, self.answers_by) for q, (_, answer), m in zip(queries, answers, memories, strict=True)]
+        verified = self.guard.review(queries, predictions)
+        self.record(queries, verified, dict(enumerate(memories)))
+        return [(ticket, one) for (ticket, _), one in zip(answers, verified, strict=True)]
+
+    def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
+        """Begin to generate an answer for each ticket. Default: they wait for `finish_generation`, which calls `generate` on all."""
+        self._waiting += zip(tickets, queries, memories, strict=True)
+
+    def finish_generation(self) -> list[tuple[int, Answer | Unreadable]]:
+        """Work until an answer is there: those since the last call, each with its ticket. A model whose engine takes requests as they
+        come overrides both."""
+        waiting, self._waiting = self._waiting, []
+        return list(zip([t for t, *_ in waiting], self.generate([q for _, q, _ in waiting], [m for *_, m in waiting]), strict=True))
 
     def _recall(self, query: Query) -> Prediction | None:
         """The precedent of a query in real memory; None where there is none, or recall is off. It really happened: nothing is verified."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from dreamgym.types import Completion, Request
@@ -32,14 +32,14 @@ class RequestQueue(ABC):
         self._enqueue(tickets, requests)
         return tickets
 
-    def poll(self) -> list[tuple[int, Completion]]:
+    def poll(self, tickets: Collection[int] | None = None) -> list[tuple[int, Completion]]:
         """See `protocols.LLM`. Raises the error of a request that failed, one at a call; what has finished waits for the next call."""
-        while not self._finished and not self._failed and self._advance():
+        waited = None if tickets is None else set(tickets)
+        while not _those(self._finished, waited) and not _those(self._failed, waited) and self._advance():
             pass
-        if self._failed:
-            raise self._failed.pop(next(iter(self._failed)))
-        finished, self._finished = self._finished, {}
-        return list(finished.items())
+        if failed := _those(self._failed, waited):
+            raise self._failed.pop(failed[0])
+        return [(ticket, self._finished.pop(ticket)) for ticket in _those(self._finished, waited)]
 
     def cancel(self, tickets: Sequence[int]) -> None:
         """See `protocols.LLM`."""
@@ -80,3 +80,39 @@ class RequestQueue(ABC):
     @abstractmethod
     def _drop(self, tickets: Sequence[int]) -> None:
         """Forget requests that are not finished."""
+
+
+class SyncLLM(RequestQueue):
+    """A language model that answers a batch at once: a subclass has `encode`, `decode` and `generate`, and the base what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[int, Request] = {}
+
+    @abstractmethod
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """See `protocols.LLM`."""
+
+    def release(self, sessions: Sequence[str]) -> None:
+        """Nothing is kept between calls."""
+
+    def _check(self, request: Request) -> None:
+        """Any prompt will do."""
+
+    def _enqueue(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
+        self._waiting.update(zip(tickets, requests, strict=True))
+
+    def _advance(self) -> bool:
+        waiting, self._waiting = self._waiting, {}
+        if waiting:
+            self._finished.update(zip(waiting, self.generate(list(waiting.values())), strict=True))
+        return bool(waiting)
+
+    def _drop(self, tickets: Sequence[int]) -> None:
+        for ticket in tickets:
+            self._waiting.pop(ticket, None)
+
+
+def _those(tickets: Iterable[int], waited: Collection[int] | None) -> list[int]:
+    """The tickets that are waited for, in their order; all where `waited` is None."""
+    return [ticket for ticket in tickets if waited is None or ticket in waited]

@@ -7,16 +7,18 @@ row of its own. States are shown as the `view` of the TextRules, and a completio
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm.vocabulary import rows_in
 from dreamgym.policy.templates import Template
 from dreamgym.protocols import LLM
-from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory
+from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory, View
 
 
 @dataclass
@@ -27,6 +29,14 @@ class Conversation:
     instruction: str
     turns: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+
+
+class _Asked(NamedTuple):
+    """An action that the engine is asked for: the policy's ticket, the conversation, and the state as it is shown there."""
+
+    ticket: int
+    conversation: Conversation
+    view: View
 
 
 class Agent:
@@ -40,33 +50,55 @@ class Agent:
             raise ConfigError(f"window={window} must be 0 (only the present state) or more, or None for all turns.")
         self.llm, self.template, self.rules, self.window = llm, template, rules, window
         self.max_reply_tokens = max_reply_tokens or template.max_reply_tokens
+        self._tickets = itertools.count()
+        self._asked: dict[int, _Asked] = {}  # by the engine's ticket
+        self._overflown: list[tuple[int, Completion]] = []  # answers to prompts that do not fit
 
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Conversation]:
         """One conversation per task; `name` keeps the sessions of different rollouts apart."""
         return [Conversation(f"{name}/{i}", task.instruction) for i, task in enumerate(tasks)]
 
-    def act(
+    def submit(
         self,
         conversations: Sequence[Conversation],
         observations: Sequence[Observation],
         *,
         temperature: float,
         seeds: Sequence[Sequence[int]],
-    ) -> list[Completion]:
-        """One action per conversation, which grows by the state and the reply. A completion's text is the action, its ids the reply."""
+    ) -> list[int]:
+        """Ask for one action per conversation, which grows by the state and, with the answer, by the reply.
+
+        A prompt that does not fit the context is answered by an empty completion that ends by "overflow": a conversation that is too long
+        fails alone. An engine without a known `max_context` refuses such a prompt itself.
+        """
         views = [self.rules.view(observation) for observation in observations]
         for talk, view in zip(conversations, views, strict=True):
             talk.ids = self._prompt(talk, view.text)
         sampling = Sampling(self.max_reply_tokens, stop=self.template.stop, temperature=temperature)
         requests = [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
-        completions = self._generate(requests)
-        for talk, view, completion in zip(conversations, views, completions, strict=True):
+        limit = getattr(self.llm, "max_context", None) or math.inf
+        tickets = [next(self._tickets) for _ in requests]
+        fits = [len(request.prompt) + request.sampling.max_tokens <= limit for request in requests]
+        for ticket, request, fit in zip(tickets, requests, fits, strict=True):
+            if not fit:
+                self._overflown.append((ticket, Completion(tuple(request.prompt), (), (), "", "overflow", self.llm.version)))
+        asked = [i for i, fit in enumerate(fits) if fit]
+        for i, theirs in zip(asked, self.llm.submit([requests[i] for i in asked]) if asked else (), strict=True):
+            self._asked[theirs] = _Asked(tickets[i], conversations[i], views[i])
+        return tickets
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        """The actions that have come, each with its ticket. A completion's text is the action, its ids the reply."""
+        if self._overflown or not self._asked:
+            overflown, self._overflown = self._overflown, []
+            return overflown
+        found = []
+        for theirs, completion in self.llm.poll(self._asked):
+            ticket, talk, view = self._asked.pop(theirs)
             talk.turns.append((view.text, completion.ids))
             talk.ids = [*talk.ids, *completion.ids]
-        return [
-            replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))
-            for completion, view in zip(completions, views, strict=True)
-        ]
+            found.append((ticket, replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))))
+        return found
 
     def closing(self, trajectory: Trajectory) -> list[int]:
         """The prompt after the last turn: where a critic values an episode that the horizon cut."""
@@ -81,16 +113,13 @@ class Agent:
         return self._prompt(talk, self.rules.view(trajectory.turns[-1].transition.next_state).text)
 
     def end(self, conversations: Sequence[Conversation]) -> None:
-        """Free what the engine keeps for these conversations."""
+        """Drop what is still asked for in these conversations, and free what the engine keeps for them."""
+        ended = set(map(id, conversations))
+        dropped = [theirs for theirs, asked in self._asked.items() if id(asked.conversation) in ended]
+        for theirs in dropped:
+            del self._asked[theirs]
+        self.llm.cancel(dropped)
         self.llm.release([conversation.session for conversation in conversations])
-
-    def _generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """The engine's completions, and an empty one that ends by "overflow" for each prompt that does not fit the context: a conversation
-        that is too long fails alone. An engine without a known `max_context` refuses such a prompt itself."""
-        limit = getattr(self.llm, "max_context", None) or math.inf
-        fits = [request for request in requests if len(request.prompt) + request.sampling.max_tokens <= limit]
-        found = dict(zip(map(id, fits), self.llm.generate(fits) if fits else (), strict=True))
-        return [found.get(id(r)) or Completion(tuple(r.prompt), (), (), "", "overflow", self.llm.version) for r in requests]
 
     def _prompt(self, talk: Conversation, state: str) -> list[int]:
         """The conversation with `state` as its last message: the one before it, extended, until the window slides."""

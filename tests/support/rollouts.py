@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dreamgym import plugins
+from dreamgym.protocols import Policy
 from dreamgym.train.learner import Learner
 from dreamgym.train.settings import LearnerConfig
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn
@@ -103,3 +104,9 @@ def shifted(episode: Trajectory, by: float) -> Trajectory:
     """The same episode, as a sampler that is off by `by` nats would have reported it."""
     turns = [replace(t, completion=replace(t.completion, logprobs=tuple(lp + by for lp in t.completion.logprobs))) for t in episode.turns]
     return replace(episode, turns=tuple(turns))
+
+
+def act(policy: Policy, conversation: Any, state: Observation) -> Completion:
+    """One action in one conversation."""
+    (ticket,) = policy.submit([conversation], [state], temperature=1.0, seeds=[(0,)])
+    return dict(policy.poll())[ticket]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dreamgym.engines.scripted import END_ID, ScriptedLLM
 from dreamgym.envs import corridor
+from dreamgym.envs.batch import AsyncBatchEnv, SyncBatchEnv
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
 from dreamgym.policy.agent import Agent
@@ -103,24 +105,31 @@ class Noting:
     def __init__(self) -> None:
         self.seeds: list[list[tuple[int, ...]]] = []
         self.ended = 0
+        self.asked: list[int] = []
 
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[int]:
         return list(range(len(tasks)))
 
-    def act(self, conversations: Sequence[int], observations: Sequence[Observation], *, temperature: float, seeds: Any) -> list[Completion]:
+    def submit(self, conversations: Sequence[int], observations: Sequence[Observation], *, temperature: float, seeds: Any) -> list[int]:
         self.seeds.append([tuple(seed) for seed in seeds])
-        return [Completion((1,), (2,), (0.0,), "right", "stop", version=9) for _ in conversations]
+        self.asked = list(conversations)
+        return self.asked
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        asked, self.asked = self.asked, []
+        return [(talk, Completion((1,), (2,), (0.0,), "right", "stop", version=9)) for talk in asked]
 
     def end(self, conversations: Sequence[int]) -> None:
         self.ended += len(conversations)
 
 
-class Script:
+class Script(SyncBatchEnv):
     """An environment that answers from a table (slot, step) -> result; else it goes on."""
 
     source, version = "dream", 4
 
     def __init__(self, table: dict[tuple[int, int], StepResult]) -> None:
+        super().__init__()
         self.table, self.count = table, {}
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
@@ -178,3 +187,58 @@ def test_groups_are_the_rollouts_of_one_task(size: int):
     groups = group_by_task(walk(tasks)[0], size)
     assert [len(group) for group in groups] == [size] * 3
     assert all(len({t.task.id for t in group}) == 1 for group in groups)
+
+
+class Slow(AsyncBatchEnv):
+    """Wraps an environment: a poll gives one result, that of the slot which is next in the order of a random stream."""
+
+    def __init__(self, inner: EnvPool, seed: int) -> None:
+        self.inner, self.source, self.version, self.random = inner, inner.source, inner.version, random.Random(seed)
+        self.answers: list[tuple[int, StepResult]] = []
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        return self.inner.start(tasks, seed=seed)
+
+    def submit(self, slots: Sequence[int], actions: Sequence[str]) -> None:
+        self.answers += zip(slots, self.inner.step(slots, actions), strict=True)
+
+    def poll(self) -> list[tuple[int, StepResult]]:
+        return [self.answers.pop(self.random.randrange(len(self.answers)))] if self.answers else []
+
+
+@pytest.mark.parametrize("ready", [0.01, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_in_which_steps_are_answered_changes_no_episode(ready: float, seed: int):
+    tasks = [task(start, target) for start in (1, 2, 3) for target in (2, 3, 4)]
+    expected = walk(tasks)[0]
+    env = Slow(EnvPool(SUITE.env, SUITE.rules), seed)
+    found = rollout(agent(ScriptedLLM(walker)), env, tasks, seed=0, max_steps=10, ready=ready)
+    assert [[t.transition for t in e.turns] for e in found] == [[t.transition for t in e.turns] for e in expected]
+    assert [e.success for e in found] == [e.success for e in expected]
+
+
+def test_nobody_waits_for_the_slowest_episode():
+    """One episode's step is answered only when nothing else is under way; the others have finished by then."""
+
+    class Held(Slow):
+        def poll(self) -> list[tuple[int, StepResult]]:
+            free = [one for one in self.answers if one[0] != 0] or self.answers
+            self.answers = [one for one in self.answers if one not in free[:1]]
+            return free[:1]
+
+    policy = Noting()
+    rollout(policy, Held(Script({}), 0), [task(1, 2)] * 3, seed=5, max_steps=3, ready=0.01)  # type: ignore[arg-type]
+    asked = [seed[1] for batch in policy.seeds for seed in batch]
+    assert asked[-2:] == [0, 0], "the first episode acts again when the other two are over"
+
+
+def test_an_interrupted_rollout_leaves_nothing_under_way():
+    llm = ScriptedLLM(lambda _: "right")
+
+    class Broken(Script):
+        def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[StepResult]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rollout(agent(llm), Broken({}), [task(1, 2)] * 4, seed=0, max_steps=3, ready=0.25)
+    assert llm.poll() == []

@@ -130,7 +130,7 @@ class LocalEngine(Tokenized, RequestQueue):
                 entered = self._admit()
                 if not entered and self.batch.running:
                     self._step()
-            return bool(self.batch.running or self.waiting or self._finished)
+            return bool(entered or self.batch.running or self.waiting)
         except BaseException:
             self._restart()  # rows may be half-written
             raise

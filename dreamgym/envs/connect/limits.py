@@ -164,6 +164,13 @@ class CallBudget:
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         return self.inner.start(tasks, seed=seed)
 
+    def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
+        self._charge(actions)
+        self.inner.submit(slots, actions)
+
+    def poll(self) -> list[tuple[int, StepResult]]:
+        return self.inner.poll()
+
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
         self._charge(actions)
         return self.inner.step(slots, actions)

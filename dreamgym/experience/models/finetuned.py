@@ -9,7 +9,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from zlib import crc32
 
 from pydantic import AfterValidator, Field
@@ -98,6 +98,14 @@ def row_builder(inputs: ModelInputs, **settings: Any) -> RowBuilder:
     return RowBuilder(inputs.vocabulary, config.prompt_parts, config.segment_weights, rules, retriever)
 
 
+class _Sampled(NamedTuple):
+    """An answer that the engine is sampling."""
+
+    ticket: int
+    query: Query
+    request: Request
+
+
 class FinetunedExperienceModel(ExperienceModel):
     """A language model that writes reasoning, next state, reward and end. `counts` also has the parts of prompts that did not fit."""
 
@@ -108,6 +116,7 @@ class FinetunedExperienceModel(ExperienceModel):
         self.llm, self.words, self.replay, self.config, self.seed = llm, vocabulary, replay, config, seed
         self._starts: dict[str, list[str]] | None = None  # by instruction of the logs
         self._steps: dict[tuple[int, ...], list[Step]] = {}
+        self._sampled: dict[int, _Sampled] = {}  # by the engine's ticket
 
     @property
     def version(self) -> int:
@@ -123,8 +132,14 @@ class FinetunedExperienceModel(ExperienceModel):
         return [Observation(texts[task.instruction]) for task in tasks]
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        super().forget(episodes)
         for episode in episodes:
             self._steps.pop(episode, None)
+        gone = set(episodes)
+        dropped = [theirs for theirs, asked in self._sampled.items() if asked.query.key[:2] in gone]
+        for theirs in dropped:
+            del self._sampled[theirs]
+        self.llm.cancel(dropped)
         self.llm.release([f"dream/{episode}" for episode in episodes])
 
     def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
@@ -167,18 +182,33 @@ class FinetunedExperienceModel(ExperienceModel):
         return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.key[:2]}")
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
-        """One generation for all. Unreadable sampled answers get all their further attempts at once; the first readable one counts."""
+        places = list(range(len(queries)))
+        self.start_generation(places, queries, memories)
+        answers = dict[int, Answer | Unreadable]()
+        while len(answers) < len(queries):
+            answers |= dict(self.finish_generation())
+        return [answers[place] for place in places]
+
+    def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
         requests = [self._request(query, self._prompt(query, found)) for query, found in zip(queries, memories, strict=True)]
-        answers = [self._read(query, one.ids) for query, one in zip(queries, self.llm.generate(requests), strict=True)]
-        failed = [i for i, one in enumerate(answers) if isinstance(one, Unreadable) and requests[i].sampling.temperature]
-        attempts = [(i, attempt) for i in failed for attempt in range(1, 1 + self.config.redraws)]
-        redrawn = self.llm.generate([_redraw(requests[i], attempt) for i, attempt in attempts]) if attempts else []
-        for (i, _), completion in zip(attempts, redrawn, strict=True):
-            if isinstance(answers[i], Unreadable):
-                self.counts["redrawn"] += 1
-                answers[i] = self._read(queries[i], completion.ids)
-        self.counts.update("unreadable" if isinstance(one, Unreadable) else "repaired" if one.repaired else "clean" for one in answers)
-        return answers
+        for theirs, ticket, query, request in zip(self.llm.submit(requests), tickets, queries, requests, strict=True):
+            self._sampled[theirs] = _Sampled(ticket, query, request)
+
+    def finish_generation(self) -> list[tuple[int, Answer | Unreadable]]:
+        """An unreadable sampled answer gets all its further attempts at once; the first readable one counts."""
+        found = list[tuple[int, Answer | Unreadable]]()
+        for theirs, completion in self.llm.poll(self._sampled):
+            asked = self._sampled.pop(theirs)
+            answer = self._read(asked.query, completion.ids)
+            if isinstance(answer, Unreadable) and asked.request.sampling.temperature and self.config.redraws:
+                attempts = [_redraw(asked.request, attempt) for attempt in range(1, 1 + self.config.redraws)]
+                for again in self.llm.generate(attempts):
+                    if isinstance(answer, Unreadable):
+                        self.counts["redrawn"] += 1
+                        answer = self._read(asked.query, again.ids)
+            self.counts["unreadable" if isinstance(answer, Unreadable) else "repaired" if answer.repaired else "clean"] += 1
+            found.append((asked.ticket, answer))
+        return found
 
     def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
         """The prompt of a query, shortened to fit. UsageError when the state alone does not fit."""

@@ -43,6 +43,7 @@ summary PATH --json
 report PATH
 fidelity PATH
 fidelity RUN --held-out NUMBER
+fidelity RUN --replays NUMBER
 eval PATH
 eval RUN --policy TEXT
 eval RUN --split TEXT
@@ -117,7 +118,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
         for recipe in (compare, quickstart, train):
             patch.setattr(recipe, "prepare_logs", begin)
-        patch.setattr(fidelity, "measure_context", begin)
+        for measuring in ("measure_context", "replay_arms"):
+            patch.setattr(fidelity, measuring, begin)
         patch.setattr("builtins.input", lambda _: "")
         patch.setenv("OPENAI_API_KEY", "none")
         patch.chdir(folder)

@@ -75,13 +75,13 @@ def test_the_experience_model_asks_by_grammar_when_it_is_told_to(
 ) -> None:
     suite = corridor.make(length=4)
     seen: list[str] = []
-    generate = engine.generate
+    submit = engine.submit
 
     def watch(requests: Any) -> Any:
         seen.extend(request.sampling.grammar for request in requests)
-        return generate(requests)
+        return submit(requests)
 
-    monkeypatch.setattr(engine, "generate", watch)
+    monkeypatch.setattr(engine, "submit", watch)
     (task,) = suite.tasks("train", 1, seed=0)
     env = suite.env()
     state = suite.rules.abstract(env.reset(task))

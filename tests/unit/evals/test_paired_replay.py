@@ -158,14 +158,20 @@ class Opener:
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.begun: list[str] = []
+        self.asked: list[int] = []
 
     def begin(self, tasks: list[Task], *, name: str) -> list[str]:
         self.begun += [t.id for t in tasks]
         return [t.id for t in tasks]
 
-    def act(self, conversations: list[str], observations: list[Observation], *, temperature: float, seeds: object) -> list[Completion]:
+    def submit(self, conversations: list[str], observations: list[Observation], *, temperature: float, seeds: object) -> list[int]:
         self.batches.append(len(conversations))
-        return [Completion((1,), (2,), (0.0,), "open", "stop") for _ in conversations]
+        self.asked = list(range(len(conversations)))
+        return self.asked
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        asked, self.asked = self.asked, []
+        return [(ticket, Completion((1,), (2,), (0.0,), "open", "stop")) for ticket in asked]
 
     def end(self, conversations: list[str]) -> None: ...
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dreamgym.envs import corridor
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.env import DreamBatch
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.pipeline import ExperienceModel
+from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.train.algos import grpo, ppo, reinforce
@@ -50,22 +54,29 @@ def test_a_full_buffer_that_evicts_a_dream_for_a_real_step_has_a_new_precedent()
     assert len(replay) == before and (TASK.env, "sing") in support
 
 
-class Stillness:
+class Stillness(ExperienceModel):
     """An experience model in which nothing happens, by rule where the action is `by rule`."""
 
-    version = 1
-
-    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None: ...
+    def __init__(self) -> None:
+        super().__init__(Guard(SUITE.rules), Retriever(buffer(EPISODE), SUITE.rules, RetrievalConfig(k=0, recall=False)))
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         return [EPISODE.transitions[0].state for _ in tasks]
 
-    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
-        return [Prediction(q.state, 0.0, False, StepInfo(decided_by="rule" if q.action == "by rule" else "generated")) for q in queries]
+    def submit(self, queries: Sequence[Query]) -> list[int]:
+        self.queries = list(queries)
+        return list(range(len(queries)))
+
+    def poll(self) -> list[tuple[int, Prediction]]:
+        infos = [StepInfo(decided_by="rule" if q.action == "by rule" else "generated") for q in self.queries]
+        return [(i, Prediction(q.state, 0.0, False, info)) for i, (q, info) in enumerate(zip(self.queries, infos, strict=True))]
+
+    def generate(self, queries: Sequence[Query], memories: Any) -> list[Any]:
+        raise AssertionError("nothing is generated")
 
 
 def steps(support: ActionSupport | None, *actions: str) -> list[bool]:
-    env = DreamBatch(Stillness(), SUITE.rules, horizon=9, support=support)  # type: ignore[arg-type]
+    env = DreamBatch(Stillness(), SUITE.rules, horizon=9, support=support)
     env.start([TASK], seed=0)
     return [env.step([0], [action])[0].info.out_of_support for action in actions]
 

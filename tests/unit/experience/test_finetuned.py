@@ -22,6 +22,7 @@ from dreamgym.experience.parse import Answer, parse
 from dreamgym.experience.prompts import PromptParts, Step, answer, opening, variation, visible_states
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.llm import tiny, vocabulary
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.vocabulary import ACT, END, MARKERS, MEMORY, NEXT, REWARD, STATE, TASK, THINK, VARY, Vocabulary
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
@@ -48,10 +49,11 @@ VOCABULARIES = {name: words_of(suite) for name, suite in FAMILIES.items()}
 WORDS = VOCABULARIES["corridor"]
 
 
-class Writer:
+class Writer(SyncLLM):
     """A language model that writes the ids it is told to, and notes what it was asked."""
 
     def __init__(self, say: Callable[[tuple[int, ...]], Sequence[int]]) -> None:
+        super().__init__()
         self.say, self.version, self.asked = say, 3, []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -61,8 +63,6 @@ class Writer:
             Completion(tuple(r.prompt), s, (0.0,) * len(s), WORDS.decode(s[:-1]), "stop" if r.sampling.ends(s) else "length")
             for r, s in zip(requests, said, strict=True)
         ]
-
-    def release(self, sessions: Sequence[str]) -> None: ...
 
 
 def text_of(words: Vocabulary, trajectory: Trajectory, step: int, prompt_parts: PromptParts) -> list[int]:

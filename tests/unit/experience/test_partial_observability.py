@@ -22,6 +22,7 @@ from dreamgym.experience.pipeline import Unreadable, prediction
 from dreamgym.experience.prompts import PromptParts, Step, answer, decode_state
 from dreamgym.experience.state_delta import EncodedState
 from dreamgym.llm import tiny
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
@@ -54,12 +55,11 @@ TOKENIZER = tiny.train_tokenizer(
 WORDS = Vocabulary(lambda text: tiny.encode(TOKENIZER, text), TOKENIZER.decode, {m: tiny.special_id(TOKENIZER, m) for m in (*MARKERS, END)})
 
 
-class Asked:
+class Asked(SyncLLM):
     """A language model that answers nothing and notes how it was asked."""
 
-    version = 0
-
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Request] = []
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:

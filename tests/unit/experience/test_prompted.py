@@ -86,16 +86,21 @@ class Walker:
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Task]:
         return list(tasks)
 
-    def act(
-        self, conversations: Sequence[Task], observations: Sequence[Observation], *, temperature: float, seeds: Any
-    ) -> list[Completion]:
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        acts, self.acts = self.acts, []
+        return [(ticket, Completion((0,), (1,), (0.0,), action, "stop")) for ticket, action in enumerate(acts)]
+
+    def submit(self, conversations: Sequence[Task], observations: Sequence[Observation], *, temperature: float, seeds: Any) -> list[int]:
         goals = [corridor.read_goal(task.instruction) for task in conversations]
         rngs = [random.Random(f"walk/{seed}") for seed in seeds]
-        acts = [
+        self.acts = [
             corridor._walk("noisy" if i % 2 else "expert", goal, o.text, rng)
             for i, (goal, o, rng) in enumerate(zip(goals, observations, rngs, strict=True))
         ]
-        return [Completion((0,), (1,), (0.0,), action, "stop") for action in acts]
+        return list(range(len(self.acts)))
 
     def end(self, conversations: Sequence[Task]) -> None: ...
 

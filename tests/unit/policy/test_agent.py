@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from rollouts import act
 
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import tiny
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.markers import Markers
@@ -27,19 +29,16 @@ TOKENIZER = tiny.train_tokenizer(
 WORDS = Vocabulary(lambda text: tiny.encode(TOKENIZER, text), TOKENIZER.decode, {m: tiny.special_id(TOKENIZER, m) for m in (*MARKERS, END)})
 
 
-class Writer:
+class Writer(SyncLLM):
     """A language model that writes the actions it is given, one after the other."""
 
-    version = 0
-
     def __init__(self, actions: Sequence[str]) -> None:
+        super().__init__()
         self.actions = iter(actions)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         said = [(*WORDS.encode(next(self.actions)), WORDS[END]) for _ in requests]
         return [Completion(tuple(r.prompt), s, (0.0,) * len(s), WORDS.decode(s[:-1]), "stop") for r, s in zip(requests, said, strict=True)]
-
-    def release(self, sessions: Sequence[str]) -> None: ...
 
 
 def test_a_demonstration_weighs_actions_and_their_ends_only():
@@ -55,7 +54,7 @@ def test_a_demonstration_is_laid_out_as_the_policy_will_read_it(window: int | No
     expert = CORRIDOR.demonstrate(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
     agent = Agent(Writer([t.action for t in expert.transitions]), Markers(WORDS), CORRIDOR.rules, window=window)  # type: ignore[arg-type]
     (conversation,) = agent.begin([expert.task], name="e")
-    said = [agent.act([conversation], [t.state], temperature=1.0, seeds=[(0,)])[0] for t in expert.transitions]
+    said = [act(agent, conversation, t.state) for t in expert.transitions]
     sampled = replace(expert, turns=tuple(replace(turn, completion=one) for turn, one in zip(expert.turns, said, strict=True)))
     shown = demonstrations(expert, Markers(WORDS), CORRIDOR.rules, window=window)
     assert [(row.ids, row.mask) for row in sequences_of(sampled, 0)] == shown

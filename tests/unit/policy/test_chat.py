@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_model import CHATML, bytes_tokenizer
+from rollouts import act
 
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.scripted import END_ID, ScriptedLLM
@@ -118,7 +119,7 @@ def test_actions_are_in_the_words_of_the_environment_and_states_in_those_of_the_
     llm = ScriptedLLM(lambda prompt: "Action: click[1]")
     policy = agent(llm)
     talks = policy.begin([task(1, 2)], name="x")
-    (said,) = policy.act(talks, [Observation("b835 and all")], temperature=1.0, seeds=[(0,)])
+    said = act(policy, talks[0], Observation("b835 and all"))
     assert said.text == "click[b835]" and "line [1]" in llm.prompts[0] and "b835" not in llm.prompts[0]
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rollouts import act
 from tool_templates import FAMILIES, MARKS, SPECIAL, XML, tool_tokenizer
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import UsageError
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.tool_format import NoToolFormat
@@ -66,19 +68,16 @@ values = st.recursive(st.none() | st.booleans() | st.integers(-99, 99) | texts, 
 calls = st.builds(ToolCall, names, st.dictionaries(texts.filter(bool), values, max_size=3)) | texts.map(respond)
 
 
-class Writer:
+class Writer(SyncLLM):
     """Samples the replies it is given."""
 
-    version = 0
-
     def __init__(self, replies: Sequence[Sequence[int]]) -> None:
+        super().__init__()
         self.replies = iter(replies)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         said = [tuple(next(self.replies)) for _ in requests]
         return [Completion(tuple(r.prompt), s, (0.0,) * len(s), "", "stop") for r, s in zip(requests, said, strict=True)]
-
-    def release(self, sessions: Sequence[str]) -> None: ...
 
 
 def episode(turns: Sequence[tuple[str, Observation]]) -> Trajectory:
@@ -92,7 +91,7 @@ def episode(turns: Sequence[tuple[str, Observation]]) -> Trajectory:
 def sampled(form: Tools, shown: Trajectory, replies: Sequence[Sequence[int]]) -> tuple[list[Completion], Trajectory]:
     agent = Agent(Writer(replies), form, DESK)  # type: ignore[arg-type]
     (talk,) = agent.begin([shown.task], name="e")
-    said = [agent.act([talk], [t.state], temperature=1.0, seeds=[(0,)])[0] for t in shown.transitions]
+    said = [act(agent, talk, t.state) for t in shown.transitions]
     turns = [Turn(turn.transition, one) for turn, one in zip(shown.turns, said, strict=True)]
     return said, Trajectory("e", shown.task, "real", tuple(turns), success=True)
 

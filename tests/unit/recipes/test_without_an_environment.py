@@ -71,8 +71,11 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert code == 0 and '"near_misses": "left out' in out, err
     code, _, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--split", "tset")
     assert code == 2 and "Did you mean 'test'" in err
-    monkeypatch.setattr("builtins.input", lambda _: "")
-    assert command(monkeypatch, capsys, "play", run.path)[0] == 0 and command(monkeypatch, capsys, "report", run.path)[0] == 0
+    typed = iter(["dance", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    code, out, _ = command(monkeypatch, capsys, "play", run.path)
+    assert code == 0 and "decided by: " in out
+    assert command(monkeypatch, capsys, "report", run.path)[0] == 0
     page = (run.path / "report.html").read_text("utf-8")
     assert "What was learned from the logs" in page and "uncertified" in page and "What the dream only guesses" in page
 

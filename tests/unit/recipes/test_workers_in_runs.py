@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -95,15 +96,23 @@ def test_a_run_in_worker_processes_is_the_run_in_one_process_and_plays_nothing_i
     assert object_in(judged[0][1]) == object_in(judged[1][1])
     measured = [dreamgym(monkeypatch, capsys, "fidelity", run.path, "--held-out", "4", "--json") for run in (alone, many)]
     assert object_in(measured[0][1])["held_out"] == object_in(measured[1][1])["held_out"]
+
+    larger = [object_in(dreamgym(monkeypatch, capsys, "fidelity", run.path, "--replays", "8", "--json")[1]) for run in (alone, many)]
+    assert larger[0]["with_guard"] == larger[1]["with_guard"] and larger[0]["no_model"]
+    kept = alone.path / "fidelity" / "replays-8.json"
+    arms = json.loads(kept.read_text())
+    kept.write_text(json.dumps({name: value for name, value in arms.items() if name != "no_model"}) + "\n")
+    again = object_in(dreamgym(monkeypatch, capsys, "fidelity", alone.path, "--replays", "8", "--json")[1])
+    assert again == larger[0] and json.loads(kept.read_text()) == arms, "an interrupted audit makes the arms that are missing"
     assert str(os.getpid()) not in diary.read_text().split() and multiprocessing.active_children() == []
 
 
 def test_workers_killed_in_the_midst_of_a_run_are_replaced_counted_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trap = tmp_path / "trap"
     trap.touch()  # for whoever collects the first logs
-    act, calls = WorkerPool.step, []
+    act, calls = WorkerPool.submit, []
 
-    def step(self: WorkerPool, slots: Sequence[int], actions: Sequence[str]) -> Any:
+    def submit(self: WorkerPool, slots: Sequence[int], actions: Sequence[str]) -> Any:
         calls.append(slots)
         if len(calls) == 3:  # within the first rollout
             worker = self.workers[0]
@@ -111,7 +120,7 @@ def test_workers_killed_in_the_midst_of_a_run_are_replaced_counted_and_change_no
             os.kill(worker.process.pid, signal.SIGKILL)
         return act(self, slots, actions)
 
-    monkeypatch.setattr(WorkerPool, "step", step)
+    monkeypatch.setattr(WorkerPool, "submit", submit)
     alone = trained(tmp_path, "alone", REAL)
     broken = trained(tmp_path, "broken", {**REAL, "env.workers": 2, "env.options": {**OPTIONS, "trap": str(trap)}})
     assert_same(alone, broken, "real_only")

@@ -66,7 +66,7 @@ ITEM = "item rustic dimmable lamp\nprice $51\nsize: [small][medium][large]\n[des
 
 
 def rate(value: float, n: int = 1000) -> dict[str, Any]:
-    half = 1.96 * math.sqrt(value * (1 - value) / n)
+    half = 1.96 * math.sqrt(value * (1 - value) / max(1, n))
     return {"value": value, "low": max(0.0, value - half), "high": min(1.0, value + half), "n": n}
 
 
@@ -78,7 +78,17 @@ def fidelity(dream: float, real: float, false_success: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-AUDIT = {"with_guard": fidelity(0.31, 0.27, 0.03), "without_guard": fidelity(0.66, 0.26, 0.55)}
+DECIDED = {
+    "states": {"rule": 0.1, "recalled": 0.5, "composed": 0.0, "generated": 0.4},
+    "rewards": {"rule": 0.3, "recalled": 0.5, "composed": 0.0, "generated": 0.2},
+    "exact": {"rule": rate(1.0, 70), "recalled": rate(0.99, 300), "composed": rate(0.0, 0), "generated": rate(0.78, 250)},
+    "steps": 700,
+}
+AUDIT = {
+    "with_guard": fidelity(0.31, 0.27, 0.03) | {"state_exact_generated": rate(0.79, 966), "decided_by": DECIDED},
+    "without_guard": fidelity(0.66, 0.26, 0.55),
+    "no_model": fidelity(0.28, 0.27, 0.03) | {"state_exact_generated": rate(0.72, 852)},
+}
 
 
 def row(value: float, sampled: float, online: int, probe: int, dreamed: int, seconds: float) -> dict[str, Any]:
@@ -253,7 +263,7 @@ def test_the_results_tell_rate_interval_and_cost_and_leave_out_absent_rows(page:
     assert "21 345" in text and "5 520" in text
     assert "Dream, then real (S2R)" in text
     assert "Real only" not in text
-    assert page.count('class="interval"') == 8
+    assert page.count('class="interval"') == 11  # eight of the results, and the exactness of three kinds of decision
 
 
 def test_the_headline_does_not_claim_more_than_the_intervals():
@@ -291,6 +301,20 @@ def test_the_report_compares_dreams_in_and_out_of_support():
         {"with_guard": AUDIT["with_guard"] | {"in_support": known, "out_of_support": {"state_exact": rate(0.0, 1) | {"n": 0}}}}, [0]
     )
     assert not any("in support" in text for text in sentences.fidelity(alike))
+
+
+def test_the_fidelity_section_says_what_decided_the_steps_and_shows_the_control(page: str):
+    text = words(page)
+    assert "no model, with guard" in text and "72.0 [69.0, 75.0] of 852" in text
+    assert "generated 40.0 20.0 78.0" in text and "recalled 50.0 50.0 99.0" in text and "composed 0.0 0.0 –" in text
+
+
+@pytest.mark.parametrize(("control", "says"), [(0.72, "do not overlap"), (0.78, "what the model adds is not established")])
+def test_the_model_is_compared_with_the_control_on_what_only_it_answers(control: float, says: str):
+    arm = fidelity(0.28, 0.27, 0.03) | {"state_exact_generated": rate(control, 852)}
+    (audit,) = data._audits(AUDIT | {"no_model": arm}, [0])
+    (said,) = [text for text in sentences.fidelity(audit) if "control without a model" in text]
+    assert says in said and "79.0 %" in said
 
 
 def test_the_curves_show_dream_and_reality_together(page: str):

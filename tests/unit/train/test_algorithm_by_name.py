@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import rollouts
 import torch
+from rollouts import act
 
 from dreamgym.config import build, dump, read
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, PluginError, UsageError
 from dreamgym.llm import tiny
+from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.chat import Chat
@@ -139,19 +141,20 @@ def cut(agent: Any, task: Task, said: list[list[int]]) -> tuple[Trajectory, list
     """(an episode of the given replies, the prompt that the agent itself makes for the next turn)."""
     prompts: list[list[int]] = []
 
-    def generate(requests: Any) -> list[Completion]:
-        prompts.append(list(requests[0].prompt))
-        reply = said[len(prompts) - 1] if len(prompts) <= len(said) else [9]
-        return [Completion(tuple(requests[0].prompt), tuple(reply), (-1.0,) * len(reply), "right", "stop")]
+    class Prepared(SyncLLM):
+        def generate(self, requests: Any) -> list[Completion]:
+            prompts.append(list(requests[0].prompt))
+            reply = said[len(prompts) - 1] if len(prompts) <= len(said) else [9]
+            return [Completion(tuple(requests[0].prompt), tuple(reply), (-1.0,) * len(reply), "right", "stop")]
 
-    agent.llm.generate = generate
+    agent.llm = Prepared()
     (talk,) = agent.begin([task], name="x")
     states = [Observation(f"room {i + 1} of 4\n[left] [right] [open]") for i in range(len(said) + 1)]
     turns = []
     for state, after in itertools.pairwise(states):
-        (completion,) = agent.act([talk], [state], temperature=1.0, seeds=[(0,)])
+        completion = act(agent, talk, state)
         turns.append(Turn(Transition(state, "right", after, 0.0, False), completion))
-    agent.act([talk], [states[-1]], temperature=1.0, seeds=[(0,)])
+    act(agent, talk, states[-1])
     return Trajectory("t", task, "real", tuple(turns), False, truncated=True), prompts[-1]
 
 
