@@ -2,7 +2,8 @@
 
     python bench/train.py [--json] [--full | --smoke] [--cpu] [--recompute]
 
-An iteration is a rollout of the policy in the dream (episodes in lockstep, eight per task), the update, and the growth of the buffer.
+An iteration is a rollout of the policy in the dream (eight episodes per task), the update, and the growth of the buffer. The same iteration
+without recall (`experience.recall`), and in lockstep (`rollout(ready=1.0)`), is measured beside it.
 TRL plays the same episodes through the same agent, prompts, retrieval and guard in its `rollout_func`; both its language models are
 `transformers.generate` in bfloat16, without a cache between calls. The text is forced (`common/forced_text.py`): logged episodes of the
 shop, the same for both, at real lengths, over models that were never trained.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -39,7 +40,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import RunConfig
-from dreamgym.rollout import group_by_task, rollout
+from dreamgym.rollout import READY, group_by_task, rollout
 from dreamgym.train.batch import sequences_of
 from dreamgym.train.learner import Learner
 from dreamgym.train.settings import LearnerConfig
@@ -62,6 +63,8 @@ class Size:
     clock: Clock
     model: str = "1m"
     old: Literal["learner", "sampler"] = "sampler"
+    recall: bool = True
+    ready: float = READY
 
 
 @dataclass
@@ -104,7 +107,7 @@ class Setting:
             list(self.suite.scripted_policies), len(self.tasks), p=list(self.suite.scripted_policies.values())
         )
         episodes = [self.suite.demonstrate(task, str(name), seed=i) for i, (task, name) in enumerate(zip(self.tasks, names, strict=True))]
-        self.experience = FinetunedConfig(**self.config.experience.settings)
+        self.experience = FinetunedConfig(**self.config.experience.settings | {"recall": size.recall})
         self.forced = ForcedText(episodes, self.words, self.suite.rules, self.experience.prompt_parts, seed=SEED)
 
     def model(self, seed: int) -> Any:
@@ -122,8 +125,9 @@ class Player:
         guard = Guard(rules, setting.config.guard)
         model = FinetunedExperienceModel(dreamer, setting.words, self.replay, guard, setting.experience)
         self.dream = DreamBatch(model, rules, horizon=setting.suite.max_steps)
-        self.split.watch(policy, "generate", "generation")
-        self.split.watch(dreamer, "generate", "experience_model")
+        for method in ("submit", "poll"):
+            self.split.watch(policy, method, "generation")
+            self.split.watch(dreamer, method, "experience_model")
         for method in ("search", "add"):
             self.split.watch(self.replay, method, "retrieval")
         for method in ("before", "review"):
@@ -131,7 +135,8 @@ class Player:
 
     def play(self, tasks: Sequence[Task]) -> list[Trajectory]:
         """One rollout with random rewards. Only the buffer's content differs from call to call."""
-        found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.suite.max_steps)
+        size = self.setting.size
+        found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.suite.max_steps, ready=size.ready)
         self.replay.add(found)
         return [_with_random_reward(episode, i) for i, episode in enumerate(found)]
 
@@ -221,18 +226,21 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
 def _measured(seconds: float, split: Split, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     completions = [turn.completion for episode in episodes for turn in episode.turns if turn.completion]
     by_part = {part: split.seconds[part] for part in PARTS}
+    decided = Counter(step.info.decided_by for episode in episodes for step in episode.transitions)
     return {
         "seconds": seconds,
         "split": by_part | {"other": seconds - sum(by_part.values())},
         "episodes": len(episodes),
         "turns": len(completions),
+        "recalled_share": decided["recalled"] / max(1, decided.total()),
         "policy_tokens": sum(len(one.ids) for one in completions),
         "row_tokens": sum(len(row.ids) for i, episode in enumerate(episodes) for row in sequences_of(episode, i)),
     }
 
 
-def compared(mine: dict[str, Any], theirs: dict[str, Any], size: Size) -> dict[str, Any]:
-    """The ratios and the measurements behind them."""
+def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size) -> dict[str, Any]:
+    """The ratios and the measurements behind them. `arms` are ours, and ours without recall and in lockstep."""
+    mine = arms["ours"]
     measured = "seconds" in theirs
     if measured and any(mine[key] != theirs[key] for key in ("episodes", "turns", "policy_tokens", "row_tokens")):
         raise SystemExit(f"The two sides played different episodes: {mine} and {theirs}.")
@@ -241,11 +249,14 @@ def compared(mine: dict[str, Any], theirs: dict[str, Any], size: Size) -> dict[s
         "split": mine["split"],
         "ratio_vs_trl_grpo": theirs["seconds"] / mine["seconds"] if measured else None,
         "learner_ratio_vs_trl_grpo": theirs["split"]["learner"] / mine["split"]["learner"] if measured else None,
+        "recalled_share": mine["recalled_share"],
+        "ratio_vs_no_recall": arms["no_recall"]["seconds"] / mine["seconds"],
+        "ratio_vs_lockstep": arms["lockstep"]["seconds"] / mine["seconds"],
         "model": size.model,
         "old_logprobs": size.old,
         "tasks": size.tasks,
         "group_size": GROUP,
-        "ours": mine,
+        **arms,
         "trl": theirs,
     }
 
@@ -259,7 +270,9 @@ def main() -> None:
     clock = time.process_time if options.cpu else time.perf_counter
     logs, tasks, model = (5000, 32, "1m") if options.full else (40, 1, "100k") if options.smoke else (500, 4, "1m")
     size = Size(logs, tasks, clock, model, "learner" if options.recompute else "sampler")
-    found = compared(isolated(ours, size), isolated(trl, size, 1 if options.full else 2), size)
+    sizes = {"ours": size, "no_recall": replace(size, recall=False), "lockstep": replace(size, ready=1.0)}
+    arms = {name: isolated(ours, one) for name, one in sizes.items()}
+    found = compared(arms, isolated(trl, size, 1 if options.full else 2), size)
     found |= {"threads": torch.get_num_threads(), "clock": "processor" if options.cpu else "wall"}
     show(found)
     cli.finish(options, found)
@@ -270,15 +283,16 @@ def show(found: dict[str, Any]) -> None:
     print(
         f"{found['model']}, {found['tasks']} tasks of {found['group_size']} rollouts, {found['threads']} threads, {found['clock']} seconds"
     )
-    for name in ("ours", "trl"):
+    for name in ("ours", "no_recall", "lockstep", "trl"):
         one = found[name]
         if missing := one.get("missing"):
-            print(f"  {name:<5} {missing}")
+            print(f"  {name:<9} {missing}")
             continue
         split = "  ".join(f"{part} {seconds:.2f}" for part, seconds in one["split"].items())
-        counts = f"{one['turns']} turns, rows of {one['row_tokens']} tokens, {one['policy_tokens']} of them sampled"
-        print(f"  {name:<5} {one['seconds']:7.2f} s  {one['peak_mb']:.0f} MB  {counts}\n        {split}")
-    for key in ("ratio_vs_trl_grpo", "learner_ratio_vs_trl_grpo"):
+        counts = f"{one['turns']} turns, {one['recalled_share']:.0%} recalled, "
+        counts += f"rows of {one['row_tokens']} tokens, {one['policy_tokens']} of them sampled"
+        print(f"  {name:<9} {one['seconds']:7.2f} s  {one['peak_mb']:.0f} MB  {counts}\n        {split}")
+    for key in ("ratio_vs_no_recall", "ratio_vs_lockstep", "ratio_vs_trl_grpo", "learner_ratio_vs_trl_grpo"):
         print(f"  {key} = {'not measured' if found[key] is None else format(found[key], '.2f')}")
 
 

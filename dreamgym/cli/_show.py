@@ -14,6 +14,8 @@ from dreamgym.recipes.summary import intervals, percent
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
+KINDS = ("with_guard", "without_guard")
+ARMS = (*KINDS, "no_model")
 COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
 AUDIT = (
     "dream_success", "real_success", "false_success", "false_failure", "false_failure_at_most", "masked_share", "consistency",
@@ -57,15 +59,25 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     for warning in summary.get("warnings") or ():
         print(f"warning: {warning}")
     if isinstance(audit := summary.get("audit"), dict):
-        print("Paired replay of the trained policy's dreams (with guard | without):")
-        for name in AUDIT:
-            print(f"  {name.replace('_', ' '):<24}{rate(audit['with_guard'].get(name)):<32}{rate(audit['without_guard'].get(name))}")
+        table(
+            "The trained policy's dreams, replayed in the real environment",
+            ["", "with guard", "without guard", "no model, with guard"],
+            [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in ARMS)] for name in AUDIT],
+        )
+        show_decided(audit["with_guard"]["decided_by"])
         if guarded := audit["with_guard"].get("revisits"):
             print(f"  {'consistent revisits':<24}{rate(guarded['faithful'])}")
             print(f"  {'determined steps exact':<24}{rate(audit['with_guard']['determined']['exact'])}")
         if synthetic := audit.get("synthetic_tasks"):
             print("Synthetic tasks (share of new proposals, share of accepted ones that the expert solves in the real environment):")
             print(f"  {rate(synthetic['new'])}, {rate(synthetic['solved'])}; real training tasks: {rate(synthetic['real_solved'])}")
+
+
+def show_decided(found: dict[str, Any]) -> None:
+    """Print the table of what decided states and rewards, with the exactness of each where it was measured."""
+    exact = found.get("exact", {})
+    lines = [[by, f"{share:.1%}", f"{found['rewards'][by]:.1%}", rate(exact.get(by))] for by, share in found["states"].items()]
+    table("What decided the steps, with guard", ["", "next states", "rewards", "next state exact"], lines)
 
 
 def score(value: dict[str, Any]) -> str:

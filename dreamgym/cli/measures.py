@@ -7,14 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dreamgym.cli._show import AUDIT, Json, Run, rate, table
+from dreamgym.cli._show import ARMS, AUDIT, KINDS, Json, Run, rate, show_decided, table
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
     "false_success",     "false_failure", "accepted_false", "false_end", "invented_items",
 )  # fmt: skip
-KINDS = ("with_guard", "without_guard")
-ARMS = (*KINDS, "no_model")
 
 
 def fidelity(
@@ -22,6 +20,10 @@ def fidelity(
     held_out: Annotated[
         int | None,
         typer.Option(min=2, max=1_000_000, help="Also predict every step of this many fresh real episodes on held-out tasks."),
+    ] = None,
+    replays: Annotated[
+        int | None,
+        typer.Option(min=2, max=1_000_000, help="Audit with this many fresh dreams an arm, in the place of the run's own audit."),
     ] = None,
     split: Annotated[str, typer.Option(help="Whose tasks the held-out episodes are of: dev, or test for a final figure.")] = "dev",
     policy: Annotated[
@@ -46,7 +48,7 @@ def fidelity(
         )
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
-    audit = folder.data("audit")
+    audit = _audit(folder, replays)
     with reading(folder.path / PHASES):
         if as_json:
             from dreamgym.recipes.fidelity import audited
@@ -54,6 +56,14 @@ def fidelity(
             print(json.dumps(audited(audit) | forced))
         else:
             _print(audit, forced)
+
+
+def _audit(folder: Any, replays: int | None) -> dict[str, Any]:
+    """The run's own audit, or one with so many dreams, made now or kept from an earlier call."""
+    from dreamgym.recipes import fidelity as recipe
+
+    found: dict[str, Any] = folder.data("audit") if replays is None else recipe.replays(folder.path, replays)
+    return found
 
 
 def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
@@ -98,13 +108,6 @@ def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
         print("Predictions of held-out real transitions: not measured yet. `--held-out 400` measures them in minutes.")
     else:
         show_held_out(forced)
-
-
-def show_decided(found: dict[str, Any]) -> None:
-    """The table of what decided states and rewards, with the exactness of each where it was measured."""
-    exact = found.get("exact", {})
-    lines = [[by, f"{share:.1%}", f"{found['rewards'][by]:.1%}", rate(exact.get(by))] for by, share in found["states"].items()]
-    table("What decided the steps, with guard", ["", "next states", "rewards", "next state exact"], lines)
 
 
 def show_support(guarded: dict[str, Any]) -> None:

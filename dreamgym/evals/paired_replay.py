@@ -7,11 +7,11 @@ is the only honest measure of a dream under the policy that practises in it; acc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dreamgym.protocols import RealEnv
 from dreamgym.statistics import Rate, wilson
-from dreamgym.types import DecidedBy, Trajectory, Transition, Turn
+from dreamgym.types import DecidedBy, StepInfo, Trajectory, Transition, Turn
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,8 @@ class Replay:
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
-    generated: tuple[int, int] = (
-        0,
-        0,
-    )  # the same of valid actions that no rule and no memory answered
+    generated: tuple[int, int] = (0, 0)  # the same of valid actions that no rule and no memory answered
+    judged: tuple[tuple[StepInfo, bool], ...] = field(default=(), compare=False)  # each compared step, and whether its state was right
     out_of_support: bool = False  # some step of the dream has no precedent in real memory
 
     @property
@@ -146,10 +144,11 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
     """A dreamed episode beside its real twin, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
     agreeing, diverged, parted, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
-    generated = [0, 0]
+    generated, judged = [0, 0], list[tuple[StepInfo, bool]]()
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
         exact = true.next_state == dreamed.next_state
         moved = true.next_state != true.state or true.terminated
+        judged.append((dreamed.info, exact))
         counts[moved][0] += exact
         counts[moved][1] += 1
         if moved and dreamed.info.decided_by == answered_by:
@@ -175,5 +174,6 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         valid=(counts[True][0], counts[True][1]),
         invalid=(counts[False][0], counts[False][1]),
         generated=(generated[0], generated[1]),
+        judged=tuple(judged),
         out_of_support=any(transition.info.out_of_support for transition in episode.transitions),
     )

@@ -17,6 +17,7 @@ from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
+from dreamgym.recipes.phases.audit import after, replay_arms
 from dreamgym.recipes.phases.evaluate import policies
 from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.runs.files import read_jsonl, write_atomic
@@ -42,6 +43,27 @@ def held_out(path: Path, n: int, *, split: str = SPLIT, policy: str = "") -> dic
         found = {"experience": name, **measure_context(open_context(path), n, split=split, policy=policy)}
         write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")
     return read_jsonl(kept)[0]
+
+
+def replays(path: Path, n: int) -> dict[str, Any]:
+    """The audit of a run with `n` fresh dreams an arm, on training tasks. Kept in `fidelity/replays-<n>.json` arm by arm, so that
+    an interrupted audit goes on."""
+    run, kept = RunDir.view(path), path / "fidelity" / f"replays-{n}.json"
+    if not run.done("audit"):
+        raise RunDirError(f"'{path}' has no audit, which names the policy to replay. Give a run that practised in a dream and is finished.")
+    name = run.data("audit")["policy"]
+    context = after(run, open_context(path), name)
+    used = {"policy": name, "experience": context.experience, "verifier": context.verifier}
+    found = read_jsonl(kept)[0] if kept.exists() else {}
+    if {key: found.get(key) for key in used} != used:
+        found = {}  # refreshed since
+    with factory.start_workers(context.config.world) as workers:
+        context = replace(context, workers=workers)
+        tasks = context.suite.tasks("train", n, seed=factory.TASK_SEED)
+        for kind, measured, _ in replay_arms(context, name, tasks, seed=SEED, done=found):
+            found |= used | {kind: measured}
+            write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")
+    return found
 
 
 def latest(path: Path) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ def play_dream(path: Path, instruction: str | None) -> None:
             print(f"the dream is over: {result.info.error}")
             return
         guess = " (a guess: no real memory shows this action)" if result.info.out_of_support else ""
-        print(f"  reasoning: {result.info.reasoning}{guess}")
+        print(f"  reasoning: {result.info.reasoning}{guess}\n  decided by: {_decided_by(result)}")
         _show(result.observation)
         if result.terminated or result.truncated:
             print(_ending(result))
@@ -37,6 +37,12 @@ def _such_as(logs: Sequence[Trajectory]) -> str:
     """How a logged success began and ended, in words: `, such as search[lamp] or click[buy now]`."""
     actions = next(([t.action for t in log.transitions] for log in logs if log.success), [])
     return f", such as {' or '.join(dict.fromkeys((actions[0], actions[-1])))}" if actions else ""
+
+
+def _decided_by(result: StepResult) -> str:
+    """What determined the next state, and the reward where that is something else: a rule, a precedent, memories or the model."""
+    state, reward = result.info.decided_by, result.info.reward_by
+    return str(state) if state == reward else f"{state} (the reward: {reward})"
 
 
 def _ask() -> str:

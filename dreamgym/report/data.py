@@ -32,7 +32,9 @@ AUDIT_ROWS = {
     "masked_share": "left out by the guard, of all",
     "false_failure_at_most": "false failure, if those count too",
     "consistency": "dreamed successes that are real",
+    "accepted_false": "dreamed successes that are false",
     "state_exact": "next states exactly right",
+    "state_exact_generated": "the same, of steps that only the model answers",
 }
 
 
@@ -58,8 +60,20 @@ class Fidelity:
     gap: float | None  # dream success minus real success
     first_divergence: float | None  # mean step, from 1
     unreadable: float | None  # answers that could not be parsed
+    decided: Sequence[Decided] = ()
 
 
+@dataclass(frozen=True)
+class Decided:
+    """What one kind of decision answered: shares of next states and rewards, and how often the next state was exactly right."""
+
+    by: str
+    states: float | None
+    rewards: float | None
+    exact: Rate | None
+
+
+ARMS = ("with_guard", "without_guard", "no_model")
 FACTS: Mapping[str, tuple[str, ...]] = {
     "revisits": ("with_guard", "revisits", "faithful"),
     "determined": ("with_guard", "determined", "exact"),
@@ -77,11 +91,12 @@ FACTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Audit:
-    """With the guard and without it."""
+    """With the guard, without it, and with the guard in the control without a model."""
 
     label: str  # names the seed when there are several
     with_guard: Fidelity | None
     without_guard: Fidelity | None
+    no_model: Fidelity | None
     facts: Mapping[str, Rate]  # what else was measured, by the keys of FACTS; without the missing ones
 
 
@@ -152,6 +167,12 @@ def rate(value: Any) -> Rate | None:
     return Rate(centre, centre if low is None else low, centre if high is None else high, int(n or 0))
 
 
+def decided(shares: Mapping[str, Any], exact: Mapping[str, Any]) -> list[Decided]:
+    """Records of {states, rewards}, shares by what decided, and of the exactness of states by the same; empty without any."""
+    rewards = block(shares, "rewards")
+    return [Decided(by, number(share), number(rewards.get(by)), rate(exact.get(by))) for by, share in block(shares, "states").items()]
+
+
 def scale(rows: Iterable[Row]) -> float:
     """The right end of the interval bars: the tenth above the largest bound, so that all bars of the table share it."""
     highs = [r.high for row in rows for r in (row.greedy, row.sampled) if r]
@@ -212,7 +233,7 @@ def _audits(value: Any, seeds: Any) -> list[Audit]:
     found = value if several else [value]
     names = seeds if isinstance(seeds, list) and len(seeds) == len(found) else range(len(found))
     return [
-        Audit(f"seed {name}" if several else "", _fidelity(audit.get("with_guard")), _fidelity(audit.get("without_guard")), _facts(audit))
+        Audit(f"seed {name}" if several else "", **{arm: _fidelity(audit.get(arm)) for arm in ARMS}, facts=_facts(audit))
         for name, audit in zip(names, found, strict=True)
         if isinstance(audit, Mapping) and audit
     ]
@@ -237,4 +258,5 @@ def _fidelity(value: Any) -> Fidelity | None:
         gap=number(value.get("gap")),
         first_divergence=number(value.get("first_divergence")),
         unreadable=number(value.get("unreadable")),
+        decided=decided(block(value, "decided_by"), block(value, "decided_by", "exact")),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.errors import UsageError
-from dreamgym.report.data import Run, block, number, rate
+from dreamgym.report.data import Decided, Run, block, decided, rate
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import Rate, wilson
 from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
@@ -44,7 +44,7 @@ class FromLogs:
 
     sentences: Sequence[str]
     tools: Sequence[ToolUse]
-    decided: Sequence[tuple[str, float | None, float | None, Rate | None]]  # what decides, states, rewards, exactness on held-out steps
+    decided: Sequence[Decided]  # of the dreams of the trained policy; exactness on held-out steps
 
 
 def read(run: RunDir, found: Run) -> FromLogs | None:
@@ -56,12 +56,8 @@ def read(run: RunDir, found: Run) -> FromLogs | None:
     exact = {name: rate(value) for name, value in block(guarded, "by_action").items()}
     tools = tool_uses(episodes, exact)
     dreamed = block(found.phases, "uncertified", "dream")
-    shares = block(dreamed, "decided_by")
-    decided = [
-        (by, number(share), number(block(shares, "rewards").get(by)), rate(block(guarded, "decided_by", "exact").get(by)))
-        for by, share in block(shares, "states").items()
-    ]
-    return FromLogs(_sentences(episodes, tools, dreamed, guarded), tools, decided)
+    shown = decided(block(dreamed, "decided_by"), block(guarded, "decided_by", "exact"))
+    return FromLogs(_sentences(episodes, tools, dreamed, guarded), tools, shown)
 
 
 def tool_uses(episodes: Sequence[Trajectory], exact: Mapping[str, Rate | None]) -> list[ToolUse]:

@@ -80,6 +80,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "state_exact_valid": Metric("share", "the same, of actions that changed something in reality", "below 0.95"),
         "state_exact_invalid": Metric("share", "the same, of actions that changed nothing in reality", "below 0.99"),
+        "state_exact_generated": Metric(
+            "share", "the same, of actions that changed something and that no rule and no memory answered", "not above the control's"
+        ),
+        "decided_by": Metric(
+            "shares", "of next states and of rewards: what decided them, a rule, a precedent, a composition of memories or the model", "-"
+        ),
         "in_support": Metric(
             "rates", "the audit's rates for dreams all of whose actions some real memory holds, and their share", "its share below a half"
         ),

@@ -144,7 +144,20 @@ def _fully_observed(audit: Audit) -> list[str]:
         texts.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
     if guarded and bare:
         texts.append(_difference(guarded, bare))
-    return [*texts, _support(audit.facts)]
+    return [*texts, _control(audit), _support(audit.facts)]
+
+
+def _control(audit: Audit) -> str:
+    """The model beside the control without one, on the steps that neither a rule nor a precedent answers."""
+    model, control = ((side.rates.get("state_exact_generated") if side else None) for side in (audit.with_guard, audit.no_model))
+    if not model or not control:
+        return ""
+    apart = model.low > control.high or model.high < control.low
+    return (
+        f"On steps that neither a rule nor a precedent answers, {_interval(model)} of the model's next states are exactly right; of the "
+        f"control without a model, in its own dreams, {_interval(control)}. "
+        + ("The intervals do not overlap." if apart else "The intervals overlap: what the model adds is not established.")
+    )
 
 
 def _support(facts: Mapping[str, Rate]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dreamgym.evals.attribution import Attribution, shares
+from dreamgym.evals.attribution import Attribution, decided_json, exactness
 from dreamgym.evals.bound import measure
 from dreamgym.evals.determined_steps import determined_accuracy
 from dreamgym.evals.paired_replay import Fidelity, by_support, masked_episodes, replay, summarise
@@ -27,30 +27,44 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
         return
     block = context.config.eval
     tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
+    found: dict[str, Any] = {"policy": name}
+    for kind, measured, episodes in replay_arms(after(run, context, name), name, tasks, seed=block.seed):
+        found[kind] = measured
+        run.episodes(f"audit-{kind}", episodes[:40], completions=False)
+    run.mark("audit", found | _synthetic_tasks_json(context, run.data(name), tasks))
+
+
+def replay_arms(
+    context: RunContext, name: str, tasks: Sequence[Task], *, seed: int, done: Collection[str] = ()
+) -> Iterator[tuple[str, dict[str, Any], list[Trajectory]]]:
+    """Fresh dreams of the policy `name`, one a task, repeated in the real environment: by arm, the measures and the episodes.
+
+    The arms are the dream with the guard, without it, and the control without a model, with the guard; those in `done` are left out.
+    """
     agent = context.agent(context.policy(name))
-    context = after(run, context, name)
     control = context.without("model") if "k" in context.config.experience.settings else None
     arms = {"with_guard": (context, True), "without_guard": (context, False)} | ({"no_model": (control, True)} if control else {})
-    found: dict[str, Any] = {}
     for kind, (of, guarded) in arms.items():
+        if kind in done:
+            continue
         dream, experience = factory.dream(of, factory.replay_in_memory(of), guarded=guarded)
-        episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=block.seed, name=f"audit/{kind}")
+        episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=seed, name=f"audit/{kind}")
         replays = replay(episodes, context.real(), answered_by=experience.answers_by)
         left_out = masked_episodes(episodes, context.real())
+        steps = [step.info for episode in episodes for step in episode.transitions]
         counts = {"unreadable": experience.counts["unreadable"], "masked": sum(episode.masked for episode in episodes)}
-        found[kind] = (
+        measured = (
             fidelity_json(summarise(replays, left_out))
             | {name: fidelity_json(part) | {"share": asdict(share)} for name, (part, share) in by_support(replays, left_out).items()}
             | counts
             | _partial_observability_json(context, experience, episodes)
             | {
                 "bound": measure(replays, left_out=len(episodes) - len(replays)).to_json(),
-                "decided_by": shares(attribution(episodes).to_json()),
+                "decided_by": decided_json(steps, exactness(pair for one in replays for pair in one.judged)),
                 "real_steps": sum(one.steps for one in [*replays, *left_out]),
             }
         )
-        run.episodes(f"audit-{kind}", episodes[:40], completions=False)
-    run.mark("audit", found | _synthetic_tasks_json(context, run.data(name), tasks))
+        yield kind, measured, episodes
 
 
 def after(run: RunDir, context: RunContext, phase: str) -> RunContext:
