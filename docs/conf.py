@@ -32,6 +32,7 @@ NAVIGATION = {
             "tutorials/environment",
             "tutorials/logs",
             "tutorials/from_logs",
+            "tutorials/tau2",
             "tutorials/connect",
             "tutorials/algorithm",
             "tutorials/model",

@@ -23,8 +23,13 @@ FEW_EPISODES = 50  # below which the account warns
 CONTEXT = 3600  # tokens of a small model's 4,096 that a whole episode may take
 SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
-ITERATIONS = 20
+ITERATIONS = 12
 ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
+HIDDEN = (
+    "temperature = 1.0  # what a call shows for the first time is drawn",
+    'draw = "hidden"',
+    "redraws = 3  # of drawn answers that cannot be read",
+)
 PARTS = PromptParts()  # all that an answer can have
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
 
@@ -136,7 +141,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         f"history = {history}  # earlier steps that are shown; the longest episode has {account.longest}",
         f"max_answer_tokens = {answer}",
         f"reasoning = {str(account.reasoning).lower()}  # whether the logs explain their steps",
-        *(["temperature = 1.0  # what a call shows for the first time is drawn", 'draw = "hidden"'] if account.hidden else []),
+        *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
         "",
         "[eval]",
