@@ -33,6 +33,7 @@ NAVIGATION = {
             "tutorials/logs",
             "tutorials/from_logs",
             "tutorials/tau2",
+            "tutorials/serve",
             "tutorials/connect",
             "tutorials/algorithm",
             "tutorials/model",

@@ -252,6 +252,12 @@ class Query:
     state: Observation
     action: Action
     key: tuple[int, ...] = ()  # (rollout, episode, step) numbers that seed the sampling
+    owner: tuple[int, ...] = ()  # names the episode where several under way have the same numbers; else those do
+
+    @property
+    def episode(self) -> tuple[int, ...]:
+        """What names the episode among those under way."""
+        return self.owner or self.key[:2]
 
     def transition(self, prediction: Prediction) -> Transition:
         """The transition that the prediction makes of this query."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli import envs, hosts, label, logs, measures, replay, training
+from dreamgym.cli import envs, hosts, label, logs, measures, replay, serve, training
 from dreamgym.cli._show import Json, Run, show, table
 from dreamgym.errors import explain
 from dreamgym.runs.threads import limit_spinning
@@ -101,6 +101,7 @@ app.command(name="import")(logs.import_logs)
 app.command(name="export")(logs.export_logs)
 app.command()(measures.fidelity)
 app.command()(label.label)
+app.command()(serve.serve)
 app.command()(training.train)
 app.command()(training.compare)
 app.command(name="eval")(training.evaluate)

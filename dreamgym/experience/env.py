@@ -65,10 +65,11 @@ class DreamBatch(AsyncBatchEnv):
             slot, query = self._asked.pop(ticket)
             self.states[slot] = prediction.next_state
             self.histories[slot].append(query.transition(prediction))
-            results.append((slot, self._result(query, prediction, len(self.histories[slot]) >= self.horizon)))
+            results.append((slot, self.result(query, prediction, len(self.histories[slot]) >= self.horizon)))
         return results
 
-    def _result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
+    def result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
+        """What a prediction is as the result of a step, `at_horizon` if the episode may not go on."""
         info = prediction.info
         if self.support is not None and info.decided_by == "generated":
             info = replace(info, out_of_support=(query.task.env, query.action) not in self.support)

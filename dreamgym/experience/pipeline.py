@@ -93,11 +93,11 @@ class ExperienceModel(ABC):
         raise UsageError(f"{type(self).__name__} varies no tasks. Set curriculum.synthetic_share = 0.")
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
-        """Drop what is asked for in these episodes, named by the first two numbers of their query keys, and free what is kept of them."""
+        """Drop what is asked for in these episodes, named by `Query.episode`, and free what is kept of them."""
         gone = set(episodes)
-        self._answered = [one for one in self._answered if one[1].key[:2] not in gone]
-        self._waiting = [one for one in self._waiting if one[1].key[:2] not in gone]
-        self._asked = {ticket: one for ticket, one in self._asked.items() if one[0].key[:2] not in gone}
+        self._answered = [one for one in self._answered if one[1].episode not in gone]
+        self._waiting = [one for one in self._waiting if one[1].episode not in gone]
+        self._asked = {ticket: one for ticket, one in self._asked.items() if one[0].episode not in gone}
 
     def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
         """Keep what later queries of the same episodes need; `memories` are by place among the queries. Default: nothing is kept."""

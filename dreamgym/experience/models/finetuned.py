@@ -136,7 +136,7 @@ class FinetunedExperienceModel(ExperienceModel):
         for episode in episodes:
             self._steps.pop(episode, None)
         gone = set(episodes)
-        dropped = [theirs for theirs, asked in self._sampled.items() if asked.query.key[:2] in gone]
+        dropped = [theirs for theirs, asked in self._sampled.items() if asked.query.episode in gone]
         for theirs in dropped:
             del self._sampled[theirs]
         self.llm.cancel(dropped)
@@ -179,7 +179,7 @@ class FinetunedExperienceModel(ExperienceModel):
             if new
             else query.key
         )
-        return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.key[:2]}")
+        return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.episode}")
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
         places = list(range(len(queries)))
@@ -235,7 +235,7 @@ class FinetunedExperienceModel(ExperienceModel):
 
     def _past(self, query: Query) -> list[Step]:
         """The history with its memories: dreamed steps as they were written, before the guard, and real steps as they are."""
-        kept, rules = self._steps.get(query.key[:2], [])[: len(query.history)], self.guard.rules
+        kept, rules = self._steps.get(query.episode, [])[: len(query.history)], self.guard.rules
         if len(kept) < len(query.history):
             return [Step(transition, (), encode_delta(rules, transition)) for transition in query.history]
         return [
@@ -267,7 +267,7 @@ class FinetunedExperienceModel(ExperienceModel):
         for i, (query, prediction) in enumerate(zip(queries, predictions, strict=True)):
             if len(query.key) < 3:
                 continue
-            past = self._steps.setdefault(query.key[:2], [])
+            past = self._steps.setdefault(query.episode, [])
             if len(past) >= len(query.history):  # a step that is queried again replaces the prediction
                 step = _as_written(query, prediction)
                 past[len(query.history) :] = [Step(step, self._memory_texts(memories.get(i, ())), encode_delta(self.guard.rules, step))]

@@ -1,0 +1,52 @@
+"""`dreamgym serve`: the dream of a run for agents and trainers outside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from dreamgym.cli._show import Run
+
+DRAIN_S = 20  # for steps under way when the server is ended
+
+
+def serve(
+    run: Run,
+    protocol: Annotated[str, typer.Option(help="mcp or openenv.")] = "mcp",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Serve over HTTP at this port; 0 is standard input and output (mcp only).")
+    ] = 0,
+    host: Annotated[str, typer.Option(help="The address to listen at. Any but this machine's own needs --token-env.")] = "127.0.0.1",
+    token_env: Annotated[str, typer.Option(help="The environment variable that holds the secret which clients must send.")] = "",
+    sessions: Annotated[int, typer.Option(min=1, max=100_000, help="Episodes that may be open at the same time.")] = 256,
+    idle: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds without a call after which an episode is closed.")] = 1800,
+) -> None:
+    """Serve a fitted dream, guard included, as an MCP server or an OpenEnv environment. Everything in it is simulated."""
+    from dreamgym import plugins
+    from dreamgym.errors import UsageError
+    from dreamgym.recipes.serve import TokenRequired, check_address, dream_of
+    from dreamgym.serve.sessions import Limits
+
+    plugins.require("serve", protocol)
+    if protocol != "mcp" and not port:
+        raise UsageError(f"'{protocol:.64}' is served over HTTP: give --port.")
+    token = os.environ.get(token_env, "") if token_env else ""
+    if token_env and not token:
+        raise UsageError(f"The environment variable '{token_env:.64}' is not set. It must hold the secret which clients send.")
+    check_address(host, token)
+    module = plugins.load("serve", protocol)
+    with dream_of(run, Limits(sessions, idle)) as dream:
+        if not port:
+            import asyncio
+
+            return asyncio.run(module.serve_stdio(dream))
+        import uvicorn
+
+        app = module.make(dream, host=host, idle_s=idle)
+        print(f"serving a simulation of '{run}' at http://{host}:{port}{'/mcp' if protocol == 'mcp' else ''}", file=sys.stderr)
+        uvicorn.run(
+            TokenRequired(app, token) if token else app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S
+        )

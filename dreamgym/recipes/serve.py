@@ -1,0 +1,59 @@
+"""Serving the dream of a run: what `dreamgym serve` makes of a run directory."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import RunDirError, UsageError
+from dreamgym.recipes import factory
+from dreamgym.recipes.context import open_context
+from dreamgym.runs.rundir import RunDir
+from dreamgym.serve.sessions import DreamSessions, Limits
+
+TASKS = 1000  # training tasks that clients may open
+
+
+@contextmanager
+def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
+    """The sessions of a run's dream, with its guard and its replay buffer. RunDirError while the run has no experience model."""
+    run = RunDir.view(path)
+    if not run.done("experience") and not run.done("tokenizer"):
+        raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
+    context = open_context(path)
+    _, model = factory.dream(context, factory.replay_in_memory(context))
+    tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]
+    with DreamSessions(model, context.suite.rules, tasks, horizon=context.suite.max_steps, limits=limits) as sessions:
+        yield sessions
+
+
+def check_address(host: str, token: str) -> None:
+    """UsageError for an address that others reach, without a token."""
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    if not local and not token:
+        raise UsageError(f"'{host}' can be reached from other machines. Name an environment variable with a secret: --token-env NAME.")
+
+
+class TokenRequired:
+    """An ASGI application that answers only to those who send `Authorization: Bearer TOKEN`."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self.app, self.expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers") or ())
+        if scope["type"] == "lifespan" or hmac.compare_digest(headers.get(b"authorization", b""), self.expected):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"A token is needed: Authorization: Bearer TOKEN\n"})

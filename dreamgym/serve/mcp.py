@@ -1,0 +1,121 @@
+"""A dream as a server of the Model Context Protocol (https://modelcontextprotocol.io), over stdio or streamable HTTP. Extra `mcp`.
+
+The tools are those of the logs; where the agent's actions are no tool calls, there is one tool `act`. Two more are ours: `dream_start`
+begins an episode, `dream_outcome` tells reward and end. Each result carries the same outcome in its `_meta` under "dreamgym".
+
+Since its version of 2026-07-28 the protocol has no sessions, so an episode has a name: `dream_start` gives it, and every tool takes it as
+`dream_episode`. Over stdio, where there is one client, the name may be left out: it is then the episode that was begun last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+
+from dreamgym.envs.base import TextRules
+from dreamgym.errors import DreamGymError, UsageError
+from dreamgym.serve.sessions import SIMULATION, DreamSessions, SessionError, outcome, text_of
+from dreamgym.tool_calls import ToolCall, action_of
+
+START, OUTCOME, ACT, EPISODE = "dream_start", "dream_outcome", "act", "dream_episode"
+
+
+def tools_of(rules: TextRules) -> list[types.Tool]:
+    """The tools that clients see. UsageError where a recorded tool has the name of one of ours."""
+    annotations = types.ToolAnnotations(title="simulated", destructive_hint=False, open_world_hint=False)
+    recorded = [(one["name"], one["description"], one["parameters"]) for one in rules.tools or ()]
+    if clash := {name for name, *_ in recorded} & {START, OUTCOME}:
+        raise UsageError(f"A recorded tool is called '{min(clash)}', which is the name of a tool of this server. Rename it in the logs.")
+    if not recorded:
+        recorded = [(ACT, f"Take one action, as text. {rules.about}".strip(), _object({"action": {"type": "string"}}, ["action"]))]
+    start = _object({"task": {"type": "string"}, "seed": {"type": "integer", "minimum": 0}}, [])
+    ours = [
+        (START, "Begin a simulated episode, of this task or of one that the seed draws; the same seed gives the same episode.", start),
+        (OUTCOME, "Reward and end of the episode so far, as JSON.", _object({}, [])),
+    ]
+    named = {EPISODE: {"type": "string", "description": f"The episode, as {START} named it."}}
+    return [
+        types.Tool(
+            name=name,
+            description=f"(simulated) {about}",
+            input_schema={**schema, "type": "object", "properties": {**schema.get("properties", {}), **({} if name == START else named)}},
+            annotations=annotations,
+        )
+        for name, about, schema in [*recorded, *ours]
+    ]
+
+
+def make_server(sessions: DreamSessions, *, single: bool) -> Server[Any]:
+    """The server. `single`: it has one client, whose last episode is meant where none is named, and ends when the next one begins."""
+    tools, rules = tools_of(sessions.rules), sessions.rules
+    names = {tool.name for tool in tools}
+    latest = ""
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        name, arguments = params.name, dict(params.arguments or {})
+        try:
+            if name not in names:
+                raise SessionError(f"There is no tool '{name:.64}'.")
+            if name == START:
+                return await start(arguments)
+            episode = arguments.pop(EPISODE, None) or (latest if single else "")
+            if not episode:
+                raise SessionError(f"Which episode? Call {START} first" + ("." if single else f", and give the {EPISODE} that it tells."))
+            if name == OUTCOME:
+                last = sessions.last(str(episode))
+                return _result(json.dumps(outcome(last)) if last else "{}")
+            action = str(arguments.get("action", "")) if name == ACT and not rules.tools else action_of([ToolCall(name, arguments)])
+            step = await asyncio.wrap_future(sessions.step(str(episode), action))
+            return _result(text_of(rules, step.observation), meta=outcome(step))
+        except DreamGymError as error:
+            return _result(f"Error: {error}", failed=True)
+
+    async def start(arguments: dict[str, Any]) -> types.CallToolResult:
+        nonlocal latest
+        task, seed = arguments.get("task", ""), arguments.get("seed", 0)
+        if not isinstance(task, str) or not isinstance(seed, int) or isinstance(seed, bool):
+            raise SessionError(f"{START} takes task, a text, and seed, a whole number.")
+        if single and latest:
+            await asyncio.wrap_future(sessions.end(latest))
+        opened = await asyncio.wrap_future(sessions.open(task, seed=seed))
+        latest = opened.session
+        told = {"task": opened.task.id, EPISODE: opened.session, "simulation": True}
+        text = f"{EPISODE}: {opened.session}\nTask: {opened.task.instruction}\n{text_of(rules, opened.observation)}"
+        return _result(text, meta=told)
+
+    return Server(
+        "dreamgym", title="A dream of your environment", instructions=SIMULATION, on_list_tools=list_tools, on_call_tool=call_tool
+    )
+
+
+async def serve_stdio(sessions: DreamSessions) -> None:
+    """Serve one client over standard input and output, until its input ends."""
+    from mcp.server.stdio import stdio_server
+
+    server = make_server(sessions, single=True)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def make(sessions: DreamSessions, *, host: str, idle_s: float) -> Any:
+    """The server as an ASGI application at /mcp. Bodies are limited to 1 MiB."""
+    return make_server(sessions, single=False).streamable_http_app(
+        host=host, max_request_body_size=1 << 20, session_idle_timeout=idle_s, max_sessions=4 * sessions.limits.sessions
+    )
+
+
+def _result(text: str, *, meta: dict[str, Any] | None = None, failed: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=text)], is_error=failed, _meta={"dreamgym": meta} if meta else None
+    )
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -1,0 +1,115 @@
+"""A dream as an OpenEnv environment (https://github.com/meta-pytorch/OpenEnv): reset, step and state over HTTP and WebSocket.
+
+The package pins an older MCP than ours, so that this module has its extra `openenv` and an environment of its own. `reset` takes `task`
+and `seed`; `step` takes a tool call (`CallToolAction`), the list of tools (`ListToolsAction`), or an action as text (`DreamAction`). What
+is decided beside the text is in `metadata["dreamgym"]`: a masked episode has no reward there, and is to be left out of training.
+"""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import TimeoutError as OutOfTime
+from typing import Any
+
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_types import (
+    CallToolAction,
+    CallToolObservation,
+    ListToolsAction,
+    ListToolsObservation,
+    Tool,
+    ToolError,
+    ToolErrorType,
+)
+from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
+
+from dreamgym.errors import DreamGymError
+from dreamgym.serve.sessions import SIMULATION, DreamSessions, outcome, text_of
+from dreamgym.tool_calls import ToolCall, action_of
+from dreamgym.types import StepResult
+
+PATIENCE_S = 300.0  # for one answer of the dream
+
+
+class DreamAction(Action):
+    """An action as text."""
+
+    message: str
+
+
+class DreamObservation(Observation):
+    """A state as text; after `reset` also the task."""
+
+    text: str = ""
+    task: str = ""
+    error: str = ""
+
+
+class DreamEnvironment(Environment):
+    """One client's episode among the sessions of a dream."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, sessions: DreamSessions) -> None:
+        super().__init__()
+        self.sessions, self.session, self._state = sessions, "", State()
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> DreamObservation:
+        """Begin an episode of `task`, or of one that the seed draws. SessionError when all sessions are taken."""
+        self.close()
+        opened = self.sessions.open(str(options.get("task", "")), seed=seed or 0).result(PATIENCE_S)
+        self.session = opened.session
+        self._state = State(episode_id=episode_id or secrets.token_hex(8), step_count=0)
+        told = {"dreamgym": {"task": opened.task.id, "simulation": True}}
+        return DreamObservation(text=text_of(self.sessions.rules, opened.observation), task=opened.task.instruction, metadata=told)
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Observation:
+        """One action. What cannot be done is an observation with an error, and leaves the episode as it was."""
+        if isinstance(action, ListToolsAction):
+            tools = self.sessions.rules.tools
+            return ListToolsObservation(
+                tools=[Tool(name=one["name"], description=one["description"], input_schema=one["parameters"]) for one in tools]
+            )
+        calls = isinstance(action, CallToolAction)
+        try:
+            text = action_of([ToolCall(action.tool_name, action.arguments)]) if calls else action.message
+            result = self.sessions.step(self.session, text).result(timeout_s or PATIENCE_S)
+        except (DreamGymError, OutOfTime) as error:
+            said = str(error) or "The dream did not answer in time."
+            if not calls:
+                return DreamObservation(error=said)
+            kind = ToolErrorType.TIMEOUT if isinstance(error, OutOfTime) else ToolErrorType.EXECUTION_ERROR
+            return CallToolObservation(tool_name=action.tool_name, error=ToolError(error_type=kind, message=said))
+        self._state.step_count += 1
+        shown, told = text_of(self.sessions.rules, result.observation), _told(result)
+        return CallToolObservation(tool_name=action.tool_name, result=shown, **told) if calls else DreamObservation(text=shown, **told)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        return EnvironmentMetadata(name="dreamgym", description=SIMULATION)
+
+    def close(self) -> None:
+        if self.session:
+            self.sessions.end(self.session)
+            self.session = ""
+
+
+def make(sessions: DreamSessions, *, host: str, idle_s: float) -> Any:
+    """The environment as an ASGI application. Host and idle time are the server's and the sessions' own."""
+    return create_fastapi_app(
+        lambda: DreamEnvironment(sessions), DreamAction, DreamObservation, max_concurrent_envs=sessions.limits.sessions
+    )
+
+
+def _told(result: StepResult) -> dict[str, Any]:
+    """What OpenEnv's observations have beside the text. A failed rollout, masked or broken, ends the episode without a reward."""
+    failed = result.info.error is not None
+    return {
+        "done": result.terminated or result.truncated or failed,
+        "reward": None if failed else result.reward,
+        "metadata": {"dreamgym": outcome(result)},
+    }

@@ -1,0 +1,106 @@
+"""A dream over the Model Context Protocol, from a client's side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from dreams import SUITE, TASKS, corridor_dream
+
+pytest.importorskip("mcp")
+from mcp.client.client import Client
+
+from dreamgym.errors import UsageError
+from dreamgym.recipes.serve import TokenRequired, check_address
+from dreamgym.serve import mcp as served
+from dreamgym.serve.sessions import DreamSessions
+
+
+def talk(script: Any, *, single: bool = True) -> Any:
+    """What `script(client, dream)` returns, with a server in this process."""
+
+    async def run() -> Any:
+        with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+            async with Client(served.make_server(dream, single=single)) as client:
+                return await script(client, dream)
+
+    return asyncio.run(run())
+
+
+def test_an_episode_over_mcp_is_marked_as_simulated_and_tells_its_outcome():
+    async def script(client: Any, dream: DreamSessions) -> Any:
+        tools = (await client.list_tools()).tools
+        begun = await client.call_tool("dream_start", {"task": TASKS[0].id, "seed": 1})
+        steps = [await client.call_tool("act", {"action": action}) for action in ("dance", "right")]
+        return tools, begun, steps, json.loads((await client.call_tool("dream_outcome", {})).content[0].text)
+
+    tools, begun, steps, outcome = talk(script)
+    assert [tool.name for tool in tools] == ["act", "dream_start", "dream_outcome"]
+    assert all(tool.description.startswith("(simulated)") for tool in tools)
+    assert TASKS[0].instruction in begun.content[0].text and "room" in steps[1].content[0].text
+    assert steps[0].meta["dreamgym"]["decided_by"] == "rule" and outcome == steps[1].meta["dreamgym"]
+    assert outcome["simulation"] and outcome["reward"] == 0.0 and not outcome["masked"]
+
+
+def test_what_a_client_does_wrong_is_an_error_of_its_call():
+    async def script(client: Any, dream: DreamSessions) -> Any:
+        early = await client.call_tool("act", {"action": "right"})
+        wrong = [await client.call_tool("dream_start", one) for one in ({"seed": "one"}, {"task": 3}, {"seed": -1})]
+        unknown = await client.call_tool("rm", {})
+        good = await client.call_tool("dream_start", {})
+        again = await client.call_tool("dream_start", {})
+        return [early, *wrong, unknown], [good, again], len(dream)
+
+    bad, good, n = talk(script)
+    assert all(one.is_error for one in bad) and "dream_start first" in bad[0].content[0].text
+    assert not any(one.is_error for one in good) and n == 1, "a new episode ends the one before it"
+
+
+def test_two_clients_of_one_server_name_their_episodes():
+    async def script(client: Any, dream: DreamSessions) -> Any:
+        begun = [await client.call_tool("dream_start", {"task": task.id}) for task in TASKS[:2]]
+        names = [one.meta["dreamgym"]["dream_episode"] for one in begun]
+        nameless = await client.call_tool("act", {"action": "right"})
+        return nameless, [await client.call_tool("act", {"action": "right", "dream_episode": name}) for name in names], begun
+
+    nameless, steps, begun = talk(script, single=False)
+    assert nameless.is_error and "dream_episode" in nameless.content[0].text and "dream_episode: " in begun[0].content[0].text
+    assert not any(one.is_error for one in steps)
+
+
+def test_recorded_tools_are_offered_as_they_are_and_may_not_have_our_names():
+    class Desk:
+        action_format = ""
+        tools = ({"name": "get_user", "description": "Reads.", "parameters": {"properties": {"id": {"type": "string"}}}},)
+
+    assert [tool.name for tool in served.tools_of(Desk())] == ["get_user", "dream_start", "dream_outcome"]  # type: ignore[arg-type]
+    Desk.tools = ({"name": "dream_start", "description": "", "parameters": {}},)
+    with pytest.raises(UsageError, match="dream_start"):
+        served.tools_of(Desk())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("host", "token", "refused"), [("127.0.0.1", "", False), ("::1", "", False), ("0.0.0.0", "", True),
+                                                        ("example.org", "", True), ("0.0.0.0", "s", False)])  # fmt: skip
+def test_others_reach_a_dream_only_with_a_token(host: str, token: str, refused: bool):
+    if not refused:
+        return check_address(host, token)
+    with pytest.raises(UsageError, match="--token-env"):
+        check_address(host, token)
+
+
+def test_without_the_token_there_is_no_answer():
+    async def asked(header: bytes) -> list[Any]:
+        sent: list[Any] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            sent.append("let in")
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        await TokenRequired(app, "secret")({"type": "http", "headers": [(b"authorization", header)]}, None, send)
+        return sent
+
+    assert asyncio.run(asked(b"Bearer secret")) == ["let in"] and asyncio.run(asked(b"Bearer secre"))[0] == 401

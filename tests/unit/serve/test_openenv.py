@@ -1,0 +1,52 @@
+"""A dream as an OpenEnv environment, over HTTP and WebSocket; runs where the package is installed (`make test-peers`)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dreams import SUITE, TASKS, corridor_dream
+
+pytest.importorskip("openenv")
+import uvicorn
+from openenv.core.generic_client import GenericEnvClient
+
+from dreamgym.experience.env import DreamBatch, DreamEnv
+from dreamgym.serve import openenv as served
+from dreamgym.serve.sessions import DreamSessions
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+        server = uvicorn.Server(uvicorn.Config(served.make(dream, host="127.0.0.1", idle_s=60), port=port, log_level="error"))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+        server.should_exit = True
+        thread.join()
+
+
+def test_an_episode_is_the_one_that_python_plays(address: str):
+    env: Any = DreamEnv(DreamBatch(corridor_dream(), SUITE.rules, horizon=SUITE.max_steps))
+    expected = [env.reset(TASKS[0]).text, *(env.step(action).observation.text for action in ("right", "left"))]
+    with GenericEnvClient(base_url=address).sync() as client:
+        begun = client.reset(seed=1, task=TASKS[0].id)
+        steps = [client.step({"message": action}) for action in ("right", "left")]
+    assert [begun.observation["text"], *(one.observation["text"] for one in steps)] == expected
+    assert begun.observation["task"] == TASKS[0].instruction and steps[-1].reward == 0.0 and not steps[-1].done
+
+
+def test_a_step_before_the_reset_is_an_error_of_that_step(address: str):
+    with GenericEnvClient(base_url=address).sync() as client:
+        assert "no session" in client.step({"message": "right"}).observation["error"]
+        assert client.reset(seed=0).observation["text"]
