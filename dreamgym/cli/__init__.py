@@ -32,9 +32,11 @@ def quickstart(
     as_json: Json = False,
 ) -> None:
     """Run the whole method: logs, experience model, warm start, RL in the dream, sim-to-real, evaluation, report."""
+    from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import budget_config, run_name
 
     config = budget_config(budget, env)
+    begin(config)
     path = run or Path("runs") / run_name(budget, env)
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe

@@ -27,13 +27,15 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a policy in any environment, from its scripted policies or from files of logs."""
+    from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import train_settings
 
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
+    suite = begin(settings)  # whatever is wrong in the settings is found before torch is imported
     from dreamgym import report
     from dreamgym.recipes import train as recipe
 
-    summary = recipe.run(settings, run, say=_say)
+    summary = recipe.run(settings, run, suite=suite, say=_say)
     page = report.write(run)
     show(summary, as_json)
     if not as_json:
@@ -53,6 +55,7 @@ def compare(
     from dreamgym.config import read
     from dreamgym.errors import UsageError
     from dreamgym.recipes.config import CompareConfig
+    from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import require_plugins
     from dreamgym.runs.files import reading
     from dreamgym.runs.rundir import RunDir
@@ -62,6 +65,7 @@ def compare(
     settings = read(CompareConfig, config) if config else None
     if settings:
         require_plugins(settings)
+        begin(settings)
     for one in runs or ():
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from dreamgym.config import Config
+from dreamgym.errors import ConfigError
 
 
 class LoraConfig(Config):
@@ -40,3 +42,11 @@ class BackboneConfig(Config):
     """Compute activations again in the backward pass instead of keeping them: a third more time, far less memory."""
     markers: bool = False
     """Add `vocabulary.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""
+
+
+def check_backbone(backbone: BackboneConfig | None) -> None:
+    """ConfigError where the model is a path, and nothing is there. Whether the hub has a name is seen when it is loaded."""
+    if backbone and backbone.model.startswith(("/", "./", "../", "~")) and not Path(backbone.model).is_dir():
+        raise ConfigError(
+            f"No model at '{backbone.model}': there is no such directory. Give the directory of a model, or its name on the hub."
+        )

@@ -22,6 +22,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym.errors import ConfigError, UsageError, nearest
+from dreamgym.llm.sizes import shape_of
 from dreamgym.runs import atomic_directory
 
 PAD, END = "<|pad|>", "<|end|>"
@@ -35,15 +36,6 @@ _JOINTS = (
 )  # what a word may follow without a space
 _PIECES = r" ?[\p{L}\p{M}]+\p{N}+| ?[\p{L}\p{M}]+|\p{N}{1,3}|\s(?![^\s\p{L}\p{M}\p{N}])| ?[^\s\p{L}\p{M}\p{N}]|\s"
 _ADDED_SPACE = r"(?:\A|(?<=[\[(\n])|(?<=\p{L}[-/])) "
-
-SIZES: dict[str, dict[str, int]] = {
-    "100k": {"layers": 2, "width": 64, "heads": 2, "kv_heads": 1, "mlp": 128},  # for toys
-    # One key-value head: decoding reads the cache of every token, and four query heads on one key halve what two would read.
-    "1m": {"layers": 4, "width": 128, "heads": 4, "kv_heads": 1, "mlp": 384},
-    "4m": {"layers": 6, "width": 224, "heads": 7, "kv_heads": 1, "mlp": 640},
-    "15m": {"layers": 8, "width": 384, "heads": 6, "kv_heads": 1, "mlp": 1024},
-    "60m": {"layers": 12, "width": 640, "heads": 10, "kv_heads": 2, "mlp": 1792},
-}
 
 
 def train_tokenizer(
@@ -102,21 +94,9 @@ def special_id(tokenizer: Any, name: str) -> int:
     return known[name]
 
 
-def parameters(size: str, vocab_size: int) -> int:
-    """How many numbers a model of the named size has, roughly: embeddings, attention and feed-forward layers."""
-    if size not in SIZES:
-        raise ConfigError(f"No model size '{size}'.{nearest(size, SIZES)} Known: {', '.join(SIZES)}.")
-    shape = SIZES[size]
-    width = shape["width"]
-    attention = 2 * width * width * (1 + shape["kv_heads"] / shape["heads"])
-    return int(vocab_size * width + shape["layers"] * (attention + 3 * width * shape["mlp"]))
-
-
 def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int = 4096) -> LlamaForCausalLM:
     """A Llama of the named size with fresh weights: "1m", "4m", "15m" or "60m" parameters, roughly. Same seed, same weights."""
-    if size not in SIZES:
-        raise ConfigError(f"No model size '{size}'.{nearest(size, SIZES)} Known: {', '.join(SIZES)}.")
-    shape = SIZES[size]
+    shape = shape_of(size)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape["width"],

@@ -23,11 +23,7 @@ def collect(
     `play` plays them elsewhere, as worker processes do (`WorkerPool.demonstrate`); by default they are played here.
     """
     mix = mix or suite.scripted_policies
-    if unknown := [name for name in mix if name not in suite.scripted_policies]:
-        known = ", ".join(suite.scripted_policies)
-        raise UsageError(f"'{suite.name}' has no behaviour '{unknown[0]}'.{nearest(unknown[0], suite.scripted_policies)} Known: {known}.")
-    if min(mix.values()) < 0 or not any(mix.values()):
-        raise UsageError(f"The shares of scripted_policies are {dict(mix)}: none may be below 0, and not all may be 0.")
+    check_mix(suite, mix)
     rng = random.Random(f"logs/{seed}")
     tasks = suite.tasks(split, n, seed=seed)
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
@@ -35,6 +31,15 @@ def collect(
     together = sorted(range(n), key=lambda i: i % len(tasks))  # a world that takes long to load is loaded once for all its episodes
     episodes = (play or partial(played, suite))([jobs[i] for i in together])
     return [episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])]
+
+
+def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
+    """UsageError for shares of scripted policies that the suite does not have, or that are no shares. Empty: the suite's own."""
+    if unknown := [name for name in mix if name not in suite.scripted_policies]:
+        known = ", ".join(suite.scripted_policies)
+        raise UsageError(f"'{suite.name}' has no behaviour '{unknown[0]}'.{nearest(unknown[0], suite.scripted_policies)} Known: {known}.")
+    if mix and (min(mix.values()) < 0 or not any(mix.values())):
+        raise UsageError(f"The shares of scripted policies are {dict(mix)}: none may be below 0, and not all may be 0.")
 
 
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:

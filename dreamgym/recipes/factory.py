@@ -1,4 +1,7 @@
-"""Builds what a configuration names: suites, tokenizers, replay buffers, experience models, dreams, curricula."""
+"""Builds what a configuration names: suites, tokenizers, replay buffers, experience models, dreams, curricula.
+
+torch is imported by the functions that need it: `begin` refuses settings before that.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
 from dreamgym.experience.prompts import encode_delta
 from dreamgym.experience.state_delta import encode
 from dreamgym.experience.verifiers import VerifierInputs
-from dreamgym.llm import tiny
+from dreamgym.llm.backbone_settings import check_backbone
+from dreamgym.llm.sizes import shape_of
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
+from dreamgym.logs.demonstrations import check_mix
 from dreamgym.protocols import Encoder
 from dreamgym.recipes.blocks import UNGUARDED, EnvBlock, ReplayBlock, RLBlock
 from dreamgym.recipes.config import SharedConfig
@@ -54,6 +59,9 @@ def make_suite(config: SharedConfig) -> EnvSuite:
 def begin(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run that begins; ConfigError for settings that cannot be right in it."""
     suite = make_suite(config)
+    shape_of(config.model.size)
+    check_backbone(config.policy.backbone)
+    check_mix(suite, config.logs.mix)
     check_replay(config.replay)
     if config.real_phases and not suite.has_env:
         raise ConfigError(
@@ -82,6 +90,8 @@ def learn_tokenizer(logs: Sequence[Trajectory], rules: TextRules, vocab_size: in
 
 def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], TextRules]], vocab_size: int) -> Any:
     """One tokenizer of the logs of several environments, which keeps the atoms of all of them whole."""
+    from dreamgym.llm import tiny
+
     texts = []
     for logs, rules in sources:
         texts += [trajectory.task.instruction for trajectory in logs]
@@ -101,6 +111,8 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
             f"The tokenizer lacks {', '.join(missing)}: it was made by an older version of dreamgym, or for something else. Make the run "
             "anew in another directory, or use the version that made it."
         )
+    from dreamgym.llm import tiny
+
     ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
     return Vocabulary(lambda text: tiny.encode(tokenizer, text), lambda ids: tokenizer.decode(ids), ids)
 
@@ -131,7 +143,7 @@ def open_replay(path: Path | None, logs: Sequence[Trajectory], block: ReplayBloc
 
 def check_replay(block: ReplayBlock) -> None:
     """Make all that can be made without a log. ConfigError, PluginError or MissingExtra where it cannot be."""
-    plugins.load("replay.stores", block.store)
+    plugins.make("replay.stores", block.store, path=None, encoder="", dim=1, **block.store_options).close()
     open_replay(None, [], block)
 
 
@@ -166,6 +178,8 @@ def _model(checkpoint: Any) -> dict[str, Any]:
             f"replay.encoder hidden: {wrong}. Set checkpoint to the folder of a trained model, "
             "such as runs/quickstart/checkpoints/experience."
         )
+    from dreamgym.llm import tiny
+
     model, tokenizer = tiny.load(Path(checkpoint))
     return {
         "model": model,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dreamgym import config as configuration
 from dreamgym import plugins
-from dreamgym.errors import ConfigError, UsageError, nearest
+from dreamgym.errors import ConfigError, UsageError, explained, nearest
 from dreamgym.recipes.config import RunConfig, SharedConfig, TrainConfig
 from dreamgym.runs.rundir import CONFIG
 
@@ -30,6 +30,10 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
     else:
         found = configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
     require_plugins(found)
+    if not (path / "episodes" / "logs.jsonl").exists():
+        for one in found.logs.files:
+            with explained(one):
+                one.open("rb").close()
     return found
 
 

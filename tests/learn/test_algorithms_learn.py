@@ -20,7 +20,7 @@ from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals.success import evaluate, success
-from dreamgym.llm import tiny
+from dreamgym.llm import sizes, tiny
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.loop import train
 from dreamgym.policy.agent import Agent, demonstrations
@@ -66,7 +66,7 @@ def beginners() -> dict[int, Beginner]:
     template = Markers(Vocabulary(lambda text: tiny.encode(tokenizer, text), tokenizer.decode, ids))
     made = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
+        patch.setitem(sizes.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
         for seed in SEEDS:
             beginner = Beginner(tiny.build(tokenizer, "test", seed=seed), tokenizer, template, 0.0)
             imitate(beginner.model, beginner, logs, epochs=8.0, seed=seed)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dreamgym import cli
-from dreamgym.llm import tiny
+from dreamgym.llm import sizes
 
 SIZE = {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64}
 SHARED = """
@@ -52,7 +52,7 @@ learner = {lr = 1e-3, minibatches = 1, min_trajectories = 1}
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Let configurations name a model of the toy's size."""
-    patch.setitem(tiny.SIZES, "test", SIZE)
+    patch.setitem(sizes.SIZES, "test", SIZE)
 
 
 def command(patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:

@@ -15,6 +15,7 @@ from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.augmentation import RELABELLED
 from dreamgym.experience.dataset import up_to
 from dreamgym.llm import backbones, tiny
+from dreamgym.llm.sizes import parameters
 from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy
 from dreamgym.recipes import factory
@@ -31,8 +32,9 @@ HELD_OUT = "held-out"
 BYTES_A_PARAMETER = 20  # float32 weights before and after a phase, the copy that replaces a checkpoint, and Adam's two moments
 
 
-def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None) -> RunContext:
-    """Offline trajectories, and the tokenizer of their texts. `workers` are what `factory.start_workers` gives for the configuration.
+def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None, suite: EnvSuite | None = None) -> RunContext:
+    """Offline trajectories, and the tokenizer of their texts. `workers` are what `factory.start_workers` gives for the configuration, and
+    `suite` is what `factory.begin` gives, where it was called already.
 
     ConfigError for settings that cannot be right in this environment.
     """
@@ -41,10 +43,10 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
             f"env.workers = {config.env.workers}, and no workers were started. Use `with factory.start_workers(config.world) as workers:`."
         )
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
-    suite = factory.begin(config)
+    suite = suite or factory.begin(config)
     if run.summary() is None:
         trained = check_policy(config.policy, suite.rules, device=config.model.device)
-        require_space(run.path, BYTES_A_PARAMETER * (trained + tiny.parameters(config.model.size, config.model.vocab_size)))
+        require_space(run.path, BYTES_A_PARAMETER * (trained + parameters(config.model.size, config.model.vocab_size)))
         if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
             check_engine(engine, where="experience.engine")
         if config.experience.verifier and (engine := config.experience.verifier.settings.get("engine")):

@@ -14,7 +14,7 @@ import torch
 
 from dreamgym.config import build, dump
 from dreamgym.errors import RunDirError
-from dreamgym.llm import tiny
+from dreamgym.llm import sizes
 from dreamgym.policy import loading
 from dreamgym.recipes import context as make
 from dreamgym.recipes.blocks import World
@@ -60,7 +60,7 @@ Unbroken = Callable[[World], RLPhase]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Logs, tokenizer, an experience model and a warm start, made once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
+        patch.setitem(sizes.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
         config = build(RunConfig, SETTINGS)
         with RunDir.open(tmp_path_factory.mktemp("made") / "run", dump(config)) as run:
             context = prepare_logs(run, config)
@@ -413,7 +413,7 @@ def test_a_learner_without_bfloat16_practises_with_a_sampler_without_it(
 
 
 def test_a_run_without_its_logs_says_so_instead_of_dreaming_without_memories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
+    monkeypatch.setitem(sizes.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
     config = build(RunConfig, SETTINGS)
     with RunDir.open(tmp_path, dump(config)) as run:
         prepare_logs(run, config)

@@ -213,9 +213,9 @@ def test_a_training_stopped_at_a_random_moment_ends_where_an_unbroken_one_does(t
     script = textwrap.dedent(f"""
         import sys, torch
         from dreamgym import cli
-        from dreamgym.llm import tiny
+        from dreamgym.llm import sizes
         torch.set_num_threads(1)
-        tiny.SIZES["test"] = {SIZE!r}
+        sizes.SIZES["test"] = {SIZE!r}
         sys.argv = ["dreamgym", "train", sys.argv[1], "--config", {str(real)!r}, "rl.iterations=40"]
         cli.main()
     """)

@@ -160,9 +160,9 @@ def test_a_stopped_command_leaves_no_process_behind_and_goes_on_later(tmp_path: 
     script = textwrap.dedent(f"""
         import sys, torch
         from dreamgym import cli
-        from dreamgym.llm import tiny
+        from dreamgym.llm import sizes
         torch.set_num_threads(1)
-        tiny.SIZES["test"] = {SIZE!r}
+        sizes.SIZES["test"] = {SIZE!r}
         sys.argv = ["dreamgym", "train", {str(tmp_path / "run")!r}, "--config", {str(tmp_path / "whole.toml")!r}]
         cli.main()
     """)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dreamgym.runs.threads import CHOICES, SPINS, limit_spinning
+from dreamgym.runs.threads import CHOICES, LIMITS, SPINS, limit_spinning
 
 
 @pytest.mark.parametrize("chosen", [None, *CHOICES])
@@ -19,9 +19,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_chose_otherwise(chosen: str 
     if chosen:
         monkeypatch.setenv(chosen, "active")
     limit_spinning()
-    assert {name: os.environ.get(name) for name in CHOICES} == dict.fromkeys(CHOICES) | (
-        {chosen: "active"} if chosen else {"GOMP_SPINCOUNT": str(SPINS)}
-    )
+    assert {name: os.environ.get(name) for name in CHOICES} == dict.fromkeys(CHOICES) | ({chosen: "active"} if chosen else LIMITS)
 
 
 def test_the_command_sets_it_before_torch_is_loaded() -> None:

@@ -16,7 +16,7 @@ from dreamgym.config import build, dump, read
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, PluginError, UsageError
-from dreamgym.llm import tiny
+from dreamgym.llm import sizes, tiny
 from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.policy.agent import Agent
@@ -101,7 +101,7 @@ SUITE = corridor.make(length=4, keys=False, max_steps=3)
 
 
 def test_a_practice_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(tiny.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
+    monkeypatch.setitem(sizes.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
     settings = {
         "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 3}},
         "logs": {"trajectories": 30},
@@ -161,7 +161,7 @@ def cut(agent: Any, task: Task, said: list[list[int]]) -> tuple[Trajectory, list
 @pytest.fixture(scope="module")
 def engine() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny.SIZES, "test", {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "mlp": 16})
+        patch.setitem(sizes.SIZES, "test", {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "mlp": 16})
         texts = ["room 1 of 4 [left] [right] [open] start in room 1, go to room 3 and open the door"]
         tokenizer = tiny.train_tokenizer(
             texts, vocab_size=300, special=(*MARKERS, "<|im_start|>", "<|im_end|>"), token_patterns=SUITE.rules.token_patterns

@@ -1,0 +1,61 @@
+"""A configuration that cannot be right is refused before torch is imported, so within a second."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+CASES = [
+    ("env.options.lenght=4", "Did you mean 'length'"),
+    ("env.options.length=-3", "greater than or equal to 3"),
+    ("env.name=corridr", "Did you mean 'corridor'"),
+    ("env.connect=foo:bar", "has an environment of its own"),
+    ("env.connection.retries=3", "Set env.connect"),
+    ("logs.mix.epxert=1.0", "Did you mean 'expert'"),
+    ('logs.files=["nowhere.jsonl"]', "nowhere.jsonl"),
+    ("model.size=3q", "No model size '3q'"),
+    ("replay.store_options.x=1", "Unknown key 'x'"),
+    ("replay.index_options.x=1", "Unknown key 'x'"),
+    ("replay.encoder.x=1", "Unknown key 'x'"),
+    ('replay.encoder={name="hidden"}', "needs a checkpoint"),
+    ("policy.backbone.model=/nowhere warm_start.optimiser=adamw", "No model at '/nowhere'"),
+    ("policy.engine.x=1", "Unknown key 'x'"),
+    ("experience.engine.x=1", "Unknown key 'x'"),
+    ('experience.verifier={name="chta"}', "Did you mean 'chat'"),
+    ("rl.algorithm.name=grpoo", "Did you mean 'grpo'"),
+    ("rl.learner.optimiser=x", "optimiser"),
+]
+
+
+def test_every_kind_of_wrong_setting_is_refused_without_torch(tmp_path: Path):
+    """One process in which torch cannot be imported tries them all."""
+    script = textwrap.dedent(f"""
+        import sys
+        sys.modules["torch"] = None  # importing it fails
+        from dreamgym import cli
+        for setting, _ in {CASES!r}:
+            sys.argv = ["dreamgym", "train", {str(tmp_path / "run")!r}, "env.name=corridor", *setting.split()]
+            print("##", setting, file=sys.stderr)
+            try:
+                cli.main()
+            except SystemExit as stop:
+                print("exit", stop.code, file=sys.stderr)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    answers = done.stderr.split("## ")[1:]
+    assert len(answers) == len(CASES), done.stderr
+    for (_, says), answer in zip(CASES, answers, strict=True):
+        assert says in answer and "exit 2" in answer, answer
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [["compare", "--config", "bad.toml"], ["quickstart", "--budget", "smal"]])
+def test_other_commands_too(command: list[str], tmp_path: Path):
+    (tmp_path / "bad.toml").write_text('[env]\nname = "corridor"\noptions = {lenght = 4}\n')
+    script = f"import sys\nsys.modules['torch'] = None\nfrom dreamgym import cli\nsys.argv = ['dreamgym', *{command!r}]\ncli.main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 2 and "Did you mean" in done.stderr, done.stderr
