@@ -36,7 +36,8 @@ class TextRules(ABC):
 
     name: str
     token_patterns: Sequence[str] = ()
-    """Regular expressions of what a tokenizer trained for this environment keeps in one piece, such as `[buy now]`. Default: none."""
+    """Regular expressions of what a tokenizer trained for this environment keeps in one piece, such as `[buy now]`. Repetitions have a
+    bound (`{1,200}`, not `+`). Default: none."""
     about: str = ""
     """What the environment is and how it answers, for instruct models. Default: they are given the task alone."""
     action_format: str = ""

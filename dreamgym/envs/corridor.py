@@ -168,7 +168,7 @@ class CorridorRules(TextRules):
     """The `TextRules` of corridors: it reads instructions and states, and knows no task's goal record."""
 
     name = "corridor"
-    token_patterns = (r"\[[^\[\]\n]+\]",)
+    token_patterns = (r"\[[^\[\]\n]{1,200}\]",)
     about = "This is a row of rooms with doors. Walk to the room that the task names, with the key if it asks for one, and open its door."
     action_format = "End your reply with one line that holds one action of those in square brackets, such as Action: right."
 

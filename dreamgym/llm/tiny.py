@@ -26,6 +26,7 @@ from dreamgym.llm.sizes import shape_of
 from dreamgym.runs import atomic_directory
 
 PAD, END = "<|pad|>", "<|end|>"
+MAX_POSITIONS = 4096
 
 _JOINTS = (
     (r"\[", "["),
@@ -34,7 +35,8 @@ _JOINTS = (
     (r"(?<=\p{L})-", "-"),
     (r"(?<=\p{L})/", "/"),
 )  # what a word may follow without a space
-_PIECES = r" ?[\p{L}\p{M}]+\p{N}+| ?[\p{L}\p{M}]+|\p{N}{1,3}|\s(?![^\s\p{L}\p{M}\p{N}])| ?[^\s\p{L}\p{M}\p{N}]|\s"
+# A piece has a bound: merging takes the square of its length, and so does a pattern that looks for its end to the end of the text.
+_PIECES = r" ?[\p{L}\p{M}]{1,64}\p{N}{1,64}| ?[\p{L}\p{M}]{1,64}|\p{N}{1,3}|\s(?![^\s\p{L}\p{M}\p{N}])| ?[^\s\p{L}\p{M}\p{N}]|\s"
 _ADDED_SPACE = r"(?:\A|(?<=[\[(\n])|(?<=\p{L}[-/])) "
 
 
@@ -44,7 +46,8 @@ def train_tokenizer(
     """Learn the vocabulary from `texts`. `special` names are single ids beside `<|pad|>` (0) and `<|end|>` (1).
 
     `token_patterns` are regular expressions of what is never cut before merging, such as `[buy now]`: where it is frequent it becomes
-    one token. What a small model must copy is easiest to copy as one token: an induction head looks one token back, and the token before
+    one token. They bound their repetitions (`{1,200}`, not `+`): without the end of a match, a long text would take the square of its
+    length. What a small model must copy is easiest to copy as one token: an induction head looks one token back, and the token before
     every option value would otherwise be the same bracket.
 
     Text never becomes a special id (`split_special_tokens`): only `special_id` gives one.
@@ -94,7 +97,7 @@ def special_id(tokenizer: Any, name: str) -> int:
     return known[name]
 
 
-def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int = 4096) -> LlamaForCausalLM:
+def build(tokenizer: Any, size: str = "1m", *, seed: int = 0, max_positions: int = MAX_POSITIONS) -> LlamaForCausalLM:
     """A Llama of the named size with fresh weights: "1m", "4m", "15m" or "60m" parameters, roughly. Same seed, same weights."""
     shape = shape_of(size)
     config = LlamaConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.worker_pool import WorkerPool
-from dreamgym.errors import RunDirError
+from dreamgym.errors import RunDirError, UsageError
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.logs.demonstrations import Job, played
@@ -28,6 +29,7 @@ from dreamgym.recipes.rows import ABLATIONS
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
 
+log = logging.getLogger(__name__)
 NEED_ENV = ("evaluation", "probes", "audit", "choice of SFT on development tasks")
 
 
@@ -130,9 +132,36 @@ def open_context(path: Path) -> RunContext:
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     run.require_unchanged("tokenizer")
     tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
+    logs = that_fit(logs_of(run), tokenizer, config)
     return RunContext(
-        config, path, make_suite(config), logs_of(run), tokenizer, vocabulary(tokenizer), latest_experience(run), latest_verifier(run)
+        config, path, make_suite(config), logs, tokenizer, vocabulary(tokenizer), latest_experience(run), latest_verifier(run)
     )
+
+
+def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> list[Trajectory]:
+    """The logs without episodes that hold a state which no context of the small models has room for: a state is never cut."""
+    if config.pretrained and not config.experience.fitted:
+        return logs
+    settings = config.experience.settings
+    asked = (settings.get("max_context"), settings.get("engine", {}).get("max_context"), config.policy.engine.get("max_context"))
+    limit = max([tiny.MAX_POSITIONS, *(one for one in asked if isinstance(one, int))])
+    fits: dict[str, bool] = {}
+
+    def known(text: str) -> bool:
+        if text not in fits:  # no token is shorter than a byte
+            fits[text] = len(text.encode("utf-8", "replace")) <= limit or len(tiny.encode(tokenizer, text)) <= limit
+        return fits[text]
+
+    kept = [episode for episode in logs if all(known(state.text) for t in episode.transitions for state in (t.state, t.next_state))]
+    if len(kept) < len(logs):
+        message = (
+            f"{len(logs) - len(kept)} of {len(logs)} logged episodes hold a state of more than {limit:,} tokens, for which the small model "
+            "has no context"
+        )
+        if not any(episode.success for episode in kept):
+            raise UsageError(f"{message}, and no success is left without them. Shorten the states, or raise experience.max_context.")
+        log.warning("%s. They are left out.", message)
+    return kept
 
 
 def logs_of(run: RunDir) -> list[Trajectory]:

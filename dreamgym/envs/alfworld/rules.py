@@ -29,7 +29,7 @@ class HouseRules(TextRules):
 
     name = "alfworld"
     partially_observed = encodes_deltas = True
-    token_patterns = (r"\n? ?[a-z]+ \d+:?",)
+    token_patterns = (r"\n? ?[a-z]{1,64} \d{1,12}:?",)
     """What a tokenizer keeps in one piece: `mug 1`, and a line's beginning, `drawer 1:`. Kind and number apart were worse: the small
     model then mixed up what it copied (`take plate 1` put a cup in its hand)."""
     about = (

@@ -38,11 +38,11 @@ class ToolRules(TextRules):
     # A field or an argument with the syntax around its name, so that a value stands right behind its name: an induction head, which looks
     # one token back, then copies it by name. A space may stand before each, and after a bracket (see `llm.tiny`).
     token_patterns = (
-        r"""(?:"?, ?)?[\[{]*"[\p{L}\p{N}_]+": ?(?:\[?\{|\[?"?)""",
-        r"""(?:"?, ?|\( ?)[\p{L}\p{N}_]+="?""",
-        r"""", ?"|"?[\])}]+""",
-        r" ?\p{L}[\p{L}\p{N}]*(?:_[\p{L}\p{N}]+)+",
-        r" ?\p{N}+(?:[-.:]\p{N}+)+",
+        r"""(?:"?, ?)?[\[{]{0,16}"[\p{L}\p{N}_]{1,64}": ?(?:\[?\{|\[?"?)""",
+        r"""(?:"?, ?|\( ?)[\p{L}\p{N}_]{1,64}="?""",
+        r"""", ?"|"?[\])}]{1,16}""",
+        r" ?\p{L}[\p{L}\p{N}]{0,64}(?:_[\p{L}\p{N}]{1,64}){1,16}",
+        r" ?\p{N}{1,16}(?:[-.:]\p{N}{1,16}){1,16}",
     )
     action_format = 'End your reply with one tool call on a line of its own, such as get_user(id="u1").'
 

@@ -62,7 +62,7 @@ class ShopRules(TextRules):
     """
 
     name = "webshop"
-    token_patterns = (r"(?<!search)\[[^\[\]\n]+\]", r" ?\$\d+(?:\.\d+)?")
+    token_patterns = (r"(?<!search)\[[^\[\]\n]{1,200}\]", r" ?\$\d{1,12}(?:\.\d{1,12})?")
     """What a tokenizer should keep in one piece: a clickable element, and a price."""
     about = (
         "This is a web shop. Buy the product that the task describes, with the options it names, for less than the price it names. "

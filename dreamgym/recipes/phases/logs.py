@@ -20,7 +20,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.context import RunContext, logs_of
+from dreamgym.recipes.context import RunContext, logs_of, that_fit
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
@@ -74,6 +74,7 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
         run.mark("tokenizer", {"vocabulary": len(tokenizer)})
     run.require_unchanged("tokenizer")
     tokenizer = tiny.load(path)[1]
+    logs = that_fit(logs, tokenizer, config)
     context = RunContext(config, run.path, suite, logs, tokenizer, factory.vocabulary(tokenizer), workers=workers)
     return context
 

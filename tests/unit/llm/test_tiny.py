@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dreamgym.envs.base import TextRules
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import tiny
 
@@ -83,3 +86,21 @@ def test_a_missing_or_broken_checkpoint_is_named(tmp_path: Path) -> None:
 def test_importing_the_package_loads_no_torch() -> None:
     code = "import sys, dreamgym.llm, dreamgym.engines.scripted; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "a1" * 50_000, "[" * 100_000, "\u65e5" * 50_000, "1" * 100_000])
+def test_no_piece_is_so_long_that_merging_takes_the_square_of_a_text(text: str, tokenizer: Any) -> None:
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert max(end - start for _, (start, end) in pieces) <= 129
+
+
+@pytest.mark.parametrize("name", ["corridor", "webshop", "alfworld", "tools"])
+def test_patterns_of_tokens_bound_their_repetitions(name: str) -> None:
+    """`+` and `*` would look for the end of a match to the end of the text, from every place in it."""
+    module = importlib.import_module({"corridor": "dreamgym.envs.corridor"}.get(name, f"dreamgym.envs.{name}.rules"))
+    rules = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, TextRules) and "token_patterns" in vars(one)]
+    patterns = [pattern for one in rules for pattern in one.token_patterns if one.__module__ == module.__name__]
+    assert patterns
+    for pattern in patterns:
+        bare = re.sub(r"\\.|\[(?:\\.|[^\]])*\]", "x", pattern)  # without escapes and classes
+        assert not set("+*") & set(bare), pattern
