@@ -11,7 +11,7 @@ import tool_desk
 from documents import DOCS, bash_lines
 from toy import SIZE, command
 
-from dreamgym.llm import tiny
+from dreamgym.llm import sizes
 from dreamgym.logs.export import export_episodes
 from dreamgym.recipes import init_logs
 from dreamgym.runs.episodes import write_trajectories
@@ -28,7 +28,7 @@ def test_the_commands_of_the_tutorial_lead_from_a_log_to_a_report(
     export_episodes(tmp_path / "made.jsonl", tmp_path / "logs.jsonl", "openai")
     records = [json.loads(line) for line in (tmp_path / "logs.jsonl").read_text().splitlines()]
     (tmp_path / "logs.jsonl").write_text("".join(json.dumps(one | {"reward": float(one["success"])}) + "\n" for one in records))
-    monkeypatch.setitem(tiny.SIZES, "1m", SIZE)  # the page's own commands, with a model that trains in seconds
+    monkeypatch.setitem(sizes.SIZES, "1m", SIZE)  # the page's own commands, with a model that trains in seconds
     for name, value in {"ITERATIONS": 2, "ITERATION": 1, "VOCABULARIES": (512, 600)}.items():
         monkeypatch.setattr(init_logs, name, value)
     monkeypatch.setattr("builtins.input", lambda _: "")

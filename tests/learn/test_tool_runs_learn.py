@@ -15,7 +15,7 @@ from tool_templates import MARKS, QWEN
 from toy import SIZE, command, object_in
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dreamgym.llm import tiny
+from dreamgym.llm import sizes, tiny
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.tool_calls import calls_of
@@ -103,7 +103,7 @@ def lit(task: Task, steps: list[tuple[str, dict[str, Any]]]) -> bool:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(tiny.SIZES, "test", SIZE)
+    monkeypatch.setitem(sizes.SIZES, "test", SIZE)
     monkeypatch.setitem(sys.modules, "tool_runs_learn", sys.modules[__name__])
     write_trajectories(tmp_path / "episodes.jsonl", tool_desk.episodes(240))
     (tmp_path / "episodes.tools.json").write_text(json.dumps(TOOLS))
