@@ -1,0 +1,34 @@
+"""The control beside a learned verifier: the hand-written check of success of the suite's rules, in a run that has no rules otherwise.
+
+With `rules = "none"` the experience model, the guard and the logs know nothing of the environment's texts. This verifier alone asks the
+suite's `TextRules.check_success`, so that two runs differ in who judges and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.envs.base import TextRules
+from dreamgym.envs.wrappers.without_rules import StateMapping
+from dreamgym.experience.verifiers import VerifierInputs
+from dreamgym.types import Transition, Verdict
+
+
+def make(inputs: VerifierInputs) -> TextCheck:
+    """The check of the run's rules, or of those that `rules = "none"` took away."""
+    return TextCheck(inputs.rules.inner if isinstance(inputs.rules, StateMapping) else inputs.rules)
+
+
+class TextCheck:
+    """Passes what `check_success` confirms, and all claims where the rules judge no success."""
+
+    def __init__(self, rules: TextRules) -> None:
+        self.rules = rules
+
+    def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
+        """A verdict per (instruction, history, claim), in order; None where the rules have none. Only successes are doubted."""
+        return [Verdict("passed") if claim.reward <= 0 else self._checked(task, past, claim) for task, past, claim in cases]
+
+    def _checked(self, task: str, past: Sequence[Transition], claim: Transition) -> Verdict | None:
+        found = self.rules.check_success(task, past, claim)
+        return found if found is None or found.passed else Verdict("refused", found.reasons)
