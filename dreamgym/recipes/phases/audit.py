@@ -10,13 +10,14 @@ from typing import Any
 from dreamgym.evals.attribution import Attribution, decided_json, exactness
 from dreamgym.evals.bound import measure
 from dreamgym.evals.determined_steps import determined_accuracy
-from dreamgym.evals.paired_replay import Fidelity, by_support, masked_episodes, replay, summarise
+from dreamgym.evals.paired_replay import Fidelity, by_support, compare, masked_episodes, paired_episodes, summarise
 from dreamgym.evals.revisit_consistency import revisit_rates
 from dreamgym.evals.success import evaluate
 from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.phases.verifier_audit import verifiers_json
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
 
@@ -49,7 +50,8 @@ def replay_arms(
             continue
         dream, experience = factory.dream(of, factory.replay_in_memory(of), guarded=guarded)
         episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=seed, name=f"audit/{kind}")
-        replays = replay(episodes, context.real(), answered_by=experience.answers_by)
+        pairs = paired_episodes(episodes, context.real())
+        replays = [compare(dreamed, real, answered_by=experience.answers_by) for dreamed, real in pairs]
         left_out = masked_episodes(episodes, context.real())
         steps = [step.info for episode in episodes for step in episode.transitions]
         counts = {"unreadable": experience.counts["unreadable"], "masked": sum(episode.masked for episode in episodes)}
@@ -64,6 +66,8 @@ def replay_arms(
                 "real_steps": sum(one.steps for one in [*replays, *left_out]),
             }
         )
+        if not guarded and (verifiers := verifiers_json(of, pairs)):
+            measured |= {"verifiers": verifiers}
         yield kind, measured, episodes
 
 

@@ -1,0 +1,52 @@
+"""Verifiers side by side on the same claims: dreams of the trained policy in which everything is accepted, and what really follows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dreamgym.experience.outcome.verifier import LearnedVerifier
+from dreamgym.experience.verifiers import text_check
+from dreamgym.protocols import Verifier
+from dreamgym.recipes import factory
+from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.phases.verifier import claims
+from dreamgym.statistics import wilson
+from dreamgym.types import Trajectory
+
+
+def verifiers_json(context: RunContext, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> dict[str, Any]:
+    """Per verifier: of claims that are really failures the share accepted, of real successes the share kept, of accepted claims the share
+    that is false, and the share masked. `pairs` are dreams without a guard and their real twins; empty where no verifier was fitted."""
+    first = context.checkpoint("verifier")
+    if not first.is_dir():
+        return {}
+    claimed = [(dream, real.success) for dream, real in pairs if claims(dream)]
+    found = {"accept_all": rates_json(["passed"] * len(claimed), [true for _, true in claimed])}
+    for name, verifier in _verifiers(context).items():
+        cases = [(dream.task.instruction, dream.transitions[:-1], dream.transitions[-1]) for dream, _ in claimed]
+        kinds = ["passed" if verdict is None else verdict.kind for verdict in verifier.verify(cases)]
+        found[name] = rates_json(kinds, [true for _, true in claimed])
+    return found
+
+
+def rates_json(kinds: Sequence[str], true: Sequence[bool]) -> dict[str, Any]:
+    """Rates of verdicts, by their kinds, on claims that are true or not."""
+    counts = Counter((kind == "passed", real) for kind, real in zip(kinds, true, strict=True))
+    false, real, accepted = ((sum(n for key, n in counts.items() if key[i] is value)) for i, value in ((1, False), (1, True), (0, True)))
+    return {
+        "false_success": asdict(wilson(counts[True, False], false)),
+        "kept": asdict(wilson(counts[True, True], real)),
+        "accepted_false": asdict(wilson(counts[True, False], accepted)),
+        "masked": asdict(wilson(sum(kind == "masked" for kind in kinds), len(kinds))),
+    }
+
+
+def _verifiers(context: RunContext) -> dict[str, Verifier]:
+    """Fitted to logs alone, as the last probes left it, and the hand-written check where the suite has one."""
+    found: dict[str, Verifier] = {"logs": LearnedVerifier.load(context.checkpoint("verifier"))}
+    if context.verifier != "verifier":
+        found["probes"] = LearnedVerifier.load(context.checkpoint(context.verifier))
+    return found | {"text_check": text_check.make(factory.verifier_inputs(context))}
