@@ -54,7 +54,7 @@ def made(name: str, settings: dict[str, Any], folder: Path) -> Verifier:
 def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed(name: str, settings: dict[str, Any], tmp_path: Path):
     verifier = made(name, settings, tmp_path)
     *past, last = WIN.transitions
-    nowhere: Transition = replace(last, next_state=Observation("a purple moon"))
+    nowhere: Transition = replace(last, state=Observation("room 0 of 4\n[right]"), next_state=Observation("a purple moon"))
     cases = [(WIN.task.instruction, tuple(past), claim) for claim in (last, nowhere, last)]
     found = verifier.verify(cases)
     kinds = [verdict.kind if verdict else None for verdict in found]

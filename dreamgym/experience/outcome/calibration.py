@@ -7,6 +7,10 @@ of n negatives that were not used in the fit, accept what lies above the k-th, w
 
 Then P(share of negatives accepted > alpha) <= delta, if the claims to come are drawn as those negatives were. Under another policy they are
 not, which is why probes replace the logs as soon as there are enough.
+
+Probes are drawn with unequal probabilities, the accepted claims among them most often. They are weighted by one over their probability, and
+the rule becomes an upper confidence bound of the weighted share above the threshold: that of Clopper and Pearson (1934) at the effective
+number r (1 - r) / Var(r) of Korn and Graubard (1998). With equal weights it is the rule above.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ class CalibrationConfig(Config):
     delta: float = Field(default=0.1, gt=0, lt=1)
     """The probability with which that may be missed."""
     support_level: float = Field(default=0.02, ge=0, lt=1)
-    """The share of logged successes whose least supported step would be taken for unlike anything real; 0: support is not asked."""
+    """The share of logged successes that may have as many lines known from no other log as a claim that is masked for it; 0: none is."""
 
 
 def least_negatives(alpha: float, delta: float) -> int:
@@ -81,18 +85,36 @@ def least_negatives(alpha: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log(1 - alpha))
 
 
-def rank(n: int, alpha: float, delta: float) -> int | None:
-    """k of the rule above, from 1; None where n is too small. UsageError for levels outside (0, 1)."""
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """I_x(a, b), the distribution function of the beta distribution, for a >= 1 and x < 1: its density integrated with Simpson's rule."""
+    if b <= 0:
+        return 0.0
+    t = np.linspace(0.0, x, 1001)
+    with np.errstate(divide="ignore"):
+        logs = (a - 1) * np.log(t) if a > 1 else np.zeros(len(t))
+    density = np.exp(logs + (b - 1) * np.log1p(-t) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b))
+    return float((density[0] + density[-1] + 4 * density[1:-1:2].sum() + 2 * density[2:-1:2].sum()) * x / 3000)
+
+
+def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: float) -> float | None:
+    """The smallest score above which the weighted share of the negatives is at most `alpha` with confidence 1 - `delta`, or None.
+
+    UsageError for levels outside (0, 1).
+    """
     if not 0 < alpha < 1 or not 0 < delta < 1:
         raise UsageError(f"alpha = {alpha} and delta = {delta} are a rate and a probability: give both between 0 and 1.")
-    tail, found = 0.0, None
-    for j in range(n, 0, -1):
-        tail += math.exp(
-            math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(1 - alpha) + (n - j) * math.log(alpha)
-        )
-        if tail > delta:
-            return found
-        found = j
+    if not len(scores):
+        return None
+    total, found = weights.sum(), None
+    for score in np.unique(scores)[::-1]:
+        above = scores > score
+        share = float(weights[above].sum() / total)
+        if share > alpha:
+            break
+        spread = float((weights**2 * (above - share) ** 2).sum()) / total**2
+        n = share * (1 - share) / spread if share else float(total**2 / (weights**2).sum())
+        if beta_cdf(alpha, share * n + 1, n - share * n) >= 1 - delta:
+            found = float(score)
     return found
 
 
@@ -100,19 +122,20 @@ LOOSER = (0.1, 0.2)
 """False-success rates that are tried where the negatives are too few for the one asked for."""
 
 
-def calibrate(negatives: Scores, positives: Scores, config: CalibrationConfig, *, of: Negatives) -> Calibration:
-    """The thresholds from scores of negatives and positives that the fit has not seen.
+def calibrate(
+    negatives: Scores, positives: Scores, config: CalibrationConfig, *, of: Negatives, weights: Scores | None = None
+) -> Calibration:
+    """The thresholds from scores of negatives and positives that the fit has not seen; `weights` are of the negatives, equal by default.
 
-    Where n allows no bound at all, nothing is accepted that scores no higher than every negative, and `bounded` is False. Without a single
-    negative nothing is accepted.
+    Where there are too few for any bound, nothing is accepted that scores no higher than every negative, and `bounded` is False. Without a
+    single negative nothing is accepted.
     """
-    scores = np.sort(np.asarray(negatives, dtype=float))
-    n = len(scores)
+    scores = np.asarray(negatives, dtype=float)
+    heavy = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
     zero_below = float(np.quantile(np.asarray(positives, dtype=float), 0.05)) if len(positives) else -math.inf
     for alpha in (config.alpha, *(level for level in LOOSER if level > config.alpha)):
-        k = rank(n, alpha, config.delta)
-        if k is not None:
-            above = float(scores[k - 1])
-            return Calibration(above, min(zero_below, above), of, n, alpha, config.delta, bounded=True)
-    above = float(scores[-1]) if n else math.inf
-    return Calibration(above, min(zero_below, above), of, n, LOOSER[-1], config.delta, bounded=False)
+        above = threshold(scores, heavy, alpha, config.delta)
+        if above is not None:
+            return Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
+    above = float(scores.max()) if len(scores) else math.inf
+    return Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)

@@ -8,6 +8,8 @@ arXiv:0902.2206) with a value:
 * for every word of the instruction whether it stands in each *place* of the episode. A place is what all actions of one kind named, a line
   of the last state by its first word, or that whole state. Each match counts by the word itself, and by the one and the two words before
   it in the instruction, which hold for words that no log has;
+* how many lines of the states no log has (`support`), and how many states the experience model wrote itself. The latter is 0 in logs, so
+  that only probes can tell what it means;
 * for every number of the instruction and every number of the last state, by what stands around them, which is larger.
 
 Which of these matter is learned. Features of one word have the value `LEXICAL`, so that the fit prefers those that many words share.
@@ -31,6 +33,7 @@ LEXICAL = 0.3
 WORD = re.compile(r"\d+(?:\.\d+)?|\w+")
 MOST_WORDS = 400  # of a state that are read: from its beginning and its end
 MOST_LINES = 20  # of what an action showed
+MOST_COUNTED = 6  # novel lines and written states
 STEPS = 24  # the last ones are read
 
 
@@ -55,24 +58,26 @@ class SparseRows:
 
 
 class Claim(Protocol):
-    """An instruction and the steps up to and with the claimed end."""
+    """An instruction, the steps up to and with the claimed end, and how many lines of their states no log has."""
 
     @property
     def instruction(self) -> str: ...
     @property
     def steps(self) -> Sequence[Transition]: ...
+    @property
+    def novel(self) -> int: ...
 
 
 def rows_of(claims: Sequence[Claim]) -> SparseRows:
     """The features of claims, a row each."""
-    found = [sorted(features(claim.instruction, claim.steps).items()) for claim in claims]
+    found = [sorted(features(claim.instruction, claim.steps, claim.novel).items()) for claim in claims]
     owners = np.repeat(np.arange(len(found)), [len(row) for row in found])
     flat = [pair for row in found for pair in row]
     columns, values = np.array([name for name, _ in flat], np.int64), np.array([value for _, value in flat], np.float64)
     return SparseRows(len(found), owners, columns, values)
 
 
-def features(instruction: str, steps: Sequence[Transition]) -> dict[int, float]:
+def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> dict[int, float]:
     """Hashed name -> value of one claim. `steps` is not empty; its last one is the claimed end."""
     steps = steps[max(0, len(steps) - STEPS) :]
     found: dict[int, float] = {}
@@ -84,6 +89,11 @@ def features(instruction: str, steps: Sequence[Transition]) -> dict[int, float]:
     kinds = [kind(step.action) for step in steps]
     add(1.0, "always")
     add(LEXICAL, "length", str(min(len(steps), 12)))
+    written = sum(step.info.decided_by == "generated" for step in steps[:-1])
+    for i in range(1, MOST_COUNTED + 1):
+        for name, count in (("novel lines", novel), ("states written", written)):
+            if count >= i:
+                add(1.0, name, "at least", str(i))
     for before, after in zip(["", *kinds], [*kinds, "end"], strict=True):
         add(LEXICAL, "order", before, after)
     for word in _words(last.action):

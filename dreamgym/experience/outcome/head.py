@@ -19,7 +19,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from dreamgym.errors import InvariantError, RunDirError
-from dreamgym.experience.outcome.features import DIM, SparseRows, rows_of
+from dreamgym.experience.outcome.features import DIM, SparseRows
 from dreamgym.types import Transition
 
 L2 = 1e-3
@@ -36,6 +36,8 @@ class Case:
     steps: tuple[Transition, ...]
     label: float
     weight: float = 1.0
+    novel: int = 0
+    """Lines of its states that no log has."""
     fold: int = 0
     """The member that is not fitted to it."""
 
@@ -46,12 +48,8 @@ class OutcomeHead:
 
     weights: np.ndarray
 
-    def logits(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
-        """float64 [members, claims]."""
-        return self.logits_of(rows_of([Case(instruction, tuple(steps), 0.0) for instruction, steps in claims]))
-
-    def logits_of(self, found: SparseRows) -> np.ndarray:
-        """float64 [members, rows]."""
+    def logits(self, found: SparseRows) -> np.ndarray:
+        """The log-odds of a success, float64 [members, rows]."""
         return np.stack([found.times(weights) for weights in self.weights])
 
     def save(self, path: Path) -> None:

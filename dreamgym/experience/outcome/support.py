@@ -1,64 +1,57 @@
-"""The support head: whether the steps of a claim are like anything real.
+"""The support head: how much of a claim is like nothing real, as the lines of its states that no log has.
 
-The support of a step is its mean cosine to the `K` most similar logged steps, as (next state, action) pairs of hashed words; that of a
-claim is the least of its steps. A claim is out of support where its conformal p-value (Vovk et al. 2005) against the logged successes of
-left-out policies is at most `support_level`. This is the graded form of `action_support`, and needs no precedent word for word.
+A claim is out of support where its number of such lines has a conformal p-value (Vovk et al. 2005) of at most `support_level` among logged
+successes, each counted against the other episodes. This is the graded form of `action_support`, and needs no precedent word for word.
 """
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
-from dreamgym.replay.encoders import lexical
 from dreamgym.types import Trajectory, Transition
-
-K = 5
-MOST_ROWS = 20_000
-CHUNK = 1024  # steps compared at a time
-ROUNDING = 1e-5  # of a cosine of equal texts
 
 
 @dataclass(frozen=True)
-class StepSupport:
-    """Logged steps as unit vectors, float32 [rows, dim], each with the fold of its episode, int64 [rows]."""
+class KnownLines:
+    """In how many logged episodes each line of a state stands, by the hash of the line."""
 
-    rows: np.ndarray
-    folds: np.ndarray
+    episodes: Mapping[int, int]
 
     @classmethod
-    def of_logs(cls, logs: Sequence[Trajectory], folds: Mapping[str, int], seed: int) -> StepSupport:
-        """All steps of the logs, or `MOST_ROWS` of them. Episodes without a fold, which have no outcome, are in fold -1."""
-        steps = [(step, folds.get(t.id, -1)) for t in logs for step in t.transitions]
-        if len(steps) > MOST_ROWS:
-            steps = random.Random(f"support/{seed}").sample(steps, MOST_ROWS)
-        return cls(_encoded([step for step, _ in steps]), np.array([fold for _, fold in steps], np.int64))
+    def of_logs(cls, logs: Sequence[Trajectory]) -> KnownLines:
+        """The lines of all states of the logs."""
+        return cls(Counter(line for t in logs for line in lines_of(t.transitions)))
 
-    def least(self, claims: Sequence[Sequence[Transition]], left_out: Sequence[int] | None = None) -> np.ndarray:
-        """float64 [claims]: the least support of each claim's steps, by logged steps outside the fold `left_out` of the claim."""
-        owners = np.repeat(np.arange(len(claims)), [len(claim) for claim in claims])
-        vectors = _encoded([step for claim in claims for step in claim])
-        found = np.full(len(claims), np.inf)
-        for start in range(0, len(owners), CHUNK):
-            owner = owners[start : start + CHUNK]
-            similarity = vectors[start : start + CHUNK] @ self.rows.T
-            if left_out is not None:
-                similarity[self.folds[None] == np.asarray(left_out)[owner][:, None]] = -1.0
-            k = min(K, similarity.shape[1])
-            top = -np.partition(-similarity, k - 1, axis=1)[:, :k] if k else np.zeros((len(owner), 1))
-            np.minimum.at(found, owner, top.mean(1))
-        return found
+    def novel(self, steps: Sequence[Transition], *, own: bool = False) -> int:
+        """How many lines of the states no log has; with `own`, of an episode that is itself one of the logs, no other one."""
+        return sum(self.episodes.get(line, 0) <= own for line in lines_of(steps))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For a file: hashes of the lines, and their numbers of episodes."""
+        return {"lines": np.array([*self.episodes], np.int64), "episodes": np.array([*self.episodes.values()], np.int64)}
+
+    @classmethod
+    def of_arrays(cls, found: Mapping[str, np.ndarray]) -> KnownLines:
+        """What `arrays` gave."""
+        return cls(dict(zip(found["lines"].tolist(), found["episodes"].tolist(), strict=True)))
 
 
-def least_supported(reference: np.ndarray, level: float) -> float:
-    """The support below which a claim's p-value (1 + #{reference <= support}) / (n + 1) is at most `level`; -inf where n is too small."""
+def lines_of(steps: Sequence[Transition]) -> set[int]:
+    """Hashes of the distinct lines of all states."""
+    return {
+        crc32(line.encode("utf-8", "surrogatepass"))
+        for text in dict.fromkeys(state.text for step in steps for state in (step.state, step.next_state))
+        for line in text.split("\n")
+    }
+
+
+def most_novel(reference: Sequence[int], level: float) -> int | None:
+    """The number of novel lines above which a claim's p-value (1 + #{reference >= number}) / (n + 1) is at most `level`; None where n is
+    too small for any."""
     k = int(level * (len(reference) + 1))
-    return float(np.sort(reference)[k - 1]) - ROUNDING if k else -np.inf
-
-
-def _encoded(steps: Sequence[Transition]) -> np.ndarray:
-    encoder = lexical.make(action_weight=0.5, cache=0)
-    return np.asarray(encoder.encode([step.next_state.text for step in steps], [step.action for step in steps]))
+    return sorted(reference, reverse=True)[k - 1] if k else None

@@ -23,7 +23,7 @@ from dreamgym.experience.outcome.calibration import Calibration, CalibrationConf
 from dreamgym.experience.outcome.cases import ended, logged, made_up
 from dreamgym.experience.outcome.features import SparseRows, rows_of
 from dreamgym.experience.outcome.head import Case, OutcomeHead, fit
-from dreamgym.experience.outcome.support import StepSupport, least_supported
+from dreamgym.experience.outcome.support import KnownLines, most_novel
 from dreamgym.runs import atomic_directory
 from dreamgym.statistics import inclusion_probabilities
 from dreamgym.types import Trajectory, Transition, Verdict, VerdictKind
@@ -54,9 +54,9 @@ class LearnedVerifier:
 
     head: OutcomeHead
     calibration: Calibration
-    support: StepSupport
-    least_support: float
-    """A claim with a step of less support than this is masked."""
+    known: KnownLines
+    most_novel: int | None
+    """A claim with more lines that no log has is masked; None: none is, because the logs hold too few successes to say."""
     messages: tuple[str, ...] = ()
     """What the logs could not give, and what that means."""
 
@@ -75,13 +75,13 @@ class LearnedVerifier:
 
     def verdicts(self, claims: Sequence[tuple[str, Sequence[Transition]]], scores: np.ndarray) -> list[Verdict]:
         """The verdicts on claims whose scores are known."""
-        least = self.support.least([steps for _, steps in claims])
-        return [self._verdict(float(score), float(support)) for score, support in zip(scores.mean(0), least, strict=True)]
+        novel = [self.known.novel(steps) for _, steps in claims]
+        return [self._verdict(float(score), lines) for score, lines in zip(scores.mean(0), novel, strict=True)]
 
-    def _verdict(self, score: float, support: float) -> Verdict:
+    def _verdict(self, score: float, novel: int) -> Verdict:
         found = self.calibration
-        if support < self.least_support and score >= found.zero_below:
-            return Verdict("masked", (f"a step is like nothing real: support {support:.2f}",))
+        if self.most_novel is not None and novel > self.most_novel and score >= found.zero_below:
+            return Verdict("masked", (f"{novel} lines of its states are in no log",))
         if score > found.accept_above:
             return Verdict("passed", (f"score {score:.2f} above {found.accept_above:.2f}",))
         if score < found.zero_below:
@@ -90,15 +90,16 @@ class LearnedVerifier:
 
     def scores(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
         """float64 [members, claims] of (instruction, steps to the claimed end): log-odds of a success."""
-        return self.head.logits(claims)
+        cases = [Case(instruction, tuple(steps), 0.5, novel=self.known.novel(steps)) for instruction, steps in claims]
+        return self.head.logits(rows_of(cases))
 
     def save(self, path: Path) -> None:
         """Write the folder, whole or not at all."""
 
         def write(fresh: Path) -> None:
             self.head.save(fresh)
-            save_file({"rows": self.support.rows, "folds": self.support.folds}, fresh / SUPPORT)
-            found = {**self.calibration.to_json(), "least_support": self.least_support, "messages": list(self.messages)}
+            save_file(self.known.arrays(), fresh / SUPPORT)
+            found = {**self.calibration.to_json(), "most_novel": self.most_novel, "messages": list(self.messages)}
             (fresh / FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
         atomic_directory.replace(path, write)
@@ -109,14 +110,14 @@ class LearnedVerifier:
         path = atomic_directory.settle(path)
         try:
             found: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
-            messages, least_support = tuple(found.pop("messages")), float(found.pop("least_support"))
+            messages, most = tuple(found.pop("messages")), found.pop("most_novel")
             calibration = Calibration.from_json(found)
-            support = StepSupport(**load_file(path / SUPPORT))
+            known = KnownLines.of_arrays(load_file(path / SUPPORT))
         except Exception as error:  # a boundary: json and safetensors raise their own kinds
             raise RunDirError(
                 f"Cannot read the verifier in '{path}': {error}. Restore {FILE} and {SUPPORT}, or make the run anew."
             ) from error
-        return cls(OutcomeHead.load(path), calibration, support, least_support, messages)
+        return cls(OutcomeHead.load(path), calibration, known, most, messages)
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,9 @@ class PreparedLogs:
     cases: Sequence[Case]
     """The ends of `episodes`, in order, and then the claims made up from them."""
     features: SparseRows
-    support: StepSupport
-    success_support: np.ndarray
-    """float64 [successes]: of every logged success, among the logs without its fold."""
+    known: KnownLines
+    novel: Sequence[int]
+    """Of every logged success, the lines that no other episode has."""
     negatives: Negatives
     messages: tuple[str, ...]
 
@@ -138,36 +139,43 @@ def prepare(logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
     """UsageError for logs without a scored success."""
     episodes, messages = ended(logs), list[str]()
     if not any(t.success for t in episodes):
-        known = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
+        why = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
         raise UsageError(
-            f"A learned verifier needs logged successes, and of {len(logs)} logged episodes {known}. Give outcomes when importing "
+            f"A learned verifier needs logged successes, and of {len(logs)} logged episodes {why}. Give outcomes when importing "
             "(dreamgym import --outcome), label episodes, or set no verifier."
         )
     if unscored := sum(not t.scored for t in logs):
         messages.append(f"{unscored} logged episodes have no outcome, and the verifier does not learn from them.")
     folds, negatives = _folds(episodes, messages)
-    cases = [replace(case, fold=folds[t.id]) for case, t in zip(logged(episodes), episodes, strict=True)]
-    cases += [replace(case, fold=folds[name]) for name, case in made_up(episodes, seed=seed)]
-    support = StepSupport.of_logs(logs, folds, seed)
-    successes = [t for t in episodes if t.success]
-    reference = support.least([t.transitions for t in successes], [folds[t.id] for t in successes])
-    return PreparedLogs(episodes, cases, rows_of(cases), support, reference, negatives, tuple(messages))
+    named = [*zip([t.id for t in episodes], logged(episodes), strict=True), *made_up(episodes, seed=seed)]
+    known = KnownLines.of_logs(logs)
+    cases = [replace(case, fold=folds[name], novel=known.novel(case.steps, own=True)) for name, case in named]
+    novel = [case.novel for case, t in zip(cases, episodes, strict=False) if t.success]
+    return PreparedLogs(episodes, cases, rows_of(cases), known, novel, negatives, tuple(messages))
 
 
 def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Sequence[Probe] = ()) -> LearnedVerifier:
     """Fit and calibrate. The same arguments give the same verifier."""
     probed = [
-        Case(p.episode.task.instruction, p.episode.transitions, float(p.real_success), PROBE_WEIGHT, _fold(p.episode.id)) for p in probes
+        Case(
+            p.episode.task.instruction,
+            p.episode.transitions,
+            float(p.real_success),
+            PROBE_WEIGHT,
+            logs.known.novel(p.episode.transitions),
+            _fold(p.episode.id),
+        )
+        for p in probes
     ]
     head, scores = fit([*logs.cases, *probed], logs.features.then(rows_of(probed)), members=MEMBERS)
     log_scores, made_scores, probe_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
     log_false, log_true = (_known(log_scores, [t.success is kind for t in logs.episodes]) for kind in (False, True))
     probe_false, probe_true = (_known(probe_scores, [p.real_success is kind for p in probes]) for kind in (False, True))
-    least_support = least_supported(logs.success_support, config.support_level)
     least, messages = least_negatives(config.alpha, config.delta), logs.messages
     if len(probe_false) >= least:
         positives = probe_true if len(probe_true) >= ENOUGH else log_true
-        found = calibrate(probe_false[-RECENT:], positives, config, of="probes")
+        weights = [1 / p.probability for p, score in zip(probes, probe_scores, strict=True) if not p.real_success and not np.isnan(score)]
+        found = calibrate(probe_false[-RECENT:], positives, config, of="probes", weights=weights[-RECENT:])
     elif len(log_false) >= least:
         found = calibrate(np.concatenate([log_false, probe_false]), log_true, config, of=logs.negatives)
     else:
@@ -179,7 +187,7 @@ def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Seque
         )
         made = made_scores[~np.isnan(made_scores)]
         found = calibrate(np.concatenate([log_false, probe_false, made]), log_true, config, of="constructed")
-    return LearnedVerifier(head, found, logs.support, least_support, messages)
+    return LearnedVerifier(head, found, logs.known, most_novel(logs.novel, config.support_level), messages)
 
 
 def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[str, int], Negatives]:

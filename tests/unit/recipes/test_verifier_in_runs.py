@@ -121,7 +121,7 @@ def test_a_verifier_that_proves_wrong_twice_stops_the_phase_and_the_last_good_po
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Every claim is accepted and every probe says false."""
-    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, support: Verdict("passed"))
+    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
     found = phase.replay_actions
     monkeypatch.setattr(phase, "replay_actions", lambda *args: [(dream, replace(real, success=False)) for dream, real in found(*args)])
     config, probes = settings(iterations=12), {"every": 1, "episodes": 16, "max_real_steps": 5000, "max_accepted_false": 0.5}

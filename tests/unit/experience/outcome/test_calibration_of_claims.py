@@ -10,20 +10,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.errors import UsageError
-from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, calibrate, least_negatives, rank
-from dreamgym.experience.outcome.support import least_supported
+from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, beta_cdf, calibrate, least_negatives, threshold
+from dreamgym.experience.outcome.support import most_novel
 
 
-def test_the_least_numbers_of_negatives_are_those_of_the_binomial_tail():
+def rank(n: int, alpha: float, delta: float = 0.1) -> int | None:
+    """k of the rule on the scores 1, ..., n of equal weight."""
+    found = threshold(np.arange(1.0, n + 1), np.ones(n), alpha, delta)
+    return None if found is None else int(found)
+
+
+def test_the_thresholds_are_those_of_the_binomial_tail():
     assert [least_negatives(alpha, 0.1) for alpha in (0.01, 0.02, 0.05, 0.1, 0.2)] == [230, 114, 45, 22, 11]
-    assert rank(44, 0.05, 0.1) is None and rank(45, 0.05, 0.1) == 45
-    assert [rank(n, alpha, 0.1) for n, alpha in ((100, 0.05), (100, 0.1), (60, 0.05), (60, 0.1))] == [99, 95, 60, 58]
+    assert rank(44, 0.05) is None and rank(45, 0.05) == 45
+    assert [rank(n, alpha) for n, alpha in ((100, 0.05), (100, 0.1), (60, 0.05), (60, 0.1))] == [99, 95, 60, 58]
+
+
+@given(st.integers(1, 200), st.data(), st.floats(0.01, 0.3))
+def test_the_beta_distribution_is_the_tail_of_the_binomial_one(n: int, data: st.DataObject, alpha: float):
+    """P(Bin(n, alpha) <= m) = 1 - I_alpha(m + 1, n - m)."""
+    m = data.draw(st.integers(0, n - 1))
+    tail = sum(math.comb(n, j) * alpha**j * (1 - alpha) ** (n - j) for j in range(m + 1))
+    assert beta_cdf(alpha, m + 1, n - m) == pytest.approx(1 - tail, abs=1e-4)
+
+
+def test_a_negative_that_was_drawn_less_often_counts_for_more():
+    scores = np.arange(1.0, 101.0)
+    rare = np.where(scores > 95, 5.0, 1.0)  # those that would be accepted stand for five each
+    often = np.where(scores > 95, 0.2, 1.0)
+    low, even, high = (threshold(scores, weights, 0.05, 0.1) for weights in (often, np.ones(100), rare))
+    assert low is not None and even is not None and high is not None and low < even <= high
+
+
+def test_weighted_thresholds_hold_in_simulation():
+    """Negatives of uniform scores, those above 0.5 drawn four times as often as the others: 400 calibrations."""
+    rng = np.random.default_rng(1)
+    missed = []
+    for _ in range(400):
+        scores = rng.random(400)
+        probability = np.where(scores > 0.5, 0.8, 0.2)
+        drawn = rng.random(400) < probability
+        found = threshold(scores[drawn], 1 / probability[drawn], 0.1, 0.1)
+        missed.append(found is not None and 1 - found > 0.1)
+    assert 0 < np.mean(missed) < 0.16
 
 
 @pytest.mark.parametrize("alpha, delta", [(0, 0.1), (1, 0.1), (0.05, 0), (0.05, 1)])
 def test_a_level_that_is_no_rate_is_refused(alpha: float, delta: float):
     with pytest.raises(UsageError, match="between 0 and 1"):
-        rank(50, alpha, delta)
+        threshold(np.zeros(50), np.ones(50), alpha, delta)
 
 
 def test_more_than_alpha_false_successes_are_as_rare_as_promised():
@@ -57,9 +92,8 @@ def test_only_probes_certify():
     assert Calibration.from_json(of_logs.to_json()) == of_logs
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=200), st.floats(0, 1))
-def test_a_claim_is_out_of_support_where_its_p_value_is_at_most_the_level(reference: list[float], support: float):
-    p_value = (1 + sum(one <= support for one in reference)) / (len(reference) + 1)
-    below = support < least_supported(np.array(reference), 0.05)
-    assert not below or p_value <= 0.05
-    assert below or p_value > 0.05 or any(abs(one - support) <= 2e-5 for one in reference)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.integers(0, 6))
+def test_a_claim_is_out_of_support_where_its_p_value_is_at_most_the_level(reference: list[int], novel: int):
+    p_value = (1 + sum(one >= novel for one in reference)) / (len(reference) + 1)
+    most = most_novel(reference, 0.05)
+    assert (most is not None and novel > most) == (p_value <= 0.05)

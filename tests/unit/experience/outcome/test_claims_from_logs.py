@@ -14,7 +14,8 @@ from dreamgym.errors import InvariantError
 from dreamgym.experience.outcome import features
 from dreamgym.experience.outcome.cases import LABEL, ended, logged, made_up, write_like
 from dreamgym.experience.outcome.head import Case, fit
-from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+from dreamgym.experience.outcome.support import KnownLines
+from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn
 
 
 def steps(*answers: tuple[str, str]) -> tuple[Transition, ...]:
@@ -40,6 +41,22 @@ def test_a_number_of_the_state_is_compared_with_one_of_the_instruction():
     cheap, dear = (features.features("below 70 dollars", steps(("open[b1]", f"item ${price} lamp"), ("buy", "done"))) for price in (51, 91))
     cheaper, dearer = (features._hashed(("number", "item", order, "below")) for order in ("less", "more"))
     assert cheaper in cheap and dearer not in cheap and dearer in dear and cheaper not in dear
+
+
+def test_states_that_the_model_wrote_and_lines_that_no_log_has_are_features_that_logs_do_not_have():
+    walk = steps(("open[b1]", "item"), ("buy", "done"))
+    dreamed = tuple(replace(step, info=StepInfo(decided_by="generated")) for step in walk)
+    of_log, of_dream, of_novel = features.features("a", walk), features.features("a", dreamed), features.features("a", walk, novel=2)
+    assert len(of_dream) == len(of_log) + 1  # of the end itself nothing is known
+    assert len(of_novel) == len(of_log) + 2 and of_log.items() <= of_dream.items() & of_novel.items()
+
+
+def test_lines_are_known_from_other_episodes_than_their_own():
+    logs = [episode("a", ("look()", "one\ntwo")), episode("b", ("look()", "one\nthree"))]
+    known = KnownLines.of_logs(logs)
+    assert [known.novel(t.transitions, own=True) for t in logs] == [1, 1]
+    assert known.novel(steps(("look()", "one\nfour"))) == 1 and known.novel(logs[0].transitions) == 0
+    assert KnownLines.of_arrays(known.arrays()).episodes == known.episodes
 
 
 def test_rows_put_together_give_the_products_of_their_parts():
@@ -83,7 +100,7 @@ def test_a_head_scores_every_case_by_the_member_that_has_not_seen_it():
     cases = [replace(case, fold=i % 3) for i, case in enumerate(logged(ended(LOGS)))]
     rows = features.rows_of(cases)
     head, scores = fit(cases, rows, members=3)
-    logits = head.logits_of(rows)
+    logits = head.logits(rows)
     assert np.allclose(scores, [logits[case.fold, i] for i, case in enumerate(cases)])
     rest = [case for case in cases if case.fold != 0]
     others, _ = fit(rest, features.rows_of(rest), members=4)
@@ -95,7 +112,7 @@ def test_failures_of_other_policies_score_below_their_successes():
     cases = logged(ended(LOGS)) + [case for _, case in made_up(ended(LOGS), seed=0)]
     head, _ = fit(cases, features.rows_of(cases), members=1)
     others = ended(OTHERS)
-    scores = head.logits([(t.task.instruction, t.transitions) for t in others])[0]
+    scores = head.logits(features.rows_of(logged(others)))[0]
     true, false = (scores[[t.success is kind for t in others]] for kind in (True, False))
     assert len(true) > 30 and len(false) > 30
     assert np.mean(true[:, None] > false[None]) > 0.9  # the area under the curve; 0.5 is chance

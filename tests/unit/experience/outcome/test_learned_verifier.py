@@ -80,6 +80,12 @@ def test_unscored_episodes_are_counted_and_left_out():
     assert found.messages[0].startswith("1 logged episodes have no outcome")
 
 
+def test_a_claim_that_shows_what_no_log_has_is_masked_however_well_it_reads(verifier: LearnedVerifier):
+    good = CLAIMS[kinds(verifier, CLAIMS).index("passed")]
+    last = replace(good.transitions[-1], next_state=Observation("\n".join(f"a purple moon {i}" for i in range(9))))
+    assert kinds(verifier, [replace(good, turns=(*good.turns[:-1], Turn(last)))]) == ["masked"]
+
+
 def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(verifier: LearnedVerifier):
     probes = [Probe(t, t.success, 1.0) for t in CLAIMS]
     refuted = sum(not p.real_success for p in probes)
