@@ -201,7 +201,7 @@ def _lines(block: dict[str, Any], path: list[str], unset: bool = False) -> list[
     """Blocks and values as lines of TOML. What is not set is left out, or named in a comment when `unset`."""
     plain = {k: v for k, v in block.items() if not isinstance(v, dict) and (v is not None or unset)}
     lines = [f"\n[{'.'.join(map(_key, path))}]"] if path and (plain or not block) else []
-    lines += [f"# {_key(key)} = ... is not set" if value is None else f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    lines += [f"# {_key(key)} = ... is not set" if value is None else f"{_key(key)} = {toml_value(value)}" for key, value in plain.items()]
     for key, value in block.items():
         if isinstance(value, dict):
             lines += _lines(value, [*path, key], unset)
@@ -217,15 +217,16 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A plain value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, list):
-        return f"[{', '.join(_value(v) for v in value if v is not None)}]"
+        return f"[{', '.join(toml_value(v) for v in value if v is not None)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items() if v is not None)}}}"
+        return f"{{{', '.join(f'{_key(k)} = {toml_value(v)}' for k, v in value.items() if v is not None)}}}"
     return repr(value)
 
 

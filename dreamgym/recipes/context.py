@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config import Config, dump, resolve
-from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.induction import from_toml
 from dreamgym.envs.worker_pool import WorkerPool
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.envs.wrappers.induced_rules import InducedRules
+from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.logs.demonstrations import Job, played
@@ -30,6 +32,8 @@ from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
 
 log = logging.getLogger(__name__)
+INDUCED = "rules.toml"
+"""The file of induced rules in a run directory."""
 NEED_ENV = ("evaluation", "probes", "audit", "choice of SFT on development tasks")
 
 
@@ -131,11 +135,18 @@ def open_context(path: Path) -> RunContext:
     if not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     run.require_unchanged("tokenizer")
-    tokenizer = tiny.load(path / "checkpoints" / "tokenizer")[1]
+    tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], make_suite(config)
+    if config.rules == "induced":
+        suite.rules = induced_rules(path, suite.rules)
     logs = that_fit(logs_of(run), tokenizer, config)
-    return RunContext(
-        config, path, make_suite(config), logs, tokenizer, vocabulary(tokenizer), latest_experience(run), latest_verifier(run)
-    )
+    return RunContext(config, path, suite, logs, tokenizer, vocabulary(tokenizer), latest_experience(run), latest_verifier(run))
+
+
+def induced_rules(path: Path, inner: TextRules) -> InducedRules:
+    """The rules in a run's `rules.toml`, as its logs show them or as somebody corrected them."""
+    with explained(path / INDUCED):
+        text = (path / INDUCED).read_text(encoding="utf-8")
+    return InducedRules(inner, from_toml(text, str(path / INDUCED)))
 
 
 def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> list[Trajectory]:

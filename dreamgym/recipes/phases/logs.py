@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dreamgym.engines import check_engine
 from dreamgym.envs.base import EnvSuite, in_split
+from dreamgym.envs.induction import induce, to_toml
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.augmentation import RELABELLED
@@ -20,7 +21,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.context import RunContext, logs_of, that_fit
+from dreamgym.recipes.context import INDUCED, RunContext, induced_rules, logs_of, that_fit
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
@@ -67,6 +68,10 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
             found["unscored"] = unscored
         run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
     logs = logs_of(run)
+    if config.rules == "induced":
+        if not (run.path / INDUCED).exists():
+            run.write_atomic(INDUCED, to_toml(induce(logs)))
+        suite.rules = induced_rules(run.path, suite.rules)
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):
         tokenizer = factory.learn_tokenizer(logs, suite.rules, config.model.vocab_size)

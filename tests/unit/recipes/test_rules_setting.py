@@ -6,14 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym.config import dump, resolve
+from dreamgym.envs.induction import induce
 from dreamgym.envs.tools.conversation import Exchange, conversation_state, extend
+from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.context import open_context
 from dreamgym.recipes.factory import make_suite, start_workers
+from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.episodes import write_trajectories
+from dreamgym.runs.rundir import RunDir
 from dreamgym.tool_calls import ToolCall, action_of, calls_of
-from dreamgym.types import Task, Trajectory, Transition, Turn
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 
 def test_without_rules_a_suite_keeps_its_state_mapping_and_its_environment():
@@ -48,6 +54,28 @@ def test_workers_play_the_suite_that_the_run_sees():
         (episode,) = workers.demonstrate([job])
     assert episode == suite.demonstrate(job[0], job[1], seed=0)
     assert all(not step.info.reasoning for step in episode.transitions)
+
+
+def test_induced_rules_are_written_beside_the_run_read_back_and_taken_as_a_person_left_them(tmp_path: Path):
+    values = {
+        "start": "scratch", "rules": "induced", "env": {"name": "corridor", "options": {"length": 4, "keys": False}},
+        "logs": {"trajectories": 120}, "model": {"size": "100k", "vocab_size": 300},
+    }  # fmt: skip
+    config = resolve(TrainConfig, values)
+    with RunDir.open(tmp_path, dump(config)) as run:
+        found = prepare_logs(run, config)
+    file = tmp_path / "rules.toml"
+    rules, elsewhere = found.suite.rules, (Observation("room 1 of 4\n[right]"), (), "left")
+    assert isinstance(rules, InducedRules) and rules.rules == induce(found.logs)
+    assert rules.admissible(*elsewhere) is False and rules.check_success("", (), found.logs[0].transitions[0]) is None
+    assert open_context(tmp_path).suite.rules.admissible(*elsewhere) is False
+
+    file.write_text(file.read_text().replace("used = true", "used = false"))
+    with RunDir.open(tmp_path, dump(config)) as run:
+        assert prepare_logs(run, config).suite.rules.admissible(*elsewhere) is not False
+    file.write_text("no rules")
+    with pytest.raises(UsageError, match=r"rules\.toml"):
+        open_context(tmp_path)
 
 
 def test_another_word_for_the_rules_is_refused():

@@ -1,0 +1,57 @@
+"""A suite's rules as its logs show them: the state mapping, and what `envs.induction` found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dreamgym.envs.base import TextRules
+from dreamgym.envs.induction import Rules, parts, sources
+from dreamgym.envs.wrappers.without_rules import StateMapping
+from dreamgym.types import Action, Observation, Transition, Verdict
+
+
+class InducedRules(StateMapping):
+    """The rules of a suite without hand-written ones, with induced rules on top. No success is judged, but for ends that no log shows."""
+
+    def __init__(self, inner: TextRules, rules: Rules) -> None:
+        super().__init__(inner)
+        self.rules = rules
+        for name in vars(TextRules):  # what follows from tools' schemas stays as it is
+            if not name.startswith("_") and name not in vars(InducedRules):
+                setattr(self, name, getattr(inner, name))
+        self._arguments = {(rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source != "instruction"}
+        self._idle = {rule.kind: rule for rule in rules.idle if rule.used}
+
+    def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
+        """False for an argument from nowhere, and for kinds that no log shows at work; True where each argument has a rule and a source."""
+        if self.inner.admissible(observation, history, action) is False:
+            return False
+        earlier = [step.state.text for step in history]
+        known = True
+        for kind, arguments in parts(action):
+            if "*" in self._idle and kind not in self.rules.kinds:
+                return False
+            for key, value in arguments.items():
+                rule = self._arguments.get((kind, key))
+                if rule and rule.source not in sources(value, "", observation.text, earlier if rule.source == "earlier" else ()):
+                    return False
+                known = known and rule is not None
+        return known or None
+
+    def noop_reason(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """For kinds of action that changed nothing in the logs."""
+        if why := self.inner.noop_reason(observation, history, action):
+            return why
+        found = [self._idle.get(kind) for kind, _ in parts(action)]
+        if not found or not all(found):
+            return ""
+        return f"{found[0].kind} changed nothing in {found[0].support} logged steps." if found[0] else ""
+
+    def check_success(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict | None:
+        """Refused for an end by an action that ends no logged episode, where the logs show all ends; None elsewhere."""
+        rules = self.rules
+        if not rules.ends_complete or not claim.terminated:
+            return None
+        kinds = {kind for kind, _ in parts(claim.action)}
+        known = (rule.action == claim.action if rule.whole else rule.action in kinds for rule in rules.ends if rule.used)
+        return None if any(known) else Verdict("refused", (f"no logged episode ends by {claim.action[:80]}",))

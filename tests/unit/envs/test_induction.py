@@ -1,0 +1,140 @@
+"""Rules that logs show: what is found, what is used, and what a person may correct."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym import plugins
+from dreamgym.envs import corridor
+from dreamgym.envs.induction import ArgumentRule, EndRule, IdleRule, Rules, Source, from_toml, induce, parts, sources, to_toml, works
+from dreamgym.envs.wrappers.induced_rules import InducedRules
+from dreamgym.envs.wrappers.without_rules import StateMapping
+from dreamgym.errors import UsageError
+from dreamgym.logs.demonstrations import collect
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+
+SHOP = plugins.make("envs", "webshop")
+SHOP_RULES = induce(collect(SHOP, 400, seed=0))
+
+
+def step(state: str, action: str, after: str, *, end: bool = False, reward: float = 0.0) -> Transition:
+    return Transition(Observation(state), action, Observation(after), reward, end)
+
+
+def episodes(*steps: Transition, n: int = 40, instruction: str = "do it") -> list[Trajectory]:
+    return [Trajectory(f"e{i}", Task(f"t{i}", instruction, "toy"), "demo", tuple(map(Turn, steps)), False) for i in range(n)]
+
+
+def test_actions_are_taken_apart_whatever_their_spelling():
+    assert list(parts("click[buy now]")) == [("click", {"": "buy now"})]
+    assert list(parts('get_bill(id="L1", month=3)\nrespond(content="ok")')) == [
+        ("get_bill", {"id": "L1", "month": "3"}), ("respond", {"content": "ok"})
+    ]  # fmt: skip
+    assert list(parts("go to drawer 1")) == [("go", {"": "go to drawer 1"})]
+    assert list(parts("")) == [("", {"": ""})]
+
+
+@given(st.text())
+def test_any_text_can_be_taken_apart_and_judged(text: str):
+    assert list(parts(text))
+    rules = InducedRules(StateMapping(SHOP.rules), SHOP_RULES)
+    assert rules.admissible(Observation(text), (), text) in (True, False, None)
+    assert isinstance(rules.noop_reason(Observation(text), (), text), str)
+
+
+def test_the_shops_logs_show_that_clicks_name_an_element_and_that_buying_ends():
+    assert [(rule.kind, rule.source) for rule in SHOP_RULES.arguments] == [("click", "element")]
+    assert [(rule.action, rule.whole) for rule in SHOP_RULES.ends] == [("click[buy now]", True)] and SHOP_RULES.ends_complete
+    assert "think" in {rule.kind for rule in SHOP_RULES.idle}
+
+
+@pytest.mark.parametrize("suite", [SHOP, corridor.make()])
+def test_no_held_out_step_that_works_is_refused_and_most_idle_ones_are(suite):  # type: ignore[no-untyped-def]
+    rules = InducedRules(StateMapping(suite.rules), induce(collect(suite, 400, seed=0)))
+    refused: dict[bool, list[bool]] = {True: [], False: []}
+    for episode in collect(suite, 150, seed=99):
+        for i, one in enumerate(episode.transitions):
+            past = episode.transitions[:i]
+            no = rules.admissible(one.state, past, one.action) is False or rules.noop_reason(one.state, past, one.action) != ""
+            refused[works(one)].append(no)
+    assert len(refused[True]) > 200 and not any(refused[True])
+    assert len(refused[False]) > 30 and sum(refused[False]) > 0.6 * len(refused[False])
+
+
+def test_an_argument_from_an_earlier_state_is_known_from_there():
+    logs = episodes(
+        step("list", "open(id=1)", "the code is x7"), step("the code is x7", "wait()", "ready"), step("ready", 'enter(code="x7")', "in")
+    )
+    (rule,) = [rule for rule in induce(logs).arguments if rule.kind == "enter"]
+    assert (rule.source, rule.support, rule.exceptions) == ("earlier", 40, 0)
+    rules, past = InducedRules(StateMapping(SHOP.rules), induce(logs)), logs[0].transitions[:2]
+    assert rules.admissible(Observation("ready"), past, 'enter(code="x7")') is True
+    assert rules.admissible(Observation("ready"), past, 'enter(code="z9")') is False
+
+
+def test_an_argument_from_the_instruction_refuses_nothing():
+    assert sources("red mug", "find a red mug", "search page", ()) == {"instruction"}
+    rules = InducedRules(
+        StateMapping(SHOP.rules), induce(episodes(step("page", "search[red mug]", "results"), instruction="find a red mug"))
+    )
+    assert rules.admissible(Observation("page"), (), "search[blue hat]") is None
+
+
+def test_a_rule_with_too_few_cases_or_too_many_exceptions_is_not_found():
+    idle = step("a", "wait", "a")
+    assert induce(episodes(idle, n=29)).idle == () and induce(episodes(idle, n=30)).idle == (IdleRule("wait", 30, 0), IdleRule("*", 30, 0))
+    mixed = [*episodes(idle, n=60), *episodes(step("a", "wait", "b"), n=2)]
+    assert induce(mixed).idle == ()
+
+
+def test_an_end_that_no_log_shows_is_refused_and_others_are_left_to_the_verifier():
+    rules = InducedRules(StateMapping(SHOP.rules), SHOP_RULES)
+    bought, clicked = (step("item", action, "purchase done", end=True, reward=1.0) for action in ("click[buy now]", "click[large]"))
+    assert rules.check_success("", (), bought) is None
+    verdict = rules.check_success("", (), clicked)
+    assert verdict is not None and verdict.kind == "refused" and "click[large]" in verdict.reasons[0]
+
+
+def test_a_file_reads_back_and_a_rule_that_a_person_switched_off_is_not_used():
+    assert from_toml(to_toml(SHOP_RULES), "rules.toml") == SHOP_RULES
+    off = to_toml(SHOP_RULES).replace("used = true", "used = false")
+    rules = InducedRules(StateMapping(SHOP.rules), from_toml(off, "rules.toml"))
+    assert rules.admissible(Observation("[a]"), (), "click[b]") is not False
+    assert InducedRules(StateMapping(SHOP.rules), SHOP_RULES).admissible(Observation("[a]"), (), "click[b]") is False
+
+
+words = st.text(max_size=12)
+counts = st.integers(0, 10**6)
+
+
+@given(
+    st.lists(st.builds(ArgumentRule, words, words, st.sampled_from(get_args(Source)), counts, counts, st.booleans())),
+    st.lists(st.builds(IdleRule, words, counts, counts, st.booleans())),
+    st.lists(st.builds(EndRule, words, st.booleans(), counts, st.booleans())),
+    st.booleans(),
+    st.lists(words),
+)  # fmt: skip
+def test_any_rules_survive_their_file(
+    arguments: list[ArgumentRule], idle: list[IdleRule], ends: list[EndRule], whole: bool, kinds: list[str]
+):
+    rules = Rules(tuple(arguments), tuple(idle), tuple(ends), whole, tuple(kinds))
+    assert from_toml(to_toml(rules), "rules.toml") == rules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[arguments]",
+        "[[idle]]\nkind = 1\n",
+        "other = 1",
+        '[[arguments]]\nkind = "a"\nkey = ""\nsource = "air"\nsupport = 1\nexceptions = 0',
+    ],
+)
+def test_a_damaged_file_is_named(text: str, tmp_path: Path):
+    with pytest.raises(UsageError, match=r"rules\.toml.*Correct the file"):
+        from_toml(text, str(tmp_path / "rules.toml"))
