@@ -36,8 +36,8 @@ class SharedConfig(Config):
     env: EnvBlock = EnvBlock()
     rules: Literal["suite", "induced", "none"] = "suite"
     """What a run knows of the environment's texts beside the logs: the suite's `TextRules`; or their state mapping and what follows from
-    the tools' schemas, alone (`none`) or with what the logs show of actions and ends (`induced`: `rules.toml` of the run, which a person can
-    read and correct; see `envs.induction`)."""
+    the tools' schemas, alone (`none`) or with what the logs show of actions and ends (`induced`: `rules.toml` of the run, which a person
+    can read and correct; see `envs.induction`)."""
     logs: LogsBlock = LogsBlock()
     model: ModelBlock = ModelBlock()
     replay: ReplayBlock = ReplayBlock()
