@@ -3,7 +3,7 @@
     python bench/train.py [--json] [--full | --smoke] [--cpu] [--recompute]
 
 An iteration is a rollout of the policy in the dream (eight episodes per task), the update, and the growth of the buffer. The same iteration
-without recall (`experience.recall`), and in lockstep (`rollout(ready=1.0)`), is measured beside it.
+without recall (`experience.recall`), and without lockstep (`rollout(ready=0.25)`), is measured beside it.
 TRL plays the same episodes through the same agent, prompts, retrieval and guard in its `rollout_func`; both its language models are
 `transformers.generate` in bfloat16, without a cache between calls. The text is forced (`common/forced_text.py`): logged episodes of the
 shop, the same for both, at real lengths, over models that were never trained.
@@ -64,7 +64,7 @@ class Size:
     model: str = "1m"
     old: Literal["learner", "sampler"] = "sampler"
     recall: bool = True
-    ready: float = READY
+    ready: float = 1.0
 
 
 @dataclass
@@ -239,7 +239,7 @@ def _measured(seconds: float, split: Split, episodes: Sequence[Trajectory]) -> d
 
 
 def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size) -> dict[str, Any]:
-    """The ratios and the measurements behind them. `arms` are ours, and ours without recall and in lockstep."""
+    """The ratios and the measurements behind them. `arms` are ours, and ours without recall and without lockstep."""
     mine = arms["ours"]
     measured = "seconds" in theirs
     if measured and any(mine[key] != theirs[key] for key in ("episodes", "turns", "policy_tokens", "row_tokens")):
@@ -251,7 +251,7 @@ def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size
         "learner_ratio_vs_trl_grpo": theirs["split"]["learner"] / mine["split"]["learner"] if measured else None,
         "recalled_share": mine["recalled_share"],
         "ratio_vs_no_recall": arms["no_recall"]["seconds"] / mine["seconds"],
-        "ratio_vs_lockstep": arms["lockstep"]["seconds"] / mine["seconds"],
+        "ratio_vs_asynchronous": arms["asynchronous"]["seconds"] / mine["seconds"],
         "model": size.model,
         "old_logprobs": size.old,
         "tasks": size.tasks,
@@ -270,7 +270,7 @@ def main() -> None:
     clock = time.process_time if options.cpu else time.perf_counter
     logs, tasks, model = (5000, 32, "1m") if options.full else (40, 1, "100k") if options.smoke else (500, 4, "1m")
     size = Size(logs, tasks, clock, model, "learner" if options.recompute else "sampler")
-    sizes = {"ours": size, "no_recall": replace(size, recall=False), "lockstep": replace(size, ready=1.0)}
+    sizes = {"ours": size, "no_recall": replace(size, recall=False), "asynchronous": replace(size, ready=READY)}
     arms = {name: isolated(ours, one) for name, one in sizes.items()}
     found = compared(arms, isolated(trl, size, 1 if options.full else 2), size)
     found |= {"threads": torch.get_num_threads(), "clock": "processor" if options.cpu else "wall"}
@@ -283,16 +283,16 @@ def show(found: dict[str, Any]) -> None:
     print(
         f"{found['model']}, {found['tasks']} tasks of {found['group_size']} rollouts, {found['threads']} threads, {found['clock']} seconds"
     )
-    for name in ("ours", "no_recall", "lockstep", "trl"):
+    for name in ("ours", "no_recall", "asynchronous", "trl"):
         one = found[name]
         if missing := one.get("missing"):
-            print(f"  {name:<9} {missing}")
+            print(f"  {name:<12} {missing}")
             continue
         split = "  ".join(f"{part} {seconds:.2f}" for part, seconds in one["split"].items())
         counts = f"{one['turns']} turns, {one['recalled_share']:.0%} recalled, "
         counts += f"rows of {one['row_tokens']} tokens, {one['policy_tokens']} of them sampled"
-        print(f"  {name:<9} {one['seconds']:7.2f} s  {one['peak_mb']:.0f} MB  {counts}\n        {split}")
-    for key in ("ratio_vs_no_recall", "ratio_vs_lockstep", "ratio_vs_trl_grpo", "learner_ratio_vs_trl_grpo"):
+        print(f"  {name:<12} {one['seconds']:7.2f} s  {one['peak_mb']:.0f} MB  {counts}\n        {split}")
+    for key in ("ratio_vs_no_recall", "ratio_vs_asynchronous", "ratio_vs_trl_grpo", "learner_ratio_vs_trl_grpo"):
         print(f"  {key} = {'not measured' if found[key] is None else format(found[key], '.2f')}")
 
 

@@ -30,6 +30,8 @@ class LLM(Protocol):
     """A language model that samples tokens. The caller need not know how or where."""
 
     version: int
+    concurrent: bool
+    """Whether requests are worked on while nobody polls, as on a server."""
 
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -111,6 +113,11 @@ class Chat(Protocol):
 class Policy(Protocol):
     """Acts in many episodes at once. A conversation is what the policy keeps of one episode; only the policy looks inside."""
 
+    @property
+    def concurrent(self) -> bool:
+        """Whether actions are worked on while nobody polls."""
+        ...
+
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Any]: ...
 
     def submit(
@@ -147,6 +154,11 @@ class BatchEnv(Protocol):
     @property
     def version(self) -> int:
         """Of the experience model; 0 for the real environment."""
+        ...
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether steps are worked on while nobody polls."""
         ...
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...

@@ -11,8 +11,8 @@ from dreamgym.protocols import BatchEnv, Policy
 from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task, Trajectory, Transition, Turn
 
 T = TypeVar("T")
-READY = 0.5
-"""The share of the running episodes for which the policy or the environment waits, by default."""
+READY = 0.25
+"""The share of the running episodes for which a policy or an environment that works elsewhere is waited for."""
 TOO_LONG = "the conversation no longer fits into the policy's context"
 
 
@@ -25,17 +25,20 @@ def rollout(
     max_steps: int,
     temperature: float = 1.0,
     name: str = "rollout",
-    ready: float = READY,
+    ready: float | None = None,
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
-    Nobody waits for the slowest: as soon as a share `ready` of the running episodes has its actions, the environment goes on with those,
-    and as soon as that share has its results, the policy does. 1.0 is lockstep. The episodes are the same; batches are not, so that
-    engines round differently in the last bits.
+    As soon as a share `ready` of the running episodes has its actions, the environment goes on with those, and as soon as that share has
+    its results, the policy does. By default nobody waits for the slowest where one of them works elsewhere (`concurrent`): `READY`.
+    Two engines of one process take turns anyway, and large batches are faster than early ones: 1.0, lockstep. The episodes are the same;
+    batches are not, so that engines round differently in the last bits.
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a conversation that no longer fits into the policy's context.
     """
+    if ready is None:
+        ready = READY if agent.concurrent or env.concurrent else 1.0
     conversations = agent.begin(tasks, name=name)
     try:
         observations = env.start(tasks, seed=seed)

@@ -12,6 +12,8 @@ from dreamgym.types import Action, StepResult
 class SyncBatchEnv(ABC):
     """A batch environment that answers at once: it has `step`, and what is submitted is answered by the next `poll`."""
 
+    concurrent = False
+
     def __init__(self) -> None:
         self._answered: list[tuple[int, StepResult]] = []
 

@@ -89,6 +89,11 @@ class WorkerPool(AsyncBatchEnv):
         self._results: list[tuple[int, StepResult]] = []
         self._acting = _Asking(self, self._act, self._acted)
 
+    @property
+    def concurrent(self) -> bool:
+        """Whether results are handed out as they come: see `poll`."""
+        return not self.repeats
+
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """One episode per task. InvariantError for a task that workers die of."""
         self._share = share = self._spread(len(tasks))

@@ -34,6 +34,10 @@ class DreamBatch(AsyncBatchEnv):
     def version(self) -> int:
         return self.model.version
 
+    @property
+    def concurrent(self) -> bool:
+        return self.model.concurrent
+
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """Dream the first observation of every task."""
         self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])

@@ -76,6 +76,11 @@ class ExperienceModel(ABC):
         return 1
 
     @property
+    def concurrent(self) -> bool:
+        """Whether answers are generated while nobody polls. Default: no."""
+        return False
+
+    @property
     def usage(self) -> UsageMeter | None:
         """Tokens and cost of a model behind a server; None for one in this process."""
         return None

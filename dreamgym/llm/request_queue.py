@@ -18,6 +18,7 @@ class RequestQueue(ABC):
     """
 
     version = 0
+    concurrent = False
 
     def __init__(self) -> None:
         self._tickets = itertools.count()

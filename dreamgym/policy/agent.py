@@ -54,6 +54,10 @@ class Agent:
         self._asked: dict[int, _Asked] = {}  # by the engine's ticket
         self._overflown: list[tuple[int, Completion]] = []  # answers to prompts that do not fit
 
+    @property
+    def concurrent(self) -> bool:
+        return self.llm.concurrent
+
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Conversation]:
         """One conversation per task; `name` keeps the sessions of different rollouts apart."""
         return [Conversation(f"{name}/{i}", task.instruction) for i, task in enumerate(tasks)]

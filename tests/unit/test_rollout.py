@@ -102,6 +102,8 @@ def test_an_answer_that_is_cut_off_is_no_end_and_is_still_played():
 class Noting:
     """A policy that notes the seeds it is given."""
 
+    concurrent = False
+
     def __init__(self) -> None:
         self.seeds: list[list[tuple[int, ...]]] = []
         self.ended = 0
@@ -192,6 +194,8 @@ def test_groups_are_the_rollouts_of_one_task(size: int):
 class Slow(AsyncBatchEnv):
     """Wraps an environment: a poll gives one result, that of the slot which is next in the order of a random stream."""
 
+    concurrent = True
+
     def __init__(self, inner: EnvPool, seed: int) -> None:
         self.inner, self.source, self.version, self.random = inner, inner.source, inner.version, random.Random(seed)
         self.answers: list[tuple[int, StepResult]] = []
@@ -227,9 +231,15 @@ def test_nobody_waits_for_the_slowest_episode():
             return free[:1]
 
     policy = Noting()
-    rollout(policy, Held(Script({}), 0), [task(1, 2)] * 3, seed=5, max_steps=3, ready=0.01)  # type: ignore[arg-type]
+    rollout(policy, Held(Script({}), 0), [task(1, 2)] * 3, seed=5, max_steps=3)  # type: ignore[arg-type]
     asked = [seed[1] for batch in policy.seeds for seed in batch]
     assert asked[-2:] == [0, 0], "the first episode acts again when the other two are over"
+
+
+def test_two_engines_of_one_process_take_turns_in_lockstep():
+    policy = Noting()
+    rollout(policy, Script({(1, 0): StepResult(Observation("end"), 1.0, True)}), [task(1, 2)] * 3, seed=5, max_steps=2)
+    assert [len(batch) for batch in policy.seeds] == [3, 2]
 
 
 def test_an_interrupted_rollout_leaves_nothing_under_way():

@@ -48,6 +48,8 @@ class ServerEngine(Tokenized, RequestQueue):
     training=False, answered with nan, which no loss survives unnoticed.
     """
 
+    concurrent = True
+
     def __init__(self, config: ServerConfig, tokenizer: Any = None, *, module: Any = None, clock: Clock | None = None) -> None:
         """`module`: the model whose weights are published, with which the server's log-probabilities are compared."""
         super().__init__()

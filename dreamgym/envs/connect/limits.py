@@ -154,6 +154,10 @@ class CallBudget:
         return self.inner.version
 
     @property
+    def concurrent(self) -> bool:
+        return self.inner.concurrent
+
+    @property
     def steps(self) -> int:
         return self.inner.steps
 

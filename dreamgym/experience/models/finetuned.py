@@ -122,6 +122,10 @@ class FinetunedExperienceModel(ExperienceModel):
     def version(self) -> int:
         return self.llm.version
 
+    @property
+    def concurrent(self) -> bool:
+        return self.llm.concurrent
+
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         about = {self.config.prompt_parts.about(task): task.instruction for task in tasks}
         texts = self._logged_starts(list(about.values()), seed) if self.config.replayed_starts else {}

@@ -155,6 +155,8 @@ def test_dreams_without_a_real_twin_are_left_out():
 class Opener:
     """Opens whatever door it stands at."""
 
+    concurrent = False
+
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.begun: list[str] = []

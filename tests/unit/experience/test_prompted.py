@@ -83,6 +83,8 @@ def query(action: str, task: Task = TO_3, state: Observation = AT_DOOR, history:
 class Walker:
     """A policy of mixed skill whose choices hang on the state and the seed alone. Implements `protocols.Policy`."""
 
+    concurrent = False
+
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Task]:
         return list(tasks)
 
