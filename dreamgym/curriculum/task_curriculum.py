@@ -30,6 +30,9 @@ Vary = Callable[[Sequence[Task], int], list[str]]
 """(seed tasks, seed) -> one proposed instruction per seed task."""
 
 
+POOL_LIMIT = 512  # synthetic tasks kept; those of the lowest value are removed first
+
+
 class CurriculumConfig(Config):
     """How tasks are chosen."""
 
@@ -46,8 +49,6 @@ class CurriculumConfig(Config):
     """The largest share of an iteration's real tasks that are sampled again, among those whose estimated value is above the prior."""
     decay: float = Field(default=0.9, ge=0.0, le=1.0)
     """Weight of a measured value after one iteration; the prior has the rest. At 1, values do not decay."""
-    pool_limit: int = Field(default=512, ge=1)
-    """Synthetic tasks kept; those of the lowest value are removed first."""
     success_band: tuple[float, float] = (0.0, 1.0)
     """A synthetic task is retired once its mean return is at or beyond either end: too hard, or solved. (-inf, inf) retires none."""
     max_similarity: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -184,7 +185,7 @@ class TaskCurriculum:
 
     def _trim(self) -> None:
         synthetic = [e for e in self.pool.values() if e.task.source == "synthetic"]
-        for entry in sorted(synthetic, key=lambda e: (self.value_estimate(e), e.tried))[: max(0, len(synthetic) - self.config.pool_limit)]:
+        for entry in sorted(synthetic, key=lambda e: (self.value_estimate(e), e.tried))[: max(0, len(synthetic) - POOL_LIMIT)]:
             self._retire(entry)
 
     def _retire(self, entry: Entry) -> None:

@@ -94,10 +94,9 @@ def train(
     return {**metrics, "steps": float(clock.step), "seconds": clock.seconds}
 
 
-def dpo_loss(differences: torch.Tensor, *, beta: float, label_smoothing: float = 0.0) -> torch.Tensor:
+def dpo_loss(differences: torch.Tensor, *, beta: float) -> torch.Tensor:
     """The summed loss of D_success - D_failure [P]."""
-    margins = beta * differences
-    return -((1 - label_smoothing) * logsigmoid(margins) + label_smoothing * logsigmoid(-margins)).sum()
+    return -logsigmoid(beta * differences).sum()
 
 
 def _step(
@@ -118,7 +117,7 @@ def _step(
         batch = pad([ids for ids, _ in sequences], [weights for _, weights in sequences], both).to(device_of(model))
         ratios = _sequence_sums(model, batch, config) - reference[both].to(batch.ids.device)
         differences = ratios[: len(lot)] - ratios[len(lot) :]
-        part = dpo_loss(differences, beta=config.beta, label_smoothing=config.label_smoothing) / len(pairs)
+        part = dpo_loss(differences, beta=config.beta) / len(pairs)
         part.backward()
         loss += part.item()
         right += float((differences > 0).sum()) / len(pairs)

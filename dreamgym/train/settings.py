@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,8 +18,7 @@ class FitConfig(Config):
     """`muon` moves the matrices inside layers by orthogonal steps (https://kellerjordan.github.io/posts/muon/) of the size that AdamW's
     have, so that `lr` means much the same for both. For models trained from scratch."""
     lr: float = Field(default=2e-3, gt=0)
-    min_lr: float = Field(default=1e-5, ge=0)
-    """Where the schedule ends; never above `lr`."""
+    min_lr: ClassVar[float] = 1e-5  # where the schedule ends; never above `lr`
     warmup: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps over which the learning rate rises."""
     weight_decay: float = Field(default=0.01, ge=0)
@@ -41,11 +40,9 @@ class DPOConfig(FitConfig):
     """How to fit preferences between trajectories."""
 
     lr: float = Field(default=2e-4, gt=0)
-    min_lr: float = Field(default=1e-6, ge=0)
+    min_lr: ClassVar[float] = 1e-6
     beta: float = Field(default=0.1, gt=0.0)
     """Strength of the pull to the reference: the larger, the smaller the log-ratios that satisfy a pair."""
-    label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
-    """s: the assumed share of pairs in the wrong order."""
     pairs: int = Field(default=16, ge=1)
     """Pairs per optimiser step."""
     micro_tokens: int = Field(default=16_384, ge=1)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dreamgym.replay.indexes._coarse import CoarseMatrix
 
 DECIMALS = 5
+COARSE_FROM = 50_000  # rows
 STRETCH = 64  # scores in a row, of which the largest represents all
 
 
@@ -36,8 +37,7 @@ class ExactConfig(Config):
     capacity: int = 1024  # rows allocated at first
     block: int = Field(default=8_000_000, ge=1)  # cosines in memory at a time
     device: str = "auto"  # of the coarse pass: "cpu", "cuda", "cuda:1"; auto: a GPU when there is one
-    coarse: Literal["auto", "always", "never"] = "auto"  # the bfloat16 pass; auto: where it is fast and there are `coarse_from` rows
-    coarse_from: int = Field(default=50_000, ge=0)
+    coarse: Literal["auto", "always", "never"] = "auto"  # the bfloat16 pass; auto: where it is fast and there are `COARSE_FROM` rows
 
 
 class Part(NamedTuple):
@@ -148,7 +148,7 @@ class ExactIndex:
     def _two_passes(self, k: int) -> bool:
         """Whether to search in two passes; if so the coarse matrix holds every row. Most rows wanted means that one pass is enough."""
         config = self._config
-        if config.coarse == "never" or (config.coarse == "auto" and (len(self) < config.coarse_from or 16 * k > len(self))):
+        if config.coarse == "never" or (config.coarse == "auto" and (len(self) < COARSE_FROM or 16 * k > len(self))):
             return False
         from dreamgym.replay.indexes._coarse import CoarseMatrix, has_fast_bf16
 

@@ -21,13 +21,14 @@ from dreamgym.replay.growable_array import GrowableArray
 from dreamgym.replay.indexes import Positions, Vectors, exact
 from dreamgym.replay.indexes._groups import Groups
 
+REBUILD_SHARE = 0.2  # rows outside the cells, of those inside, at which they are built anew
+
 
 class IvfConfig(Config):
     """When and how the cells are built."""
 
     dim: int
     train_from: int = Field(default=200_000, ge=1)  # rows from which on there are cells
-    rebuild_share: float = Field(default=0.2, gt=0.0)  # rows outside the cells, of those inside, at which they are built anew
     probes: int = Field(default=32, ge=1)  # cells that a query looks into
     background: bool = True  # False: a search that finds a rebuild due waits for it
     seed: int = 0
@@ -130,7 +131,7 @@ class IvfIndex:
 
     def _rebuild_when_due(self) -> None:
         self._take_built()
-        due = len(self) >= self._config.train_from and len(self) - self._inside > self._config.rebuild_share * self._inside
+        due = len(self) >= self._config.train_from and len(self) - self._inside > REBUILD_SHARE * self._inside
         if due and self._thread is None:
             rows = self._vectors.view.copy()  # the block may move while the thread reads
             built = self._built = []

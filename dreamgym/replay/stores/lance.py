@@ -3,7 +3,7 @@
 An append is one commit: all of it is there or none of it. On object storage an acknowledged commit is durable. In a local folder it
 survives kill -9, but LanceDB leaves flushing to the system, so a power failure may lose the newest batches: `sqlite` does not. Local
 processes take turns by a lock file; on object storage let one process append. Every append adds files, which slow reading down, so the
-table is compacted after every `compact_every` of them; versions older than an hour are deleted then.
+table is compacted after every `COMPACT_EVERY` of them; versions older than an hour are deleted then.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ ARROW = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 _unnamed = count()
 
 
+COMPACT_EVERY = 64  # appends of this process
+
+
 class LanceConfig(Config):
     """Where the table is and what its vectors mean."""
 
@@ -42,7 +45,6 @@ class LanceConfig(Config):
     encoder: str | None = None  # id of the encoder; None: the one that built the log, which must be there
     dim: int | None = None  # numbers a vector; None with `encoder`
     page: int = Field(default=16_384, ge=1)  # row numbers read at a time
-    compact_every: int = Field(default=64, ge=1)  # appends of this process
 
 
 class LanceStore:
@@ -98,7 +100,7 @@ class LanceStore:
                 self._rows.add(self._table(logged, neighbours, vectors))
                 self._known = self._rows.version, logged[-1].row
                 self._appends += 1
-            if self._appends >= self._config.compact_every:
+            if self._appends >= COMPACT_EVERY:
                 self._rows.optimize(cleanup_older_than=KEPT)
                 self._appends = 0
         return logged

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dreamgym.curriculum import task_curriculum
 from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs.corridor import Goal
@@ -210,8 +211,9 @@ def test_the_uniform_control_never_invents_and_draws_all_tasks_alike():
     assert set(drawn) == {t.id for t in TASKS} and all(t.source == "real" for t in curriculum.sample(60))
 
 
-def test_invented_tasks_that_teach_nothing_are_not_sampled_again_and_the_least_valuable_go_first():
-    curriculum = pool(inventor(*fresh_texts()), synthetic_share=0.5, proposals=8, pool_limit=6)
+def test_invented_tasks_that_teach_nothing_are_not_sampled_again_and_the_least_valuable_go_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(task_curriculum, "POOL_LIMIT", 6)
+    curriculum = pool(inventor(*fresh_texts()), synthetic_share=0.5, proposals=8)
     curriculum.observe([group(TASKS[0], 1, 0)])
     curriculum.expand()
     synthetic = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
@@ -280,9 +282,11 @@ def hash_of(task: Task) -> int:
     return sum(task.instruction.encode())
 
 
-def test_a_curriculum_restored_from_json_gives_the_same_samples():
+def test_a_curriculum_restored_from_json_gives_the_same_samples(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(task_curriculum, "POOL_LIMIT", 10)
+
     def new(seed: int = 0) -> TaskCurriculum:
-        return pool(inventor(*fresh_texts()), synthetic_share=0.5, pool_limit=10, seed=seed)
+        return pool(inventor(*fresh_texts()), synthetic_share=0.5, seed=seed)
 
     whole, half = new(), new()
     expected = life(whole, 8)

@@ -1,0 +1,41 @@
+"""Every setting is set by a preset or an example, or named on a page for users: what nobody needs to know of is a constant."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+
+from documents import DOCS, ROOT
+
+import dreamgym
+from dreamgym.config import PRESETS, Config
+from dreamgym.errors import MissingExtra
+
+BY_CODE = {"path", "encoder", "dim", "page", "read_only", "capacity", "retests"}
+"""Settings that the code or a command gives, and no configuration."""
+
+
+def kinds(kind: type[Config] = Config) -> Iterator[type[Config]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from kinds(one)
+
+
+def test_every_setting_is_set_by_a_preset_or_an_example_or_named_by_a_page():
+    for module in pkgutil.walk_packages(dreamgym.__path__, "dreamgym."):
+        if not module.name.endswith("__main__"):
+            try:
+                importlib.import_module(module.name)
+            except (MissingExtra, ModuleNotFoundError):
+                continue
+    pages = [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in ("lab", "api")]
+    files = [*PRESETS.glob("*.toml"), *(ROOT / "examples").glob("*"), ROOT / "README.md", *pages]
+    known = set(re.findall(r"\w+", "\n".join(file.read_text("utf-8") for file in files if file.suffix in (".toml", ".md", ".py"))))
+    ours = [kind for kind in kinds() if kind.__module__.startswith("dreamgym.")]
+    assert len(ours) > 40
+    missing = {f"{kind.__qualname__}.{name}" for kind in ours for name in kind.__annotations__ if name in kind.model_fields} - {
+        f"{kind.__qualname__}.{name}" for kind in ours for name in kind.model_fields if name in known | BY_CODE
+    }
+    assert not missing, f"No preset sets and no page names {sorted(missing)}. Name them in docs/configuration.md, or make them constants."
