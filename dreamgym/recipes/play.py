@@ -23,7 +23,7 @@ def play_dream(path: Path, instruction: str | None) -> None:
     while action := _ask():
         result = env.step(action)
         if result.info.error is not None:
-            print(f"the dream is over: {result.info.error}")
+            print(f"the dream is over: {result.info.error} (decided by: {_decided_by(result)})")
             return
         guess = " (a guess: no real memory shows this action)" if result.info.out_of_support else ""
         print(f"  reasoning: {result.info.reasoning}{guess}\n  decided by: {_decided_by(result)}")

@@ -90,8 +90,8 @@ def test_importing_the_package_loads_no_torch() -> None:
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "a1" * 50_000, "[" * 100_000, "\u65e5" * 50_000, "1" * 100_000])
 def test_no_piece_is_so_long_that_merging_takes_the_square_of_a_text(text: str, tokenizer: Any) -> None:
-    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
-    assert max(end - start for _, (start, end) in pieces) <= 129
+    parts = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert max(end - start for _, (start, end) in parts) <= 129
 
 
 @pytest.mark.parametrize("name", ["corridor", "webshop", "alfworld", "tools"])
