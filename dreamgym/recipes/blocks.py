@@ -133,7 +133,8 @@ class VerifierBlock(Config):
     model_config = ConfigDict(extra="allow")
     name: str
     on_disagreement: Literal["mask", "zero", "keep"] = "mask"
-    """What a refusal does: leave the episode out, take the reward and keep the step out of memory, or only write the reasons down."""
+    """What a refusal does: leave the episode out, take the reward and keep the step out of memory, or only write the reasons down. `learned`
+    and `text_check` have another default than the others: they take the reward."""
     of: Literal["ends", "all"] = "ends"
     """Which predictions are looked at: those that pay or end the episode, or every one."""
 
@@ -142,7 +143,9 @@ class VerifierBlock(Config):
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict) or "name" not in values:
             return values
-        return _plugin_settings("experience.verifiers", values, ("on_disagreement", "of"), "experience.verifier.")
+        found = _plugin_settings("experience.verifiers", values, ("on_disagreement", "of"), "experience.verifier.")
+        default = getattr(plugins.load("experience.verifiers", found["name"]), "ON_DISAGREEMENT", None)
+        return ({"on_disagreement": default} if default else {}) | found
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A verifier is a module of this folder, or any module by its dotted path, and `ex
 
     make(inputs, **settings) -> protocols.Verifier    `inputs` are `VerifierInputs`
     Config                      optional: a `config.Config` of the settings, checked when a configuration is read
+    ON_DISAGREEMENT             optional: the default of `on_disagreement`; "mask" where it has none
     fit(inputs, **settings)     optional: fits it to the logs, before anybody dreams, and writes into the folder `inputs.checkpoint`; the
                                 JSON object that it returns is kept with the run
 

@@ -16,6 +16,8 @@ from dreamgym.experience.outcome.calibration import CalibrationConfig
 from dreamgym.experience.outcome.verifier import LearnedVerifier, fit_verifier, prepare
 from dreamgym.experience.verifiers import VerifierInputs
 
+ON_DISAGREEMENT = "zero"  # what it is not sure of it masks itself
+
 
 class ProbesConfig(config.Config):
     """Claims of success that are tried in the real environment during RL. They are charged as real steps of probes."""

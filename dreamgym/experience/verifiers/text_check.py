@@ -13,6 +13,8 @@ from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.experience.verifiers import VerifierInputs
 from dreamgym.types import Transition, Verdict
 
+ON_DISAGREEMENT = "zero"  # as the guard does with the same check
+
 
 def make(inputs: VerifierInputs) -> TextCheck:
     """The check of the run's rules, or of those that `rules = "none"` took away."""
