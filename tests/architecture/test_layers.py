@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
         "policy | rollout | experience | curriculum",
         "train",
         "loop | evals",
-        "exec | adapters | serve",
+        "exec | adapters serve",
         "recipes",
         "report",
         "cli __main__",
