@@ -133,8 +133,8 @@ class VerifierBlock(Config):
     model_config = ConfigDict(extra="allow")
     name: str
     on_disagreement: Literal["mask", "zero", "keep"] = "mask"
-    """What a refusal does: leave the episode out, take the reward and keep the step out of memory, or only write the reasons down. `learned`
-    and `text_check` have another default than the others: they take the reward."""
+    """What a refusal does: leave the episode out, take the reward and keep the step out of memory, or only write the reasons down. The
+    default of `learned` and `text_check` is to take the reward."""
     of: Literal["ends", "all"] = "ends"
     """Which predictions are looked at: those that pay or end the episode, or every one."""
 
