@@ -10,27 +10,17 @@ if TYPE_CHECKING:
     from dreamgym import rollout as rollout
     from dreamgym.config import Config as Config
     from dreamgym.config import build as build
-    from dreamgym.curriculum.task_curriculum import TaskCurriculum as TaskCurriculum
     from dreamgym.envs.base import EnvSuite as EnvSuite
     from dreamgym.envs.base import TextRules as TextRules
     from dreamgym.envs.base import play as play
-    from dreamgym.errors import UsageError as UsageError
-    from dreamgym.experience.env import DreamBatch as DreamBatch
-    from dreamgym.experience.guard import Guard as Guard
-    from dreamgym.experience.pipeline import ExperienceModel as ExperienceModel
     from dreamgym.plugins import make as make
-    from dreamgym.policy.agent import Agent as Agent
     from dreamgym.replay.buffer import ReplayBuffer as ReplayBuffer
-    from dreamgym.runs.episodes import read_trajectories as read_trajectories
     from dreamgym.runs.episodes import write_trajectories as write_trajectories
-    from dreamgym.train.learner import Learner as Learner
     from dreamgym.train.objective import LossInputs as LossInputs
     from dreamgym.train.objective import LossOutputs as LossOutputs
     from dreamgym.train.objective import ObjectiveConfig as ObjectiveConfig
     from dreamgym.train.objective import regularised as regularised
-    from dreamgym.types import Memory as Memory
     from dreamgym.types import Observation as Observation
-    from dreamgym.types import StepInfo as StepInfo
     from dreamgym.types import Task as Task
     from dreamgym.types import Trajectory as Trajectory
     from dreamgym.types import Transition as Transition
@@ -40,22 +30,15 @@ else:
     import importlib
 
     MODULES = {
-        "types": "Memory Observation StepInfo Task Trajectory Transition Turn Verdict",
+        "types": "Observation Task Trajectory Transition Turn Verdict",
         "envs.base": "EnvSuite TextRules play",
         "config": "Config build",
-        "errors": "UsageError",
         "plugins": "make",
         "replay.buffer": "ReplayBuffer",
-        "experience.guard": "Guard",
-        "experience.pipeline": "ExperienceModel",
-        "experience.env": "DreamBatch",
-        "policy.agent": "Agent",
         "train.objective": "LossInputs LossOutputs ObjectiveConfig regularised",
-        "train.learner": "Learner",
-        "curriculum.task_curriculum": "TaskCurriculum",
         "loop": "",  # dg.loop.train
         "rollout": "",  # dg.rollout.rollout
-        "runs.episodes": "read_trajectories write_trajectories",
+        "runs.episodes": "write_trajectories",
     }
     HOME = {name: module for module, names in MODULES.items() for name in names.split() or [module]}
 

@@ -51,8 +51,8 @@ def _ask(one: Any) -> Any:
     print(f"the dream claims: {one.claim}")
     while True:
         try:
-            said = input("right, wrong, skip or quit? ").strip().lower()
+            typed = input("right, wrong, skip or quit? ").strip().lower()
         except EOFError:
             return "quit"
-        if said[:1] in ANSWERS and ANSWERS[said[:1]].startswith(said):
-            return ANSWERS[said[:1]]
+        if typed[:1] in ANSWERS and ANSWERS[typed[:1]].startswith(typed):
+            return ANSWERS[typed[:1]]

@@ -43,9 +43,9 @@ class ScriptedLLM(SyncLLM):
     def _complete(self, request: Request) -> Completion:
         text, sampling = self.decode(request.prompt), request.sampling
         self.prompts.append(text)
-        said = [*self.encode(self.answer(text)), END_ID][: sampling.max_tokens]
-        end = next((end for end in range(1, len(said) + 1) if sampling.ends(said[:end])), len(said))
-        ids = said[:end]
+        sampled = [*self.encode(self.answer(text)), END_ID][: sampling.max_tokens]
+        end = next((end for end in range(1, len(sampled) + 1) if sampling.ends(sampled[:end])), len(sampled))
+        ids = sampled[:end]
         stop = sampling.ends(ids)
         shown = self.decode(ids[: len(ids) - stop])
         return Completion(tuple(request.prompt), tuple(ids), (0.0,) * len(ids), shown, "stop" if stop else "length", self.version)

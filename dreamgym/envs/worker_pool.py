@@ -481,8 +481,8 @@ def _sendable(answer: Any, suite: str) -> bytes:
             pickle.loads(packed)
         return packed
     except Exception as error:
-        said = f"A worker of environment '{suite}' cannot send {answer!r:.200}: {error}. Give plain values, or set env.workers = 0."
-        return pickle.dumps(InvariantError(said))
+        why = f"A worker of environment '{suite}' cannot send {answer!r:.200}: {error}. Give plain values, or set env.workers = 0."
+        return pickle.dumps(InvariantError(why))
 
 
 def _cause(exit_code: int | None) -> str:

@@ -172,7 +172,9 @@ def judge(
     retests = sorted(random.Random(f"retest/{config.seed}").sample(range(len(cases)), min(config.retests, len(cases))))
     asked = [(case, False) for case in cases] + [(cases[i], True) for i in retests]
     talks = [_question(case, config, again=again) for case, again in asked]
-    found = _scores(chat, talks, [f"{case.kind}/{case.name}" for case, _ in asked], config, replies, watch or (lambda finished, said: None))
+    found = _scores(
+        chat, talks, [f"{case.kind}/{case.name}" for case, _ in asked], config, replies, watch or (lambda finished, _note: None)
+    )
     second = dict(zip(retests, found[len(cases) :], strict=True))
     return [
         Judged(case, scores, second[i][0] if i in second else None, i in second, problem)

@@ -102,8 +102,8 @@ def read_answer(reply: str, *, reasoning: bool) -> Answer:
 def past_step(transition: Transition, *, reasoning: bool) -> dict[str, Any]:
     """A step of the history. Its next state is the state of the step after it."""
     thought = {"reasoning": transition.info.reasoning} if reasoning and transition.info.reasoning else {}
-    told = {"state": transition.state.text, "action": transition.action} | thought
-    return told | {"reward": transition.reward, "done": transition.terminated}
+    shown_step = {"state": transition.state.text, "action": transition.action} | thought
+    return shown_step | {"reward": transition.reward, "done": transition.terminated}
 
 
 def memory_step(memory: Memory, *, reasoning: bool) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def memory_step(memory: Memory, *, reasoning: bool) -> dict[str, Any]:
     if not memory.row:
         return {"put together from other memories": True, "action": memory.action, "next_state": memory.next_state}
     thought = {"reasoning": memory.reasoning} if reasoning and memory.reasoning else {}
-    told = {"task": memory.instruction, "state": memory.state, "action": memory.action} | thought
-    return told | {"next_state": memory.next_state, "reward": memory.reward, "done": memory.terminated}
+    shown_step = {"task": memory.instruction, "state": memory.state, "action": memory.action} | thought
+    return shown_step | {"next_state": memory.next_state, "reward": memory.reward, "done": memory.terminated}
 
 
 def step(

@@ -135,10 +135,10 @@ class _Asking(Generic[T]):
                 allow_truncated=True,  # what was cut is kept, and read as far as it goes
             )
             with closing(replies):  # whatever ends the asking ends what is under way
-                for place, said in replies:
+                for place, answer in replies:
                     i = sent[place]
                     self.budget.settle(i)
-                    found[i] = self._result(i, attempt, said)
+                    found[i] = self._result(i, attempt, answer)
                     if self.note is not None:
                         self.note(i, attempt, found[i])
             if not sent:
@@ -153,20 +153,20 @@ class _Asking(Generic[T]):
             sent.append(i)
             yield talks[i]
 
-    def _result(self, i: int, attempt: int, said: str | Exception) -> Reply[T]:
-        if isinstance(said, Exception):
+    def _result(self, i: int, attempt: int, answer: str | Exception) -> Reply[T]:
+        if isinstance(answer, Exception):
             self.failures += 1
-            status = getattr(said, "status", None)
+            status = getattr(answer, "status", None)
             if status not in OF_ONE:
-                self.last_error = said
+                self.last_error = answer
             if status in FOR_ALL or self.failures >= self.how.give_up_after:
-                raise said
-            return Reply(None, "failed", problem=str(said))
+                raise answer
+            return Reply(None, "failed", problem=str(answer))
         self.failures = 0
         try:
-            return Reply(self.read(i, said), "clean" if attempt == 1 else "repaired", said)
+            return Reply(self.read(i, answer), "clean" if attempt == 1 else "repaired", answer)
         except BadReply as error:
-            return Reply(None, "unreadable", said, str(error))
+            return Reply(None, "unreadable", answer, str(error))
 
 
 def _correction(reply: Reply[Any]) -> list[Message]:

@@ -79,9 +79,9 @@ class RowBuilder:
         row = ExperienceRow([], [], [])
         state = steps[0].transition.state.text
         first = opening(self.words, instruction, state)
-        said = len(self.words.encode(state)) + 1
-        self._add(row, first[:-said], "")
-        self._add(row, first[-said:], "start" if past is None else "")
+        state_tokens = len(self.words.encode(state)) + 1
+        self._add(row, first[:-state_tokens], "")
+        self._add(row, first[-state_tokens:], "start" if past is None else "")
         visible = tuple(step.transition.state.text for step in steps)
         for i, step in enumerate(steps):
             self._add(row, question(self.words, step.transition.action, step.memories, self.prompt_parts), "")

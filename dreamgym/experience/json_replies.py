@@ -66,15 +66,15 @@ def read_object(reply: str, keys: Sequence[str]) -> dict[str, Any]:
 
     An object inside prose is not looked for: it might be a text of somebody else that the model only repeats.
     """
-    said = reply.strip()
-    if not said.startswith(("{", "`")) and "</think>" in said:
-        said = said.partition("</think>")[2].strip()
-    if fence := FENCE.fullmatch(said):
-        said = fence[1]
+    bare = reply.strip()
+    if not bare.startswith(("{", "`")) and "</think>" in bare:
+        bare = bare.partition("</think>")[2].strip()
+    if fence := FENCE.fullmatch(bare):
+        bare = fence[1]
     try:
-        found = json.loads(said, object_pairs_hook=_once_each, parse_constant=_no_number)
+        found = json.loads(bare, object_pairs_hook=_once_each, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise BadReply(f"the reply is not one JSON object alone ({error}); it begins {clean(said)[:SHOWN]!r}") from error
+        raise BadReply(f"the reply is not one JSON object alone ({error}); it begins {clean(bare)[:SHOWN]!r}") from error
     if not isinstance(found, dict):
         raise BadReply(f"the reply is a JSON {type(found).__name__}, not an object with the keys {', '.join(keys)}")
     if missing := [key for key in keys if key not in found]:

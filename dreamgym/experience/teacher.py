@@ -103,7 +103,7 @@ class ChatTeacher:
         """
         with self.ledger.owned():
             asked = self._missing(trajectories)
-            self._ask(asked, watch or (lambda finished, said: None))
+            self._ask(asked, watch or (lambda finished, reasoning_text: None))
         return [self._annotated(t) for t in trajectories if _flaw(t) is None and self._key(t) in self.ledger.accepted]
 
     def _missing(self, trajectories: Sequence[Trajectory]) -> dict[str, Trajectory]:
@@ -148,7 +148,9 @@ class ChatTeacher:
 
     def _annotated(self, trajectory: Trajectory) -> Trajectory:
         reasoning = self.ledger.accepted[self._key(trajectory)]["reasoning"]
-        return _with(trajectory, [t.with_reasoning(said) for t, said in zip(trajectory.transitions, reasoning, strict=True)])
+        return _with(
+            trajectory, [t.with_reasoning(reasoning_text) for t, reasoning_text in zip(trajectory.transitions, reasoning, strict=True)]
+        )
 
     def _key(self, trajectory: Trajectory) -> str:
         """A hash of everything that would be sent, and of the model: another prompt, episode or model is another question."""

@@ -59,7 +59,7 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
         elif message.role == "user" and message.text.strip() and turns:
             turns[-1][1].append(message.text)
     found = list[Exchange]()
-    for i, (message, said) in enumerate(turns):
+    for i, (message, user_texts) in enumerate(turns):
         calls, answers = list[ToolCall](), list[str]()
         for call in message.calls:
             if results[call.id]:
@@ -76,12 +76,12 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
         else:
             calls, answers = [respond(message.text)], [""]
         if calls:
-            found.append(Exchange(tuple(calls), tuple(answers), "\n".join(said)))
-        elif said and found:
+            found.append(Exchange(tuple(calls), tuple(answers), "\n".join(user_texts)))
+        elif user_texts and found:
             before = found[-1]
-            found[-1] = Exchange(before.calls, before.results, "\n".join(filter(None, [before.user_text, *said])))
+            found[-1] = Exchange(before.calls, before.results, "\n".join(filter(None, [before.user_text, *user_texts])))
         else:
-            account.drop("user messages after a call without a result", len(said))
+            account.drop("user messages after a call without a result", len(user_texts))
     account.drop("results without a call", sum(map(len, results.values())))
     return found
 
@@ -89,5 +89,5 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
 def _opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """What the user says before the agent's first turn, and the messages from that turn on."""
     first = next((i for i, message in enumerate(messages) if message.role == "agent" and (message.calls or message.text.strip())), None)
-    said = [message.text for message in messages[:first] if message.role == "user" and message.text.strip()]
-    return "\n".join(said), messages[first:] if first is not None else ()
+    user_texts = [message.text for message in messages[:first] if message.role == "user" and message.text.strip()]
+    return "\n".join(user_texts), messages[first:] if first is not None else ()

@@ -32,7 +32,7 @@ def openai(episode: Trajectory) -> dict[str, Any]:
     """A record with `messages`, `reward` and, where it is known, `success`."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.instruction}]
     for i, transition in enumerate(episode.transitions):
-        text, calls, results, said = _answer(transition)
+        text, calls, results, user_text = _answer(transition)
         named = [f"call_{i}_{j}" for j in range(len(calls))]
         functions = [
             {"id": name, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
@@ -40,7 +40,7 @@ def openai(episode: Trajectory) -> dict[str, Any]:
         ]
         messages.append({"role": "assistant", "content": text or None} | ({"tool_calls": functions} if calls else {}))
         messages += [{"role": "tool", "tool_call_id": name, "content": result} for name, result in zip(named, results, strict=True)]
-        messages += [{"role": "user", "content": said}] if said else []
+        messages += [{"role": "user", "content": user_text}] if user_text else []
     return {"id": episode.id, "task_id": episode.task.id, "messages": messages} | _outcome(episode)
 
 
@@ -48,7 +48,7 @@ def atif(episode: Trajectory) -> dict[str, Any]:
     """An ATIF v1.8 trajectory; the outcome, for which ATIF has no field, is in `extra`."""
     steps: list[dict[str, Any]] = [{"source": "user", "message": episode.task.instruction}]
     for i, transition in enumerate(episode.transitions):
-        text, calls, results, said = _answer(transition)
+        text, calls, results, user_text = _answer(transition)
         step: dict[str, Any] = {"source": "agent", "message": text}
         if calls:
             named = [f"call_{i}_{j}" for j in range(len(calls))]
@@ -58,7 +58,7 @@ def atif(episode: Trajectory) -> dict[str, Any]:
             ]
             found = zip(named, results, strict=True)
             step["observation"] = {"results": [{"source_call_id": name, "content": result} for name, result in found]}
-        steps += [step, *([{"source": "user", "message": said}] if said else [])]
+        steps += [step, *([{"source": "user", "message": user_text}] if user_text else [])]
     return {
         "schema_version": "ATIF-v1.8", "session_id": episode.id, "trajectory_id": episode.id,
         "agent": {"name": episode.behaviour or "agent", "version": str(episode.policy_version)},
@@ -81,24 +81,24 @@ def _answer(transition: Transition) -> Answer:
         return transition.action, [], [], transition.next_state.text
     if not transition.next_state.text.partition("\n")[0].startswith((CALL, "(")):
         return "", calls, [transition.next_state.text, *[""] * (len(calls) - 1)], ""
-    results, said = _results(latest_turn(transition.next_state), len(calls))
+    results, user_text = _results(latest_turn(transition.next_state), len(calls))
     if len(calls) == 1 and calls[0].name == RESPOND and isinstance(calls[0].arguments, Mapping):
-        return str(calls[0].arguments.get("content", "")), [], [], said
-    return "", calls, results, said
+        return str(calls[0].arguments.get("content", "")), [], [], user_text
+    return "", calls, results, user_text
 
 
 def _results(turn: str, n: int) -> tuple[list[str], str]:
     """What each call of a turn returned, and what the user said, from the lines of a state."""
-    results, said = [list[str]()], ""
+    results, user_text = [list[str]()], ""
     for line in turn.split("\n"):
         if line.startswith(FURTHER) and len(results) < n:
             results.append([])
         elif line.startswith(USER):
-            said = line.removeprefix(USER)
+            user_text = line.removeprefix(USER)
         elif line != EMPTY:
             marked = line[1:].startswith((CALL, FURTHER, USER))
             results[-1].append(line[1:] if marked else line)
-    return ["\n".join(lines) for lines in (*results, *[[]] * (n - len(results)))], said
+    return ["\n".join(lines) for lines in (*results, *[[]] * (n - len(results)))], user_text
 
 
 def _object(call: ToolCall) -> dict[str, Any]:

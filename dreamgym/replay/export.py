@@ -112,9 +112,9 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     number += 1
                     yield number, row
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # a page that is damaged is met only when it is read
-        said = " ".join(str(error).split())  # Arrow writes several lines
+        reason = " ".join(str(error).split())  # Arrow writes several lines
         raise UsageError(
-            f"'{path}' is no readable Parquet file, past row {number:,}: {said.rstrip('.')}. Expected a whole one: take another copy, or "
+            f"'{path}' is no readable Parquet file, past row {number:,}: {reason.rstrip('.')}. Expected a whole one: take another copy, or "
             "write it again with `dreamgym replay export`."
         ) from error
 

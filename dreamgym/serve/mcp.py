@@ -86,9 +86,9 @@ def make_server(sessions: DreamSessions, *, single: bool) -> Server[Any]:
             await asyncio.wrap_future(sessions.end(latest))
         opened = await asyncio.wrap_future(sessions.open(task, seed=seed))
         latest = opened.session
-        told = {"task": opened.task.id, EPISODE: opened.session, "simulation": True}
+        metadata = {"task": opened.task.id, EPISODE: opened.session, "simulation": True}
         text = f"{EPISODE}: {opened.session}\nTask: {opened.task.instruction}\n{text_of(rules, opened.observation)}"
-        return _result(text, meta=told)
+        return _result(text, meta=metadata)
 
     return Server(
         "dreamgym", title="A dream of your environment", instructions=SIMULATION, on_list_tools=list_tools, on_call_tool=call_tool

@@ -61,8 +61,10 @@ class DreamEnvironment(Environment):
         opened = self.sessions.open(str(options.get("task", "")), seed=seed or 0).result(PATIENCE_S)
         self.session = opened.session
         self._state = State(episode_id=episode_id or secrets.token_hex(8), step_count=0)
-        told = {"dreamgym": {"task": opened.task.id, "simulation": True}}
-        return DreamObservation(text=text_of(self.sessions.rules, opened.observation), task=opened.task.instruction, metadata=told)
+        metadata_of_step = {"dreamgym": {"task": opened.task.id, "simulation": True}}
+        return DreamObservation(
+            text=text_of(self.sessions.rules, opened.observation), task=opened.task.instruction, metadata=metadata_of_step
+        )
 
     def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Observation:
         """One action. What cannot be done is an observation with an error, and leaves the episode as it was."""
@@ -76,14 +78,18 @@ class DreamEnvironment(Environment):
             text = action_of([ToolCall(action.tool_name, action.arguments)]) if calls else action.message
             result = self.sessions.step(self.session, text).result(timeout_s or PATIENCE_S)
         except (DreamGymError, OutOfTime) as error:
-            said = str(error) or "The dream did not answer in time."
+            problem = str(error) or "The dream did not answer in time."
             if not calls:
-                return DreamObservation(error=said)
+                return DreamObservation(error=problem)
             kind = ToolErrorType.TIMEOUT if isinstance(error, OutOfTime) else ToolErrorType.EXECUTION_ERROR
-            return CallToolObservation(tool_name=action.tool_name, error=ToolError(error_type=kind, message=said))
+            return CallToolObservation(tool_name=action.tool_name, error=ToolError(error_type=kind, message=problem))
         self._state.step_count += 1
-        shown, told = text_of(self.sessions.rules, result.observation), _told(result)
-        return CallToolObservation(tool_name=action.tool_name, result=shown, **told) if calls else DreamObservation(text=shown, **told)
+        shown, metadata_of_step = text_of(self.sessions.rules, result.observation), _step_metadata(result)
+        return (
+            CallToolObservation(tool_name=action.tool_name, result=shown, **metadata_of_step)
+            if calls
+            else DreamObservation(text=shown, **metadata_of_step)
+        )
 
     @property
     def state(self) -> State:
@@ -105,7 +111,7 @@ def make(sessions: DreamSessions, *, host: str, idle_s: float) -> Any:
     )
 
 
-def _told(result: StepResult) -> dict[str, Any]:
+def _step_metadata(result: StepResult) -> dict[str, Any]:
     """What OpenEnv's observations have beside the text. A failed rollout, masked or broken, ends the episode without a reward."""
     failed = result.info.error is not None
     return {

@@ -57,19 +57,19 @@ def sequences_of(trajectory: Trajectory, index: int) -> list[TokenSequence]:
     if trajectory.error:
         return sequences
     for number, turn in enumerate(trajectory.turns):
-        said = turn.completion
-        if said is None:
+        completion = turn.completion
+        if completion is None:
             continue
         sequence = sequences[-1] if sequences else None
-        prompt = list(said.prompt_ids)
+        prompt = list(completion.prompt_ids)
         if sequence is None or prompt[: len(sequence.ids)] != sequence.ids:
             sequence = TokenSequence([], [], [], index)
             sequences.append(sequence)
         given = prompt[len(sequence.ids) :]
-        sequence.ids += given + list(said.ids)
-        sequence.mask += [0.0] * len(given) + [1.0] * len(said.ids)
-        sequence.logprobs += [0.0] * len(given) + list(said.logprobs)
-        sequence.turns += [-1] * len(given) + [number] * len(said.ids)
+        sequence.ids += given + list(completion.ids)
+        sequence.mask += [0.0] * len(given) + [1.0] * len(completion.ids)
+        sequence.logprobs += [0.0] * len(given) + list(completion.logprobs)
+        sequence.turns += [-1] * len(given) + [number] * len(completion.ids)
     return sequences
 
 

@@ -51,6 +51,9 @@ IDENTIFIERS = {
     "homeless": "without",
 }  # fmt: skip
 
+# Words that say nothing of what a value is, in the package: name the thing instead.
+VAGUE = {"said": "reply, message or answer", "told": "message or metadata", "_said": "what it returns", "_told": "what it returns"}
+
 # Old configuration key (its last part, or the last two) -> the present one.
 KEYS = {
     "warm": "warm_start", "policy.warm_start": "warm_start.epochs = 0", "experience_training": "experience.training",
@@ -78,6 +81,16 @@ def test_no_file_uses_an_identifier_that_was_replaced(folder: str):
         if name in IDENTIFIERS
     ]
     assert not found, "\n".join(["Old words; use the present ones:", *found])
+
+
+def test_the_package_names_values_by_what_they_are():
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name} (say {VAGUE[name]})"
+        for path in sorted((ROOT / "dreamgym").rglob("*.py"))
+        for line, name in names(path)
+        if name in VAGUE
+    ]
+    assert not found, "\n".join(found)
 
 
 def keys(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

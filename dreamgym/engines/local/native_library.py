@@ -72,13 +72,13 @@ def _compiler() -> list[str] | None:
 
 def _name(source: Path, compiler: Sequence[str], macros: Sequence[str]) -> str:
     """What a library is called: another one for another source, compiler, processor or set of flags."""
-    version = _said([*compiler, "--version"])
+    version = _output_of([*compiler, "--version"])
     flags = [flag for flags in (FLAGS, *TRIED) for flag in flags]
     made_of = [source.read_text(encoding="utf-8"), version, *compiler[1:], _processor(), *flags, *macros]
     return f"{source.stem.strip('_')}-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:24]}.so"
 
 
-def _said(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     """What a program prints. CalledProcessError where it fails."""
     done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE, check=True)
     return done.stdout
@@ -98,7 +98,7 @@ def _built(source: Path, compiler: Sequence[str], macros: Sequence[str], path: P
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
             try:
-                _said([*compiler, *FLAGS, *flags, *macros, str(source), "-o", str(made), "-lm"])
+                _output_of([*compiler, *FLAGS, *flags, *macros, str(source), "-o", str(made), "-lm"])
                 os.replace(made, path)
                 return ctypes.CDLL(str(path))
             except (OSError, subprocess.CalledProcessError):

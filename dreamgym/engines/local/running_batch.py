@@ -135,8 +135,8 @@ class RunningBatch:
     def tail(self, row: int, length: int) -> list[int]:
         """The last `length` tokens of a row's prompt and answer."""
         made = int(self.made[row])
-        said = self.ids[row, max(0, made - length) : made].tolist()
-        return self.active[row].prompt[-(length - len(said)) :].tolist() + said if len(said) < length else said
+        tail_ids = self.ids[row, max(0, made - length) : made].tolist()
+        return self.active[row].prompt[-(length - len(tail_ids)) :].tolist() + tail_ids if len(tail_ids) < length else tail_ids
 
     def valid(self, row: int) -> np.ndarray:
         """The ids whose keys and values a row holds: the last sampled one was never fed."""

@@ -29,8 +29,8 @@ def reply_in(body: Any, max_tokens: int, allow_truncated: bool) -> tuple[str, To
     except (KeyError, IndexError, TypeError) as error:
         raise TryAgain(f"its answer is no chat completion: {body!r:.200}", status=200) from error
     if not isinstance(text, str):
-        said = f"The reply has no text: {choice['message']!r:.200} Expected content; a refusal or a tool call is no reply."
-        raise ServerError(said, status=200)
+        problem = f"The reply has no text: {choice['message']!r:.200} Expected content; a refusal or a tool call is no reply."
+        raise ServerError(problem, status=200)
     if finish == "length" and not allow_truncated:
         raise ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it, or pass allow_truncated=True.")
     return text, _tokens_in(body.get("usage"))

@@ -211,13 +211,13 @@ class Client:
     def _refused(self, method: str, url: str, response: httpx.Response) -> ServerError:
         """An answer that another try would not change."""
         status, env = response.status_code, self.config.api_key_env
-        said = f"{method} {url} was refused with status {status}: {self._excerpt(response)}"
+        refusal = f"{method} {url} was refused with status {status}: {self._excerpt(response)}"
         if status in (401, 403):
             state = "one was sent, and it was not accepted" if self._key else f"none was sent: {env} is not set"
-            return ServerError(f"{said} Expected a valid key in the option api_key or the variable {env}; {state}.", status=status)
+            return ServerError(f"{refusal} Expected a valid key in the option api_key or the variable {env}; {state}.", status=status)
         if status == 404:
-            return ServerError(f"{said} Check base_url, the model's name, and that this server offers the path.", status=status)
-        return ServerError(f"{said} The same request would be refused again: correct its options.", status=status)
+            return ServerError(f"{refusal} Check base_url, the model's name, and that this server offers the path.", status=status)
+        return ServerError(f"{refusal} The same request would be refused again: correct its options.", status=status)
 
     def _give_up(self, method: str, url: str, error: TryAgain, attempts: int, *, late: bool = False) -> ServerError:
         tries = f"{attempts} attempt{'s' if attempts > 1 else ''}"

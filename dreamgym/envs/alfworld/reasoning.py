@@ -79,15 +79,15 @@ def _counted(goal: Goal | None, before: State, command: Command, transition: Tra
         return f": {goal.thing} in hand, {goal.place} lit, success" if done else ""
     if command.verb != "move":
         return ""
-    facts = [f"thing {_said(kind(command.thing) == goal.thing)}"]
+    facts = [f"thing {_yes_or_no(kind(command.thing) == goal.thing)}"]
     if goal.quality:
-        facts.append(f"{goal.quality} {_said(goal.quality in before.qualities(command.thing))}")
-    facts.append(f"place {_said(kind(command.place) == goal.place)}")
+        facts.append(f"{goal.quality} {_yes_or_no(goal.quality in before.qualities(command.thing))}")
+    facts.append(f"place {_yes_or_no(kind(command.place) == goal.place)}")
     if goal.count == 2:
         others = [name for name in before.seen if kind(name) == goal.thing and name != command.thing]
-        facts.append(f"two {_said(bool(others))}")
+        facts.append(f"two {_yes_or_no(bool(others))}")
     return f": {', '.join(facts)}, {'success' if done else 'not yet'}"
 
 
-def _said(fact: bool) -> str:
+def _yes_or_no(fact: bool) -> str:
     return "yes" if fact else "no"

@@ -131,8 +131,8 @@ def _record(query: str, attributes: list[str], rng: random.Random) -> dict[str, 
 
 def _sentence(noun: str, rng: random.Random) -> str:
     first, second = rng.sample(ADJECTIVES, 2)
-    said = f"{rng.choice(FIRST)} {rng.choice(SECOND)}"
-    return f"This {first} {noun} is {second} and {said}, made for {rng.choice(PLACES)}."
+    last = f"{rng.choice(FIRST)} {rng.choice(SECOND)}"
+    return f"This {first} {noun} is {second} and {last}, made for {rng.choice(PLACES)}."
 
 
 def _options(rng: random.Random) -> dict[str, list[dict[str, str]]]:

@@ -46,8 +46,8 @@ def synthetic(
         names = sorted(product.options)
         for values in itertools.product(*(product.options[name] for name in names)):
             options = dict(zip(names, values, strict=True))
-            said = f" with {', and '.join(f'{name}: {value}' for name, value in options.items())}" if options else ""
-            goals.append(goal(product, f"{instruction}{said}{price_text}", wanted, upper, options))
+            option_text = f" with {', and '.join(f'{name}: {value}' for name, value in options.items())}" if options else ""
+            goals.append(goal(product, f"{instruction}{option_text}{price_text}", wanted, upper, options))
     counts = Counter(attribute for one in goals for attribute in one["attributes"])
     for one in goals:
         one["weight"] = sum(1.0 / counts[attribute] for attribute in one["attributes"]) / len(one["attributes"])

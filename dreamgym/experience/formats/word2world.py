@@ -48,9 +48,9 @@ class Word2World:
 
     def read(self, query: Query, text: str) -> Answer:
         """The observation, and whether it is the end."""
-        said = text.strip()
-        won = said.endswith(SUCCESS)
-        state = said.removesuffix(SUCCESS).rstrip()
+        stripped = text.strip()
+        won = stripped.endswith(SUCCESS)
+        state = stripped.removesuffix(SUCCESS).rstrip()
         if not state or state == SUCCESS.strip():
             raise BadReply("the observation is empty")
         return Answer("", state, float(won), won)

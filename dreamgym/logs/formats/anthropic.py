@@ -47,21 +47,21 @@ class AnthropicFormat:
 
 def message_of(one: dict[str, Any], account: Account) -> Message | None:
     """A message in the normal form; None for a role that is none."""
-    said = values.content(one.get("content"), account)
+    content = values.content(one.get("content"), account)
     blocks = values.tables(one.get("content")) if isinstance(one.get("content"), list) else []
     if one.get("role") == "assistant":
         given = (values.call(b.get("name"), b.get("input"), b.get("id"), account) for b in blocks if b.get("type") == "tool_use")
         calls: tuple[Call, ...] = tuple(filter(None, given))
-        return Message("agent", said, calls)
+        return Message("agent", content, calls)
     if one.get("role") in ("user", "tool"):
         results = (
             Result(values.text(b.get("tool_use_id")), values.content(b.get("content"), account))
             for b in blocks
             if b.get("type") == "tool_result"
         )
-        return Message("user", said, results=tuple(results))
+        return Message("user", content, results=tuple(results))
     if one.get("role") == "system":
-        return Message("system", said)
+        return Message("system", content)
     account.drop("messages of an unknown role", detail=values.text(one.get("role")))
     return None
 

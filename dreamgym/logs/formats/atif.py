@@ -53,11 +53,11 @@ def _step(step: dict[str, Any], role: Role, account: Account) -> Iterator[Messag
     calls = [values.call(one.get("function_name"), one.get("arguments"), one.get("tool_call_id"), account) for one in given]
     yield Message(role, values.content(step.get("message"), account), tuple(filter(None, calls)))
     for one in values.tables(values.table(step.get("observation")).get("results")):
-        said = values.content(one.get("content"), account)
+        content = values.content(one.get("content"), account)
         if one.get("source_call_id") is not None:
-            yield Message("tool", results=(Result(values.text(one["source_call_id"]), said),))
-        elif said:
-            yield Message("user", said)  # what no call asked for
+            yield Message("tool", results=(Result(values.text(one["source_call_id"]), content),))
+        elif content:
+            yield Message("user", content)  # what no call asked for
 
 
 def make() -> ATIFFormat:

@@ -59,8 +59,8 @@ class ClaudeCodeFormat:
         for message in filter(None, messages):  # a turn is written as one entry a block
             before = merged[-1] if merged else None
             if before and before.role == message.role == "agent":
-                said = "\n".join(filter(None, [before.text, message.text]))
-                merged[-1] = Message("agent", said, before.calls + message.calls)
+                joined = "\n".join(filter(None, [before.text, message.text]))
+                merged[-1] = Message("agent", joined, before.calls + message.calls)
             else:
                 merged.append(message)
         if merged:

@@ -55,8 +55,8 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
             ids = one.get("tool_call_ids") if isinstance(one.get("tool_call_ids"), list) else [one.get("tool_call_id")]
             if one.get("role") == "function":
                 ids = [legacy.pop(values.text(one.get("name")), "")]
-            said = values.content(one.get("content"), account)
-            yield Message("tool", results=tuple(Result(values.text(call_id), said) for call_id in ids or [""]))
+            content = values.content(one.get("content"), account)
+            yield Message("tool", results=tuple(Result(values.text(call_id), content) for call_id in ids or [""]))
         else:
             calls = list[Call]()
             for given in values.tables(one.get("tool_calls")) if role == "agent" else ():
@@ -66,8 +66,8 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
             if role == "agent" and isinstance(old := one.get("function_call"), dict):
                 legacy[values.text(old.get("name"))] = f"function_call/{i}"
                 calls += filter(None, [values.call(old.get("name"), old.get("arguments"), f"function_call/{i}", account)])
-            said = values.content(one.get("content"), account) or values.text(one.get("refusal"))
-            yield Message(role, said, tuple(calls))
+            content = values.content(one.get("content"), account) or values.text(one.get("refusal"))
+            yield Message(role, content, tuple(calls))
 
 
 def _messages(unit: dict[str, Any]) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _history(span: Span, account: Account) -> list[Message]:
 
 def _parts(message: dict[str, Any], account: Account) -> Iterator[Message]:
     parts = [part if isinstance(part, dict) else {"type": "text", "content": part} for part in message.get("parts") or []]
-    calls, results, said = list[Call](), list[Result](), list[Any]()
+    calls, results, content_parts = list[Call](), list[Result](), list[Any]()
     for part in parts:
         if part.get("type") == "tool_call":
             calls += filter(None, [values.call(part.get("name"), part.get("arguments"), part.get("id"), account)])
@@ -112,8 +112,8 @@ def _parts(message: dict[str, Any], account: Account) -> Iterator[Message]:
             response = values.first([part.get("response"), part.get("result")])
             results.append(Result(values.text(part.get("id")), values.content(response, account)))
         else:
-            said.append(part)
-    text = values.content(said, account) or values.text(message.get("content"))
+            content_parts.append(part)
+    text = values.content(content_parts, account) or values.text(message.get("content"))
     role = {"assistant": "agent", "model": "agent", "system": "system", "developer": "system", "tool": "tool"}.get(
         str(message.get("role")), "user"
     )
@@ -129,10 +129,15 @@ def _openai(one: dict[str, Any]) -> dict[str, Any]:
         inner = given.get("tool_call") if isinstance(given.get("tool_call"), dict) else given
         assert isinstance(inner, dict)
         calls.append({"id": inner.get("id"), "function": values.table(inner.get("function")) or inner})
-    said = message.get("content")
-    if said is None and message.get("contents"):
-        said = [values.table(part.get("message_content")) for part in values.tables(message["contents"])]
-    return {"role": message.get("role", "assistant"), "content": said, "tool_calls": calls, "tool_call_id": message.get("tool_call_id")}
+    content_parts = message.get("content")
+    if content_parts is None and message.get("contents"):
+        content_parts = [values.table(part.get("message_content")) for part in values.tables(message["contents"])]
+    return {
+        "role": message.get("role", "assistant"),
+        "content": content_parts,
+        "tool_calls": calls,
+        "tool_call_id": message.get("tool_call_id"),
+    }
 
 
 def _from_tool_spans(spans: Sequence[Span], account: Account) -> Iterator[Message]:
@@ -147,8 +152,8 @@ def _from_tool_spans(spans: Sequence[Span], account: Account) -> Iterator[Messag
         output = values.first(found.get(key) for key in OUTPUT)
         is_tool = operation == "execute_tool" or found.get("openinference.span.kind") == "TOOL"
         if name is None:
-            if isinstance(said := found.get("gen_ai.completion"), str) and said:
-                yield Message("agent", said)
+            if isinstance(content_parts := found.get("gen_ai.completion"), str) and content_parts:
+                yield Message("agent", content_parts)
             continue
         arguments = values.first(found.get(key) for key in ARGUMENTS)
         call_id = values.text(found.get("gen_ai.tool.call.id")) or f"span {i}"

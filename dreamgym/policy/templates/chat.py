@@ -42,11 +42,11 @@ class Chat:
 
         Text before the last </think>, and text behind a <think> that was cut short, is not searched.
         """
-        said = text.rpartition("</think>")[2].partition("<think>")[0]
-        tagged = _TAGGED.findall(said)
+        visible = text.rpartition("</think>")[2].partition("<think>")[0]
+        tagged = _TAGGED.findall(visible)
         if tagged:
             return str(tagged[-1]).strip()
-        named = _NAMED.split(said)
+        named = _NAMED.split(visible)
         if len(named) > 1:
             return named[-1].strip().partition("\n")[0].strip()
-        return said.strip()
+        return visible.strip()

@@ -195,8 +195,8 @@ class ChatFormat:
 
     def _forgets_thinking(self) -> bool:
         """Whether the template leaves the thinking out of replies that are past."""
-        said = f"<think>\n{REPLIES[1]}\n</think>\n\n{REPLIES[0]}"
-        return REPLIES[1] not in self._render(("user", USERS[0]), ("assistant", said), ("user", USERS[1]))
+        with_thinking = f"<think>\n{REPLIES[1]}\n</think>\n\n{REPLIES[0]}"
+        return REPLIES[1] not in self._render(("user", USERS[0]), ("assistant", with_thinking), ("user", USERS[1]))
 
     def _end_of(self, turn: tuple[str, str]) -> tuple[int, str, str]:
         """(id of the token that ends a reply, the text between it and the user's message, the text behind that)."""

@@ -188,8 +188,8 @@ class ToolFormat:
         functions = [{"name": name, "arguments": json.dumps(a) if self._json_arguments else a} for name, a in calls]
         asked = [{"id": ids[i], "type": "function", "function": one} for i, one in enumerate(functions)]
         names = [name for name, _ in calls] + [calls[0][0]] * len(results)
-        told = [{"role": "tool", "tool_call_id": ids[i], "name": names[i], "content": text} for i, text in enumerate(results)]
-        return [{"role": "assistant", "content": self._content, "tool_calls": asked}, *told]
+        tool_messages = [{"role": "tool", "tool_call_id": ids[i], "name": names[i], "content": text} for i, text in enumerate(results)]
+        return [{"role": "assistant", "content": self._content, "tool_calls": asked}, *tool_messages]
 
     def _after_user(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """What the template renders behind the first user message. NoToolFormat where it refuses the messages."""

@@ -57,8 +57,8 @@ class Tools:
                     raise NoToolFormat(f"{error} Set policy.tool_calls = 'text', or leave it out.") from error
                 log.info("Tool calls are written as text: %s", error)
         self.names = {str(tool["name"]) for tool in tools} | {RESPOND}
-        said = [NATIVE] if self.form else [TEXT, *map(signature, tools)]
-        self.system = "\n".join([f"You are an agent in the environment '{env}'.", *([instructions] if instructions else []), *said])
+        reply_read = [NATIVE] if self.form else [TEXT, *map(signature, tools)]
+        self.system = "\n".join([f"You are an agent in the environment '{env}'.", *([instructions] if instructions else []), *reply_read])
         tail = chat.tokenizer.decode(self.opening("x", "x"))
         self._opens_thinking = tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
 
@@ -67,10 +67,10 @@ class Tools:
 
     def follow(self, reply: Sequence[int], state: str) -> list[int]:
         texts, user = self.results(Observation(state))
-        said = self._written(self._text(reply)) if self.form else Reply("")
-        if self.form and said.calls:
+        reply_read = self._written(self._text(reply)) if self.form else Reply("")
+        if self.form and reply_read.calls:
             ended = bool(reply) and reply[-1] in self.stop
-            return [*(() if ended else (self.form.end,)), *self.form.results(said.ids, texts, user)]
+            return [*(() if ended else (self.form.end,)), *self.form.results(reply_read.ids, texts, user)]
         return self.chat.follow(reply, "\n".join(text for text in (*texts, user) if text))
 
     def reply(self, action: Action) -> list[int]:
@@ -98,14 +98,14 @@ class Tools:
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         """The calls of a reply; its text where they cannot be read, so that the environment refuses it."""
-        said = self._written(self._text(ids) if ids else text)
-        if said.calls is None or not (said.calls or said.text):
-            return said.text
-        return action_of(said.calls or (respond(said.text),)).encode("utf-8", "replace").decode()
+        reply_read = self._written(self._text(ids) if ids else text)
+        if reply_read.calls is None or not (reply_read.calls or reply_read.text):
+            return reply_read.text
+        return action_of(reply_read.calls or (respond(reply_read.text),)).encode("utf-8", "replace").decode()
 
     def _written(self, text: str) -> Reply:
-        said = self._spoken(text)
-        return self.form.read(said) if self.form else self._read_text(said)
+        reply_read = self._spoken(text)
+        return self.form.read(reply_read) if self.form else self._read_text(reply_read)
 
     def _text(self, ids: Sequence[int]) -> str:
         """The text of a reply's ids, its control tokens included, without its end."""
