@@ -1,4 +1,4 @@
-"""Tool-calling agents in a connected environment: practice there, and a pretrained model that speaks its template's own tool format."""
+"""Tool-calling agents in a connected environment: a run that practises there, and a pretrained model that speaks its template's own tool format."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def test_a_run_from_logs_practises_in_the_dream_and_then_in_a_connected_environm
     assert code == 0, err
     found = object_in(out)
     assert found["dream"]["dream_transitions"] > 0 and 0 < found["s2r"]["real_transitions_online"] <= 2000
-    assert found["s2r"]["episodes"] == 20 and found["s2r"]["real_success"] > 0.1 and not found["skipped"]
+    assert found["s2r"]["episodes"] == 20 and not found["skipped"]
+    real = [episode for episode in RunDir.view(folder / "run").read_episodes("s2r-0000") if episode.source == "real"]
+    assert any('{"room": ' in step.next_state.text for episode in real for step in episode.transitions), "the connected tools answered"
 
 
 def tool_model(path: Path) -> Path:
