@@ -25,7 +25,7 @@ app = typer.Typer(help="Train LLM agents inside a reasoning experience model (Dr
 def quickstart(
     budget: Annotated[
         str,
-        typer.Option(help="small (minutes), default (half an hour), large (three seeds and baselines; hours) or gpu (a larger model)."),
+        typer.Option(help="small (minutes), default (twenty minutes), large (three seeds and baselines; hours) or gpu (a larger model)."),
     ] = "default",
     env: Annotated[str, typer.Option(help="webshop, or alfworld (its extra installed; small and default).")] = "webshop",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
