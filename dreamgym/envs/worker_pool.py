@@ -9,26 +9,21 @@ far repeated. Environments are deterministic given a task and its actions (the c
 
 from __future__ import annotations
 
-import atexit
 import logging
 import multiprocessing
 import os
 import pickle
 import signal
-import threading
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
-from dreamgym import plugins
-from dreamgym.envs.base import EnvSuite
 from dreamgym.envs.batch import AsyncBatchEnv
-from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.worker_process import GRACE_S, Lost, serve
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Trajectory, Transition
 
@@ -36,8 +31,6 @@ TRIES = 3
 """Workers that may die of the same reset, step or scripted episode before it is given up."""
 SILENT_S = 900.0
 """After how long a silent worker counts as dead in a run."""
-GRACE_S = 1.0
-"""How long workers may take to leave by themselves when the pool is closed, or when the caller is dead."""
 TICK_S = 1.0
 """How often silent workers are looked after."""
 Request = tuple[Any, ...]
@@ -100,9 +93,9 @@ class WorkerPool(AsyncBatchEnv):
         begun: dict[int, Episode] = {}
 
         def on_answer(slot: int, answer: Any) -> None:
-            if isinstance(answer, _Lost) and self.repeats:
+            if isinstance(answer, Lost) and self.repeats:
                 raise InvariantError(self._blame(tasks[slot], "its reset", answer))
-            if isinstance(answer, _Lost):
+            if isinstance(answer, Lost):
                 answer = Observation("")  # with no worker that holds it, the episode fails at its first step
                 begun[slot] = Episode(tasks[slot], answer, None)
                 return
@@ -143,7 +136,7 @@ class WorkerPool(AsyncBatchEnv):
 
     def _acted(self, slot: int, answer: Any) -> None:
         episode, holder, action = self.episodes[slot], self.workers[slot // self._share], self._actions.pop(slot)
-        if isinstance(answer, _Lost):
+        if isinstance(answer, Lost):
             lost = StepInfo(error=self._blame(episode.task, f"'{action:.80}'", answer))
             self._results.append((slot, StepResult(episode.observation, 0.0, False, info=lost, action=action)))
             return
@@ -157,7 +150,7 @@ class WorkerPool(AsyncBatchEnv):
         """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept,
         and for a walk that workers die of, which is logged."""
 
-        def lost(place: int, answer: _Lost) -> None:
+        def lost(place: int, answer: Lost) -> None:
             log.error(self._blame(walks[place][0], f"{len(walks[place][1])} actions repeated", answer))
 
         found = self._each([("repeat", task, tuple(actions)) for task, actions in walks], lost)
@@ -167,7 +160,7 @@ class WorkerPool(AsyncBatchEnv):
     def demonstrate(self, jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
         """An episode by a scripted behaviour for every (task, behaviour, seed), in order. InvariantError for one that workers die of."""
 
-        def lost(place: int, answer: _Lost) -> None:
+        def lost(place: int, answer: Lost) -> None:
             task, behaviour, seed = jobs[place]
             raise InvariantError(self._blame(task, f"behaviour '{behaviour}', seed {seed}", answer))
 
@@ -194,14 +187,14 @@ class WorkerPool(AsyncBatchEnv):
         """How many of `n` things each worker gets."""
         return -(-n // len(self.workers)) or 1
 
-    def _each(self, requests: Sequence[Request], lost: Callable[[int, _Lost], None]) -> list[Any]:
+    def _each(self, requests: Sequence[Request], lost: Callable[[int, Lost], None]) -> list[Any]:
         """The answers, in order, of requests that any worker may serve; None where `lost` was called and returned."""
         share, found = self._spread(len(requests)), dict[int, Any]()
 
         def on_answer(place: int, answer: Any) -> None:
-            if isinstance(answer, _Lost):
+            if isinstance(answer, Lost):
                 lost(place, answer)
-            found[place] = None if isinstance(answer, _Lost) else answer
+            found[place] = None if isinstance(answer, Lost) else answer
 
         self._ask([place // share for place in range(len(requests))], requests.__getitem__, on_answer)
         return [found[place] for place in range(len(requests))]
@@ -246,7 +239,7 @@ class WorkerPool(AsyncBatchEnv):
                 'options in a fresh process, so a script that starts them needs `if __name__ == "__main__":`; or set env.workers = 0.'
             )
 
-    def _blame(self, task: Task, doing: str, death: _Lost) -> str:
+    def _blame(self, task: Task, doing: str, death: Lost) -> str:
         if not isinstance(death, _Dead):
             return f"Environment '{self.suite}', task '{task.id}': {death}"
         return (
@@ -258,7 +251,7 @@ class WorkerPool(AsyncBatchEnv):
 class _Asking:
     """Requests to the workers of a pool, by place, that are not answered yet.
 
-    When a worker dies, a new one gets the requests that were not answered, made anew. The one of which `TRIES` workers died has a _Lost
+    When a worker dies, a new one gets the requests that were not answered, made anew. The one of which `TRIES` workers died has a Lost
     for an answer.
     """
 
@@ -298,7 +291,7 @@ class _Asking:
         if not isinstance(answer, _Dead) or self._deaths[places[0]] == TRIES:
             place = places.popleft()
             self._deaths.pop(place, None)
-            if isinstance(answer, Exception) and not isinstance(answer, _Lost):
+            if isinstance(answer, Exception) and not isinstance(answer, Lost):
                 self._problem = self._problem or answer
             else:
                 self.on_answer(place, answer)
@@ -324,11 +317,7 @@ class Episode:
     actions: list[Action] = field(default_factory=list)
 
 
-class _Lost(Exception):
-    """The answer to what cannot be had: why."""
-
-
-class _Dead(_Lost):
+class _Dead(Lost):
     """What is received from a worker that is no more. `made`: it had made its environment."""
 
     def __init__(self, reason: str, *, made: bool) -> None:
@@ -343,7 +332,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.suite = suite
         self.line, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, suite, dict(options)), daemon=True)
+        self.process = context.Process(target=serve, args=(there, suite, dict(options)), daemon=True)
         self.process.start()
         there.close()
         self.made = False
@@ -396,93 +385,12 @@ class _Worker:
         self.process.join()
 
 
-class _Desk:
-    """Where a worker does what it is asked. RunningBatch are its own: 0, 1, ..."""
-
-    def __init__(self, suite: EnvSuite) -> None:
-        self.suite, self.pool = suite, EnvPool(suite.require_env, suite.rules)
-
-    def begin(self, slot: int, task: Task) -> Observation:
-        return self.pool.begin(slot, task)
-
-    def act(self, slot: int, action: Action, past: tuple[Task, Sequence[Action], Observation] | None) -> StepResult:
-        """One step, in an episode that is here, or that a `past` brings back: its task, what was done, and the state that led to."""
-        if past is not None:
-            task, actions, left = past
-            state = self.pool.begin(slot, task)
-            for earlier in actions:
-                state = self.pool.step([slot], [earlier])[0].observation
-            if state != left:
-                raise _Lost("its worker died, and the same actions led elsewhere in another, so the episode cannot be redone.")
-        return self.pool.step([slot], [action])[0]
-
-    def lose(self, reason: str) -> StepResult:
-        """Give an episode up."""
-        raise _Lost(reason)
-
-    def repeat(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
-        return self.pool.repeat([(task, actions)])[0]
-
-    def demonstrate(self, task: Task, behaviour: str, seed: int) -> Trajectory:
-        return self.suite.demonstrate(task, behaviour, seed=seed)
-
-
-def _serve(line: Connection, suite: str, options: dict[str, Any]) -> None:
-    """A worker's life: make the suite, say so, then answer requests until the line is cut."""
-    os.setsid()  # Ctrl-C is for the caller, and whatever the environment starts can be ended with it
-    threading.Thread(target=_end_with_the_caller, daemon=True).start()
-    cut = threading.Event()
-    atexit.register(_end_all, cut)  # registered before what the environment may have to put in order, so done after it
-    try:
-        desk = _Desk(plugins.make("envs", suite, **options))
-    except Exception as error:  # the boundary of the process: whatever it is, it is the caller's to hear
-        line.send_bytes(_sendable(error, suite))
-        return
-    line.send_bytes(pickle.dumps(None))
-    with suppress(EOFError, OSError):  # the line is cut
-        while True:
-            for name, *arguments in line.recv():
-                try:
-                    answer = getattr(desk, name)(*arguments)
-                except Exception as error:  # the same boundary
-                    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-                    answer = error
-                line.send_bytes(_sendable(answer, suite))
-    cut.set()
-
-
-def _end_with_the_caller() -> None:
-    """However the caller ends, and whatever its worker is doing then."""
-    if caller := multiprocessing.parent_process():
-        caller.join()
-        time.sleep(GRACE_S)
-        os.killpg(0, signal.SIGKILL)
-
-
-def _end_all(cut: threading.Event) -> None:
-    """End whatever this worker has started, and itself, when it leaves because its line is cut."""
-    if cut.is_set():
-        os.killpg(0, signal.SIGKILL)
-
-
 def _packed(value: Any, what: str) -> bytes:
     """The value as bytes; UsageError for one that cannot leave its process."""
     try:
         return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise UsageError(f"{what} cannot be sent to another process: {error}. Use plain values, or set env.workers = 0.") from error
-
-
-def _sendable(answer: Any, suite: str) -> bytes:
-    """The answer as bytes, or an error that says why it cannot travel."""
-    try:
-        packed = pickle.dumps(answer)
-        if isinstance(answer, Exception):
-            pickle.loads(packed)
-        return packed
-    except Exception as error:
-        why = f"A worker of environment '{suite}' cannot send {answer!r:.200}: {error}. Give plain values, or set env.workers = 0."
-        return pickle.dumps(InvariantError(why))
 
 
 def _cause(exit_code: int | None) -> str:
