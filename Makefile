@@ -55,7 +55,7 @@ test-peers: $(INSTALLED)  ## the tests that compare with other packages, each pa
 		echo "== $$peer"; \
 		test -x .venv-$$peer/bin/python || $(BIN)/python -m venv .venv-$$peer; \
 		.venv-$$peer/bin/python -m pip install --quiet -e ".[dev,$$peer]" || { echo "test-peers: $$peer does not install here (see above)" >&2; continue; }; \
-		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py || exit 1; \
+		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py tests/unit/adapters tests/learn/test_trl_learns.py || exit 1; \
 	done
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests

@@ -34,6 +34,7 @@ NAVIGATION = {
             "tutorials/from_logs",
             "tutorials/tau2",
             "tutorials/serve",
+            "tutorials/trl",
             "tutorials/connect",
             "tutorials/algorithm",
             "tutorials/model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,21 +98,28 @@ def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", t
     return sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
 
 
-def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Template:
-    """The template of an instruct model."""
-    form = ChatFormat(tokenizer, **block.template)
-    if rules.tools and block.tool_calls != "off":
-        native = {"auto": None, "native": True, "text": False}[block.tool_calls]
-        return Tools(form, rules.name, block.instructions or rules.about, rules.tools, rules.tool_results, native=native)
-    if block.tool_calls in ("native", "text"):
+def instruct_template(
+    rules: TextRules, tokenizer: Any, *, instructions: str = "", tool_calls: str = "auto", variables: Mapping[str, Any] | None = None
+) -> Template:
+    """The template of an instruct model that acts in this environment; the settings are `tool_calls`, `instructions` and `template` of
+    `PolicyBlock`. ConfigError where they do not fit the environment, UsageError for a tokenizer without a usable chat template."""
+    form = ChatFormat(tokenizer, **(variables or {}))
+    if rules.tools and tool_calls != "off":
+        native = {"auto": None, "native": True, "text": False}[tool_calls]
+        return Tools(form, rules.name, instructions or rules.about, rules.tools, rules.tool_results, native=native)
+    if tool_calls in ("native", "text"):
         raise ConfigError(
-            f"policy.tool_calls = '{block.tool_calls}': the environment '{rules.name}' has no tools. Leave it out, or use an environment "
+            f"policy.tool_calls = '{tool_calls}': the environment '{rules.name}' has no tools. Leave it out, or use an environment "
             "suite with tool schemas."
         )
-    instructions = block.instructions or (f"{rules.about}\n{rules.action_format}" if rules.action_format else "")
+    instructions = instructions or (f"{rules.about}\n{rules.action_format}" if rules.action_format else "")
     if not instructions:
         raise ConfigError(
             f"The environment '{rules.name}' does not say how actions are written. Set policy.instructions, for example "
             "'Write one line such as Action: search[red mug].'"
         )
     return Chat(form, rules.name, instructions)
+
+
+def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Template:
+    return instruct_template(rules, tokenizer, instructions=block.instructions, tool_calls=block.tool_calls, variables=block.template)

@@ -6,29 +6,53 @@ import hmac
 import ipaddress
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError, UsageError
+from dreamgym.experience.env import DreamBatch
+from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import open_context
 from dreamgym.runs.rundir import RunDir
 from dreamgym.serve.sessions import DreamSessions, Limits
+from dreamgym.types import Task
 
 TASKS = 1000  # training tasks that clients may open
 
 
-@contextmanager
-def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
-    """The sessions of a run's dream, with its guard and its replay buffer. RunDirError while the run has no experience model."""
+@dataclass(frozen=True)
+class Fitted:
+    """The dream of a run: its experience model, with guard and replay buffer, and the training tasks without their goals."""
+
+    model: ExperienceModel
+    rules: TextRules
+    tasks: list[Task]
+    horizon: int
+
+    def batch(self) -> DreamBatch:
+        """Episodes side by side. One user of a model at a time."""
+        return DreamBatch(self.model, self.rules, horizon=self.horizon)
+
+
+def fitted(path: Path) -> Fitted:
+    """The dream of a run. RunDirError while the run has no experience model."""
     run = RunDir.view(path)
     if not run.done("experience") and not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
     context = open_context(path)
     _, model = factory.dream(context, factory.replay_in_memory(context))
     tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]
-    with DreamSessions(model, context.suite.rules, tasks, horizon=context.suite.max_steps, limits=limits) as sessions:
+    return Fitted(model, context.suite.rules, tasks, context.suite.max_steps)
+
+
+@contextmanager
+def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
+    """The sessions of a run's dream. RunDirError while the run has no experience model."""
+    dream = fitted(path)
+    with DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=limits) as sessions:
         yield sessions
 
 
