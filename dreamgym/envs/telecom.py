@@ -29,9 +29,11 @@ from dreamgym.tool_calls import ToolCall, action_of
 from dreamgym.types import Action, Observation, Task, Trajectory
 
 HAND_OVER = "transfer_to_human_agents"
-MIX = {"expert": 0.3, "forgetful": 0.3, "wrong_tool": 0.15, "shuffled": 0.15, "random": 0.1}
-"""Shares of scripted policies in the logs. `forgetful` leaves out checks and repairs, `wrong_tool` makes calls that nothing asked for, some
-of which break what was whole, `shuffled` checks in any order."""
+MIX = {"expert": 0.3, "forgetful": 0.3, "wrong_tool": 0.15, "shuffled": 0.15, "random": 0.1, "careless": 0.0}
+"""Shares of scripted policies in the logs. `forgetful` leaves out some checks and repairs and `careless` most repairs, `wrong_tool` makes
+calls that nothing asked for, some of which break what was whole, `shuffled` checks in any order."""
+FORGETS = {"forgetful": (0.12, 0.1), "careless": (0.15, 0.6)}
+"""How often a scripted policy leaves out a check, and how often a repair of what it shows."""
 
 
 class TelecomConfig(Config):
@@ -243,14 +245,15 @@ def _script(ticket: str, policy: str, rng: random.Random, rules: ToolRules) -> S
     if policy == "shuffled":
         rng.shuffle(checks)
     handed_over = False
+    skip_check, skip_repair = FORGETS.get(policy, (0.0, 0.0))
     for check, repair in checks:
-        if policy == "forgetful" and rng.random() < 0.12:
+        if skip_check and rng.random() < skip_check:
             continue
         seen = yield str(check)
         pending = repair(ticket, seen)
         while pending:
             call = pending.pop(0)
-            if policy == "forgetful" and rng.random() < 0.1:
+            if skip_repair and rng.random() < skip_repair:
                 continue
             if policy == "wrong_tool" and rng.random() < 0.3:
                 yield str(_some_call(rng, rules))

@@ -6,7 +6,7 @@ verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,9 @@ class ProbesConfig(config.Config):
     """Iterations between probes, each followed by a refit and a calibration; 0: the verifier stays as the logs made it."""
     episodes: int = Field(default=32, ge=1)
     """Claims tried each time, about."""
+    by: Literal["actions", "rollouts"] = "actions"
+    """How a claim is tried: its actions are repeated in the real environment, or the policy acts there anew on the claim's task and the
+    real episode is judged. Rollouts are for worlds that hide what the dream had to invent: there the same actions mean something else."""
     max_real_steps: int = Field(default=2000, ge=1)
     """Of all probes of an RL phase."""
     max_accepted_false: float = Field(default=0.5, gt=0, le=1)

@@ -164,7 +164,7 @@ class RLPhase:
         if second is None or block is None or not isinstance(second.verifier, LearnedVerifier):
             return None
         settings = build(LearnedConfig, block.settings, prefix="experience.verifier.")
-        return VerifierProbes(self.envs, self.model, second.verifier, settings, start=start)
+        return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start)
 
     def _replaced(self) -> int:
         return self.context.workers.restarts if self.context.workers else 0

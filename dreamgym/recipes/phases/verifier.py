@@ -1,6 +1,7 @@
 """The learned verifier of a run: fitted to the logs as a phase, and refitted during RL to probes of the claims that it judged.
 
 A probe takes a dreamed claim of success to the real environment: its actions are replayed there, and what really follows is the label.
+Where a dream invents what the world hides, the policy acts there anew on the claim's task, and its real episode is the probe.
 Probes that a fit has used calibrate no threshold of that fit (`experience.outcome.verifier`). They are charged as real steps of probes.
 """
 
@@ -13,13 +14,15 @@ from functools import cached_property
 from typing import Any
 
 from dreamgym.evals.paired_replay import replay_actions
+from dreamgym.evals.success import evaluate
 from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.experience.verifiers.learned import Config as LearnedConfig
+from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases.collect import Environments
 from dreamgym.recipes.phases.probe import last_good, roll_back
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.statistics import Rate, weighted_rate
-from dreamgym.types import Trajectory
+from dreamgym.types import Trajectory, VerdictKind
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,10 @@ def claims(episode: Trajectory) -> bool:
 class VerifierProbes:
     """Chooses claims to try in the real environment during RL, refits the verifier to what was found, and stops when it proves wrong."""
 
-    def __init__(self, envs: Environments, model: Any, verifier: LearnedVerifier, settings: LearnedConfig, *, start: str) -> None:
-        self.envs, self.model, self.verifier, self.settings, self.start = envs, model, verifier, settings, start
+    def __init__(
+        self, envs: Environments, agent: Agent, model: Any, verifier: LearnedVerifier, settings: LearnedConfig, *, start: str
+    ) -> None:
+        self.envs, self.agent, self.model, self.verifier, self.settings, self.start = envs, agent, model, verifier, settings, start
         self.context, self.name, self.block = envs.context, envs.name, settings.probes
         self.every = 0 if "probes" in self.context.skipped else self.block.every
         self.probes: list[Probe] = []
@@ -118,13 +123,19 @@ class VerifierProbes:
         rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
-    def _tried(self, drawn: Sequence[tuple[Trajectory, float, str]], room: int, iteration: int) -> list[Probe]:
-        """Replay the actions of as many claims as there is room for. Claims whose task reality does not know are left out."""
+    def _tried(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], room: int, iteration: int) -> list[Probe]:
+        """Try as many claims as there is room for. Claims whose task reality does not know are left out."""
+        by_rollouts = self.block.by == "rollouts"
         chosen, left = [], room
-        for episode, probability, kind in drawn:
-            if len(episode.turns) <= left:
-                chosen.append((episode, probability, kind))
-                left -= len(episode.turns)
+        for one in drawn:
+            longest = self.context.suite.max_steps if by_rollouts else len(one[0].turns)
+            if longest <= left:
+                chosen.append(one)
+                left -= longest
+        return self._acted(chosen, iteration) if by_rollouts else self._repeated(chosen, iteration)
+
+    def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
+        """The claims with what their actions really lead to."""
         by_id = {episode.id: (probability, kind) for episode, probability, kind in chosen}
         found = []
         for episode, twin in replay_actions([episode for episode, _, _ in chosen], self.context.real()):
@@ -132,6 +143,16 @@ class VerifierProbes:
             probability, kind = by_id[episode.id]
             found.append(Probe(episode, twin.success, probability, kind, iteration))
         return found
+
+    def _acted(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
+        """Real episodes of the policy on the claims' tasks, those that ended, each as the claim of a success with the verdict on it."""
+        tasks, seed = [episode.task for episode, _, _ in chosen], 30_000 + iteration
+        name, steps = f"{self.name}/verifier-probe/{iteration}", self.context.suite.max_steps
+        real = evaluate(self.agent, self.context.real(), tasks, max_steps=steps, temperature=1.0, seed=seed, name=name)
+        self.steps += sum(len(t.turns) for t in real)
+        ended = [(t, p) for t, (_, p, _) in zip(real, chosen, strict=True) if t.error is None and t.turns and t.transitions[-1].terminated]
+        verdicts = self.verifier.judge([(t.task.instruction, t.transitions) for t, _ in ended])
+        return [Probe(t, t.success, p, verdict.kind, iteration) for (t, p), verdict in zip(ended, verdicts, strict=True)]
 
     @cached_property
     def _prepared(self) -> PreparedLogs:

@@ -58,6 +58,20 @@ def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path
     assert summary["dream"]["verifier"]["status"] == found["calibration"]["status"]
 
 
+def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
+    config = settings()
+    probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
+    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    tried: list[Probe] = []
+    observe = phase.VerifierProbes.observe
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phase.VerifierProbes, "observe", lambda self, *args: (observe(self, *args), tried.extend(self.probes))[0])
+        recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
+    found = RunDir.view(tmp_path / "run").data("dream")["verifier"]
+    assert found["probes"] > 0 and 0 < found["probe_steps"] <= 200
+    assert all(p.episode.source == "real" and p.episode.success is p.real_success and p.verdict for p in tried)
+
+
 def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe.run(settings(), tmp_path / "whole", say=lambda _: None)
 
