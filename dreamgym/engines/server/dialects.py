@@ -196,7 +196,7 @@ class VLLM(Dialect):
 
 def _spelled(token: str) -> int:
     head, _, number = token.partition("token_id:")
-    if head or not number.isdigit():
+    if head or not number.isdecimal():
         raise KeyError("token_ids")
     return int(number)
 

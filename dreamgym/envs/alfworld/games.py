@@ -197,7 +197,7 @@ def _kind(name: str, where: str) -> str:
 
 def _scene(name: str) -> int | None:
     last = _task_of(name)[-1:]
-    return int(last[0]) if last and last[0].isdigit() else None
+    return int(last[0]) if last and last[0].isdecimal() else None
 
 
 def _replace(path: Path, text: str) -> None:

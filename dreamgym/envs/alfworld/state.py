@@ -167,7 +167,7 @@ def _things(listed: str, became: set[tuple[str, str]]) -> tuple[str, ...]:
     """The names in a list; what their adjectives say is added to `became`."""
     names, words = [], list[str]()
     for word in listed.split():
-        if word.isdigit():
+        if word.isdecimal():
             names.append(f"{words[-1]} {word}")
             became |= {(names[-1], quality) for quality in words[:-1]}
             words = []

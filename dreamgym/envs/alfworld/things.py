@@ -114,4 +114,4 @@ def kind(name: str) -> str:
 def in_order(name: str) -> tuple[str, int]:
     """A sorting key: `shelf 2` before `shelf 10`."""
     word, _, number = name.rpartition(" ")
-    return word, int(number) if number.isdigit() else 0
+    return word, int(number) if number.isdecimal() else 0

@@ -114,8 +114,8 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
             add(1.0, match, name, "after", *asked[max(0, i - 1) : i])
             add(1.0, match, name, "after two", *asked[max(0, i - 2) : i])
     for i, word in enumerate(asked):
-        if word[0].isdigit():
-            for first, number in [(words[0], other) for words in lines for other in words if other[0].isdigit()]:
+        if word[0].isdecimal():
+            for first, number in [(words[0], other) for words in lines for other in words if other[0].isdecimal()]:
                 order = _order(float(number), float(word))
                 add(1.0, "number", first, order, *asked[max(0, i - 1) : i])
                 add(1.0, "number", first, order, "two", *asked[max(0, i - 2) : i])

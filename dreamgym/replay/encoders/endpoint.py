@@ -68,7 +68,7 @@ class Endpoint:
                 if status not in TRANSIENT:
                     break
                 asked = answer.headers.get("retry-after", "")
-                wait = min(LONGEST_WAIT_S, float(asked)) if asked.replace(".", "", 1).isdigit() else wait
+                wait = min(LONGEST_WAIT_S, float(asked)) if asked.replace(".", "", 1).isdecimal() else wait
             except (httpx.TransportError, ValueError, RecursionError) as error:
                 reason = str(error) or type(error).__name__
             if attempt < self._config.retries:
