@@ -1,14 +1,14 @@
 """Rules of an environment that its logs show, with how often they held and how often not: for a person to read, correct and keep.
 
-Three kinds of rule are looked for; no environment is known here.
+No environment is known here. What is looked for:
 
 * where the argument of an action comes from: the elements that the state lists in brackets, the words of the state, of the instruction, or
   of an earlier state. An action whose argument is from nowhere changes nothing;
 * which kinds of action never change anything, those included that no log shows at work;
-* which actions end an episode.
+* which actions end an episode;
+* what an episode shows twice (`envs.consistency`).
 
-A step *works* where it changes the state, pays or ends. A rule is used from `MIN_SUPPORT` cases on, with at most `MAX_EXCEPTIONS` of them
-against it.
+A step *works* where it changes the state, pays or ends. A rule is used from 30 cases on, with at most 1 % of them against it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from dreamgym.config import toml_value
+from dreamgym.envs.actions import parts
+from dreamgym.envs.consistency import MIN_SUPPORT, WORD, CarryRule, RepeatRule, Shown, carry_rules, holds, repeat_rules
 from dreamgym.errors import UsageError
-from dreamgym.tool_calls import calls_of
-from dreamgym.types import Action, Trajectory, Transition
+from dreamgym.types import Observation, Trajectory, Transition
 
-MIN_SUPPORT = 30
-MAX_EXCEPTIONS = 0.01
 ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
-BRACKETS = re.compile(r"(\w+)\[(.*)\]", re.DOTALL)
-WORD = re.compile(r"\d+(?:\.\d+)?|\w+")
 
 Source = Literal["element", "state", "earlier", "instruction"]
 """Of an argument: an element in brackets of the present state, the words of that state, those of earlier states too, and those of the
@@ -73,7 +70,7 @@ class EndRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What logs show. `ends_complete`: the end rules explain all but `MAX_EXCEPTIONS` of the ends: no other action ends an episode."""
+    """What logs show. `ends_complete`: the end rules explain all but 1 % of the ends: no other action ends an episode."""
 
     arguments: tuple[ArgumentRule, ...] = ()
     idle: tuple[IdleRule, ...] = ()
@@ -81,23 +78,8 @@ class Rules:
     ends_complete: bool = False
     kinds: tuple[str, ...] = field(default=())
     """Kinds of action that some log shows at work."""
-
-
-def parts(action: Action) -> Iterator[tuple[str, dict[str, str]]]:
-    """(kind, arguments by key) of every call of an action: of tool calls, `verb[argument]`, or words as they stand."""
-    if match := BRACKETS.fullmatch(action.strip()):
-        yield match[1], {"": match[2]}
-        return
-    try:
-        calls = calls_of(action)
-    except UsageError:
-        calls = []
-    if not calls or not all("(" in line for line in action.split("\n") if line.strip()):
-        yield (action.split() or [""])[0], {"": action.strip()}
-        return
-    for call in calls:
-        arguments = {"": call.arguments} if isinstance(call.arguments, str) else call.arguments
-        yield call.name, {key: value if isinstance(value, str) else _plain(value) for key, value in arguments.items()}
+    repeats: tuple[RepeatRule, ...] = ()
+    carries: tuple[CarryRule, ...] = ()
 
 
 def works(step: Transition) -> bool:
@@ -113,8 +95,13 @@ def sources(value: str, instruction: str, state: str, earlier: Iterable[str]) ->
     return set(get_args(Source)[holds.index(True) :]) if any(holds) else set()
 
 
-def induce(episodes: Sequence[Trajectory]) -> Rules:
-    """The rules that hold in real episodes. Those that hold too seldom to be used are left out."""
+def whole(state: Observation) -> str:
+    """What the latest action showed, where that is the whole state."""
+    return state.text
+
+
+def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
+    """The rules that hold in real episodes. Those that hold too seldom to be used are left out. `shown`: what the latest action showed."""
     sound = [t for t in episodes if t.error is None and t.turns]
     working = Counter(kind for t in sound for step in t.transitions if works(step) for kind in {kind for kind, _ in parts(step.action)})
     return Rules(
@@ -122,6 +109,8 @@ def induce(episodes: Sequence[Trajectory]) -> Rules:
         tuple(_idle_rules(sound, working)),
         *_end_rules(sound),
         tuple(sorted(working)),
+        tuple(repeat_rules(sound, shown)),
+        tuple(carry_rules(sound)),
     )
 
 
@@ -140,7 +129,7 @@ def _argument_rules(episodes: Sequence[Trajectory]) -> Iterator[ArgumentRule]:
     for (kind, key), n in sorted(total.items()):
         for source in get_args(Source):
             against = n - found[kind, key][source]
-            if _holds(n, against):
+            if holds(n, against):
                 yield ArgumentRule(kind, key, source, n, against)
                 break
 
@@ -156,9 +145,9 @@ def _idle_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterat
                     seldom += 1
                     at_work += works(step)
     for kind, n in sorted(uses.items()):
-        if _holds(n, working[kind]):
+        if holds(n, working[kind]):
             yield IdleRule(kind, n, working[kind])
-    if _holds(seldom, at_work):
+    if holds(seldom, at_work):
         yield IdleRule("*", seldom, at_work)
 
 
@@ -175,20 +164,14 @@ def _end_rules(episodes: Sequence[Trajectory]) -> tuple[tuple[EndRule, ...], boo
         elif sum(actions.values()) >= MIN_SUPPORT:
             found.append(EndRule(kind, False, sum(actions.values())))
     explained = sum(rule.support for rule in found)
-    return tuple(found), _holds(len(last), len(last) - explained)
-
-
-def _holds(n: int, exceptions: int) -> bool:
-    return n >= MIN_SUPPORT and exceptions <= MAX_EXCEPTIONS * n
+    return tuple(found), holds(len(last), len(last) - explained)
 
 
 def _words(text: str) -> set[str]:
     return set(WORD.findall(text.lower()))
 
 
-def _plain(value: Any) -> str:
-    return " ".join(map(_plain, value)) if isinstance(value, list) else str(value)
-
+KINDS: Mapping[str, Any] = {"arguments": ArgumentRule, "idle": IdleRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule}
 
 HEAD = """\
 # What the logs of this run show of its environment. A rule is used while `used` is true; correct, add or delete as you like before the run
@@ -199,9 +182,13 @@ HEAD = """\
 def to_toml(rules: Rules) -> str:
     """The rules as a file that a person can read; `from_toml` reads it back."""
     lines = [HEAD, f"ends_complete = {toml_value(rules.ends_complete)}", f"kinds = {toml_value(list(rules.kinds))}"]
-    for name, kind in (("arguments", rules.arguments), ("idle", rules.idle), ("ends", rules.ends)):
-        for rule in kind:
-            lines += ["", f"[[{name}]]", *(f"{key} = {toml_value(value)}" for key, value in asdict(rule).items())]
+    for name in KINDS:
+        for rule in getattr(rules, name):
+            lines += [
+                "",
+                f"[[{name}]]",
+                *(f"{key} = {toml_value(list(value) if isinstance(value, tuple) else value)}" for key, value in asdict(rule).items()),
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -210,8 +197,11 @@ def from_toml(text: str, where: str) -> Rules:
     try:
         found = tomllib.loads(text)
         made: dict[str, Any] = {
-            name: tuple(kind(**rule) for rule in found.pop(name, ()))
-            for name, kind in (("arguments", ArgumentRule), ("idle", IdleRule), ("ends", EndRule))
+            name: tuple(
+                kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()})
+                for rule in found.pop(name, ())
+            )
+            for name, kind in KINDS.items()
         }
         wrong = [rule.source for rule in made["arguments"] if rule.source not in get_args(Source)]
         if wrong:

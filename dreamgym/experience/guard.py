@@ -91,15 +91,16 @@ class Guard:
             doubtful = (prediction.terminated and self.config.mask_disputed) or self.config.only_success_ends
             return self._dispute(query, claim, prediction) if doubtful else prediction
         verdict = self.rules.check_success(query.task.instruction, query.history, claim)
+        doubts = self._doubts(query, claim) if verdict is None or verdict.passed else []
+        if doubts:
+            self.counts["success_doubted"] += 1
+            return replace(_judged(_reward_by_rule(prediction), Verdict("masked", (IMPOSSIBLE, *doubts))), reward=0.0)
         if verdict is None:
             return prediction
         prediction = _reward_by_rule(prediction)
-        doubts = self._doubts(query, claim) if verdict.passed else []
-        self.counts["success_doubted" if doubts else "success_granted" if verdict.passed else "success_refused"] += 1
-        if verdict.passed and not doubts:
+        self.counts["success_granted" if verdict.passed else "success_refused"] += 1
+        if verdict.passed:
             return _judged(prediction, verdict)
-        if doubts:
-            return replace(_judged(prediction, Verdict("masked", (IMPOSSIBLE, *doubts))), reward=0.0)
         ended = prediction.terminated and not self.config.only_success_ends
         return replace(_judged(prediction, verdict), reward=0.0, terminated=ended)
 

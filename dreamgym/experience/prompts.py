@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from dreamgym.envs.base import TextRules
 from dreamgym.experience.state_delta import EncodedState, decode, encode
+from dreamgym.experience.trace import trace_of_changes
 from dreamgym.llm.vocabulary import ACT, END, MEMORY, NEXT, REWARD, SAME, STATE, TASK, THINK, VARY, Vocabulary
 from dreamgym.types import Query, Task, Transition
 
@@ -39,6 +40,7 @@ class PromptParts:
     """Which parts the experience model sees and writes: the switches of the paper's ablations."""
 
     reasoning: bool = True
+    changes: bool = False  # the reasoning of a real step is `trace_of_changes`, whatever the logs explain
     history: int = 16  # steps of history that stay in context; 0 is the ablation without history
     name_env: bool = False  # the environment's name before the instruction, for a model of several environments
     state_delta: bool = True  # a next state that resembles a visible one is written as its difference
@@ -89,11 +91,19 @@ def answer(words: Vocabulary, step: Step, visible: tuple[str, ...], prompt_parts
     """The written part of a step by segment; `visible` are the `visible_states`. Concatenated in this order it follows `question`."""
     segments, transition = {}, step.transition
     if prompt_parts.reasoning:
-        segments["reasoning"] = [*words.encode(transition.info.reasoning), words[NEXT]]
+        segments["reasoning"] = [*words.encode(_reasoning(step, visible, prompt_parts)), words[NEXT]]
     text, is_delta = encode_state(step, visible, prompt_parts)
     segments["state"] = [*([words[SAME]] if is_delta else []), *words.encode(text), words[REWARD]]
     segments["reward"] = [*words.encode(outcome(transition.reward, transition.terminated)), words[END]]
     return segments
+
+
+def _reasoning(step: Step, visible: tuple[str, ...], prompt_parts: PromptParts) -> str:
+    """What explains a step: the experience model's own words where it wrote some, else the configured source."""
+    info = step.transition.info
+    if prompt_parts.changes and info.decided_by != "generated":
+        return trace_of_changes(step.transition, visible, step.memories)
+    return info.reasoning
 
 
 def grammar(prompt_parts: PromptParts) -> str:

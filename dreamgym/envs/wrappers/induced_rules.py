@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from dreamgym.envs.actions import parts
 from dreamgym.envs.base import TextRules
-from dreamgym.envs.induction import Rules, parts, sources
+from dreamgym.envs.consistency import Shown, checks
+from dreamgym.envs.induction import Rules, sources
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.types import Action, Observation, Transition, Verdict
+
+
+def shown_by(rules: TextRules) -> Shown:
+    """What the latest action showed, of a state, by the rules' `tool_results`."""
+
+    def shown(state: Observation) -> str:
+        results, user = rules.tool_results(state)
+        return "\n".join((*results, user))
+
+    return shown
 
 
 class InducedRules(StateMapping):
@@ -55,3 +67,14 @@ class InducedRules(StateMapping):
         kinds = {kind for kind, _ in parts(claim.action)}
         known = (rule.action == claim.action if rule.whole else rule.action in kinds for rule in rules.ends if rule.used)
         return None if any(known) else Verdict("refused", (f"no logged episode ends by {claim.action[:80]}",))
+
+    def contradictions(self, history: Sequence[Transition], claim: Transition) -> list[str]:
+        """Where the way to a claimed success disagrees with what it showed before."""
+        return list(dict.fromkeys(why for _, agrees, why in self._checks((*history, claim)) if not agrees))
+
+    def revisit_consistency(self, history: Sequence[Transition]) -> list[bool]:
+        """For everything that the episode shows a second time: whether it agrees."""
+        return [agrees for _, agrees, _ in self._checks(history)]
+
+    def _checks(self, steps: Sequence[Transition]) -> Iterator[tuple[int, bool, str]]:
+        return checks(steps, self.rules.repeats, self.rules.carries, shown_by(self.inner))

@@ -37,7 +37,10 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
 class FinetunedConfig(RetrievalConfig):
     """Settings of the fitted experience model. The first five hold in training as at inference."""
 
-    reasoning: bool = True
+    reasoning: bool | Literal["changes"] = True
+    """The reasoning trace that precedes a next state. true: what the logs explain, by the agent's recorded thoughts, a teacher or the
+    suite's rules. "changes": what a step changed and which precedent says so (`experience.trace`), for logs that explain nothing. false:
+    none."""
     history: int = Field(default=16, ge=0)
     """Steps in context; beyond them the window slides."""
     state_delta: bool = True
@@ -73,7 +76,7 @@ class FinetunedConfig(RetrievalConfig):
 
     @property
     def prompt_parts(self) -> PromptParts:
-        return PromptParts(self.reasoning, self.history, self.name_env, self.state_delta)
+        return PromptParts(bool(self.reasoning), self.reasoning == "changes", self.history, self.name_env, self.state_delta)
 
 
 Config = FinetunedConfig

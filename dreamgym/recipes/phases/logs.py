@@ -12,6 +12,7 @@ from dreamgym.engines import check_engine
 from dreamgym.envs.base import EnvSuite, in_split
 from dreamgym.envs.induction import induce, to_toml
 from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.envs.wrappers.induced_rules import shown_by
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.augmentation import RELABELLED
 from dreamgym.experience.dataset import up_to
@@ -70,7 +71,7 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
     logs = logs_of(run)
     if config.rules == "induced":
         if not (run.path / INDUCED).exists():
-            run.write_atomic(INDUCED, to_toml(induce(logs)))
+            run.write_atomic(INDUCED, to_toml(induce(logs, shown_by(suite.rules))))
         suite.rules = induced_rules(run.path, suite.rules)
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dreamgym import plugins
 from dreamgym.envs import corridor
-from dreamgym.envs.induction import ArgumentRule, EndRule, IdleRule, Rules, Source, from_toml, induce, parts, sources, to_toml, works
+from dreamgym.envs.actions import parts
+from dreamgym.envs.induction import ArgumentRule, EndRule, IdleRule, Rules, Source, from_toml, induce, sources, to_toml, works
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError

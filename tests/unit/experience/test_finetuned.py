@@ -65,11 +65,11 @@ class Writer(SyncLLM):
         ]
 
 
-def text_of(words: Vocabulary, trajectory: Trajectory, step: int, prompt_parts: PromptParts) -> list[int]:
+def text_of(words: Vocabulary, trajectory: Trajectory, step: int, prompt_parts: PromptParts, memories: tuple[str, ...] = ()) -> list[int]:
     """What a perfect model writes at this step."""
     t = trajectory.transitions[step]
     seen = visible_states(trajectory.transitions[:step], t.state.text, prompt_parts)
-    return [i for ids in answer(words, Step(t), seen, prompt_parts).values() for i in ids]
+    return [i for ids in answer(words, Step(t, memories), seen, prompt_parts).values() for i in ids]
 
 
 def said(reasoning: str, state: str, outcome: str, *, words: Vocabulary = WORDS) -> list[int]:
@@ -82,11 +82,14 @@ def model(llm: Any, *, suite: Any = CORRIDOR, words: Vocabulary = WORDS, logs: S
     return FinetunedExperienceModel(llm, words, replay, guard or Guard(suite.rules), FinetunedConfig(**config))
 
 
-def dreaming(suite: Any, words: Vocabulary, trajectory: Trajectory, logs: Sequence[Trajectory], **config: Any) -> list[list[int] | None]:
-    """The prompt of every step when a perfect model dreams this trajectory's actions; None for steps answered by rule."""
+def dreaming(
+    suite: Any, words: Vocabulary, trajectory: Trajectory, logs: Sequence[Trajectory], shown: Sequence[tuple[str, ...]] = (), **config: Any
+) -> list[list[int] | None]:
+    """The prompt of every step when a perfect model dreams this trajectory's actions, with the memories `shown` at each; None for steps
+    answered by rule."""
     config_ = FinetunedConfig(**config)
     step = 0
-    llm = Writer(lambda _: text_of(words, trajectory, step, config_.prompt_parts))
+    llm = Writer(lambda _: text_of(words, trajectory, step, config_.prompt_parts, shown[step] if shown else ()))
     dream = model(llm, suite=suite, words=words, logs=logs, **config)
     prompts: list[list[int] | None] = []
     for step, t in enumerate(trajectory.transitions):
@@ -101,10 +104,10 @@ def dreaming(suite: Any, words: Vocabulary, trajectory: Trajectory, logs: Sequen
 
 
 @pytest.mark.parametrize("k", [0, 2])
-@pytest.mark.parametrize("reasoning", [True, False])
+@pytest.mark.parametrize("reasoning", [True, False, "changes"])
 @pytest.mark.parametrize("behaviour", ["expert", "invalid", "noisy"])
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: str, behaviour: str, reasoning: bool, k: int):
+def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: str, behaviour: str, reasoning: Any, k: int):
     suite, words = FAMILIES[name], VOCABULARIES[name]
     tasks = suite.tasks("train", 12)
     logs = [suite.demonstrate(task, "noisy", seed=1) for task in tasks[3:]]
@@ -112,14 +115,14 @@ def test_what_is_read_at_inference_is_what_was_trained_on_token_for_token(name: 
     replay = ReplayBuffer.open(None, lexical.make())
     replay.add(logs)
     shown = memory_texts(trajectories, Retriever(replay, suite.rules, RetrievalConfig(k=k)))
-    prompt_parts = PromptParts(reasoning=reasoning, history=99)
+    prompt_parts = FinetunedConfig(reasoning=reasoning, history=99).prompt_parts
     for trajectory, memories in zip(trajectories, shown, strict=True):
         (row,) = RowBuilder(words, prompt_parts, SegmentWeights(), suite.rules).episode(trajectory, memories)
-        prompts = dreaming(suite, words, trajectory, logs, k=k, reasoning=reasoning, history=99)
+        prompts = dreaming(suite, words, trajectory, logs, memories, k=k, reasoning=reasoning, history=99)
         assert any(prompts)
         for step, prompt in enumerate(prompts):
             if prompt is not None:
-                read_and_written = prompt + text_of(words, trajectory, step, prompt_parts)
+                read_and_written = prompt + text_of(words, trajectory, step, prompt_parts, memories[step])
                 assert row.ids[: len(read_and_written)] == read_and_written
         if prompts[-1] is not None:
             assert row.ids == read_and_written  # and nothing is left over

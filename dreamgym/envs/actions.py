@@ -1,0 +1,34 @@
+"""Actions taken apart, whatever their spelling: tool calls, `verb[argument]`, or words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from dreamgym.errors import UsageError
+from dreamgym.tool_calls import calls_of
+from dreamgym.types import Action
+
+BRACKETS = re.compile(r"(\w+)\[(.*)\]", re.DOTALL)
+
+
+def parts(action: Action) -> Iterator[tuple[str, dict[str, str]]]:
+    """(kind, arguments by key) of every call of an action: of tool calls, `verb[argument]`, or words as they stand."""
+    if match := BRACKETS.fullmatch(action.strip()):
+        yield match[1], {"": match[2]}
+        return
+    try:
+        calls = calls_of(action)
+    except UsageError:
+        calls = []
+    if not calls or not all("(" in line for line in action.split("\n") if line.strip()):
+        yield (action.split() or [""])[0], {"": action.strip()}
+        return
+    for call in calls:
+        arguments = {"": call.arguments} if isinstance(call.arguments, str) else call.arguments
+        yield call.name, {key: value if isinstance(value, str) else _plain(value) for key, value in arguments.items()}
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(_plain, value)) if isinstance(value, list) else str(value)
