@@ -202,3 +202,9 @@ def t_quantile(probability: float, degrees: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if cdf(middle) < probability else (low, middle)
     return (low + high) / 2
+
+
+def jaccard(one: str, other: str) -> float:
+    """The Jaccard index of two texts' words: 0 for nothing in common, 1 for the same words."""
+    a, b = set(one.split()), set(other.split())
+    return len(a & b) / (len(a | b) or 1)

@@ -19,7 +19,7 @@ from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals.success import evaluate, success
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights, task_pairs
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, task_variations
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
@@ -63,7 +63,7 @@ def main() -> None:
     # Eq. 5: whole logged episodes, with the memories that each step would retrieve, teach reasoning, next state, reward and end.
     settings = FinetunedConfig(k=1)
     builder = RowBuilder(words, settings.prompt_parts, SegmentWeights(), rules, Retriever(replay, rules, settings))
-    rows = builder.episodes(logs) + builder.tasks(task_pairs(tasks, 200, seed=0))
+    rows = builder.episodes(logs) + builder.tasks(task_variations(tasks, 200, seed=0))
     dreamer = tiny.build(tokenizer, "100k", seed=0)
     sft.train(dreamer, [row.ids for row in rows], [row.weights for row in rows], SFTConfig(epochs=20.0, lr=5e-3, batch_tokens=1024))
 
@@ -89,7 +89,7 @@ def main() -> None:
         tasks,
         CurriculumConfig(),
         rules=rules,
-        vary=lambda seeds, i: model.vary(seeds, seed=i),
+        vary=lambda seeds, i, level: model.vary(seeds, seed=i, level=level),
         memories=replay.memories,
     )
     train(  # the loop itself: sample tasks, roll out, update, remember, expand

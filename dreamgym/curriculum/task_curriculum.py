@@ -3,13 +3,15 @@
 A task's value is the variance of its group's returns (Eq. 7): groups with as many successes as failures carry most information. Because
 the policy changes, a measured value decays toward the prior, which is the mean value of tasks sampled for the first time. The experience
 model generates variations of the tasks of highest value (Eq. 6); lambda bounds the share of synthetic tasks in an iteration.
-Proposals are refused, and counted by reason, when they are malformed, duplicate, held out, or infeasible by the real memories.
+Proposals are refused, and counted by reason, when they are malformed, duplicate, held out, or infeasible by the real memories. Where no
+rule knows what is feasible, they are refused when they are not worded like real tasks (`wording_support`). An accepted one stays while its
+dreamed solve rate is strictly between 0 and 1.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from pydantic import Field, field_validator
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
 from dreamgym.returns import statistics
+from dreamgym.statistics import jaccard
 from dreamgym.types import Memory, Task, Trajectory
 
 INITIAL_PRIOR = 0.125
@@ -26,8 +29,9 @@ INITIAL_PRIOR = 0.125
 PRIOR_WINDOW = 64
 """The prior is the mean value of this many tasks, those that were sampled for the first time most recently."""
 
-Vary = Callable[[Sequence[Task], int], list[str]]
-"""(seed tasks, seed) -> one proposed instruction per seed task."""
+Vary = Callable[[Sequence[Task], int, int], list[str]]
+"""(seed tasks, seed, level) -> one proposed instruction per seed task. `level` is the wanted difficulty, 1 to 3: the better the policy, the
+higher."""
 
 
 POOL_LIMIT = 512  # synthetic tasks kept; those of the lowest value are removed first
@@ -83,16 +87,18 @@ class TaskCurriculum:
         rules: TextRules,
         vary: Vary | None = None,
         memories: Callable[[], Iterable[Memory]] | None = None,
+        supported: Container[str] | None = None,
         held_out: Iterable[str] = (),
         seed: int = 0,
     ) -> None:
-        self.config, self.rules, self.vary, self.memories, self.seed = config, rules, vary, memories, seed
+        self.config, self.rules, self.vary, self.memories, self.supported, self.seed = config, rules, vary, memories, supported, seed
         self.pool: dict[str, Entry] = {task.id: Entry(task) for task in tasks}
         self.held_out = frozenset(map(rules.task_key, held_out))
         self.archive: set[str] = set()  # instructions of synthetic tasks that have left the pool: not accepted a second time
         self.iteration = 0
         self.counts: Counter[str] = Counter()
         self.fresh: list[float] = []  # values of the real tasks that were sampled for the first time last
+        self.success: list[float] = []  # and their mean returns
 
     def sample(self, n: int) -> list[Task]:
         """`n` tasks for this iteration: at most lambda * n synthetic ones, replayed ones of high value, the rest those tried least."""
@@ -118,6 +124,11 @@ class TaskCurriculum:
         """The expected value of a task that was not measured: the mean of the last tasks that were sampled for the first time."""
         return float(np.mean(self.fresh)) if self.fresh else INITIAL_PRIOR
 
+    @property
+    def level(self) -> int:
+        """The difficulty that new tasks are asked for: a third of the success on tasks sampled for the first time, counted from 1."""
+        return 1 + min(2, int(3 * max(0.0, float(np.mean(self.success))))) if self.success else 1
+
     def value_estimate(self, entry: Entry) -> float:
         """The expected value of a task now: its last measurement, decayed toward the prior with every iteration since."""
         if entry.value is None:
@@ -136,6 +147,7 @@ class TaskCurriculum:
                 mixed.setdefault(kind, []).append(found.kind == "mixed")
                 if kind == "fresh":
                     self.fresh = [*self.fresh, found.variance][-PRIOR_WINDOW:]
+                    self.success = [*self.success, found.mean][-PRIOR_WINDOW:]
                 entry.value, entry.tried, entry.last = found.variance, entry.tried + 1, self.iteration
                 low, high = self.config.success_band
                 if kind == "synthetic" and len(found.returns) > 1 and not low < found.mean < high:
@@ -153,7 +165,7 @@ class TaskCurriculum:
         if best:
             seeds = [best[i % len(best)].task for i in range(self.config.proposals)]
             found["proposed"] = len(seeds)
-            for i, (parent, text) in enumerate(zip(seeds, self.vary(seeds, self.iteration), strict=True)):
+            for i, (parent, text) in enumerate(zip(seeds, self.vary(seeds, self.iteration, self.level), strict=True)):
                 found[self._consider(text, parent, i)] += 1
         self._trim()
         self.counts += found
@@ -165,7 +177,7 @@ class TaskCurriculum:
         for entry in sorted((e for e in self.pool.values() if e.value), key=lambda e: (-self.value_estimate(e), e.task.id)):
             if len(found) == self.config.seed_tasks:
                 break
-            if all(_similarity(entry.task, other.task) <= self.config.max_similarity for other in found):
+            if all(jaccard(entry.task.instruction, other.task.instruction) <= self.config.max_similarity for other in found):
                 found.append(entry)
         return found
 
@@ -179,6 +191,8 @@ class TaskCurriculum:
             return "held_out"
         if self.memories is not None and not self.rules.feasible(text, self.memories()):
             return "impossible"
+        if self.supported is not None and text not in self.supported:
+            return "unsupported"
         name = f"synthetic/{self.iteration}/{i}"
         self.pool[name] = Entry(Task(id=name, instruction=text, env=parent.env, source="synthetic", difficulty=0, parents=(parent.id,)))
         return "accepted"
@@ -209,12 +223,13 @@ class TaskCurriculum:
             "synthetic": synthetic,
             "archive": sorted(self.archive),
             "fresh": self.fresh,
+            "success": self.success,
             "counts": dict(self.counts),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.counts, self.fresh = state["iteration"], Counter(state["counts"]), state["fresh"]
-        self.archive = set(state["archive"])
+        self.success, self.archive = state["success"], set(state["archive"])
         for name, instruction, env, parents in state["synthetic"]:
             self.pool[name] = Entry(
                 Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
@@ -223,12 +238,6 @@ class TaskCurriculum:
             if name in self.pool:
                 entry = self.pool[name]
                 entry.value, entry.tried, entry.last = value, tried, last
-
-
-def _similarity(one: Task, other: Task) -> float:
-    """The Jaccard index of two instructions' words: 0 for nothing in common, 1 for the same words."""
-    a, b = set(one.instruction.split()), set(other.instruction.split())
-    return len(a & b) / (len(a | b) or 1)
 
 
 def _draw(rng: np.random.Generator, entries: Sequence[Entry], n: int, weights: Sequence[float] | None) -> list[Entry]:

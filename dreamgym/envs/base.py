@@ -125,7 +125,7 @@ class TextRules(ABC):
 
     def feasible(self, instruction: str, memories: Iterable[Memory]) -> bool | None:
         """Whether real memory shows that a synthetic instruction can be fulfilled; None where it shows neither, and the curriculum refuses
-        it. Default True: every well-formed instruction is accepted."""
+        it. Default True: every well-formed instruction that is worded like a real one is accepted."""
         return True
 
     def composer(self, replay: ReplayBuffer) -> Composer | None:

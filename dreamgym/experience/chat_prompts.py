@@ -62,6 +62,7 @@ KEYS = {
     "reward": "a number",
     "done": "true if the episode ends with this action, else false",
 }
+DIFFICULTY = ("", "easier than the given one", "as difficult as the given one", "more difficult than the given one")
 VERIFY_PROPERTIES: dict[str, Any] = {"reasoning": TEXT, "believable": {"type": "boolean"}}
 
 
@@ -76,9 +77,10 @@ def start(env: str, about: str) -> str:
     return START.format(env=env, about=about, data=DATA)
 
 
-def vary(env: str, about: str) -> str:
-    """The system message that asks for a new task (Eq. 6)."""
-    return VARY.format(env=env, about=about, data=DATA)
+def vary(env: str, about: str, level: int = 0) -> str:
+    """The system message that asks for a new task (Eq. 6), of a difficulty where `level` is 1 to 3."""
+    wanted = f"\n\nThe new task is {DIFFICULTY[level]}." if level else ""
+    return VARY.format(env=env, about=about, data=DATA) + wanted
 
 
 def verify() -> str:

@@ -7,8 +7,9 @@ trajectory.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -21,6 +22,7 @@ from dreamgym.experience.guard import noop_rule
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening, question, variation
 from dreamgym.experience.retriever import Retriever
 from dreamgym.llm.vocabulary import END, Vocabulary
+from dreamgym.statistics import jaccard
 from dreamgym.types import Query, Task, Trajectory
 
 
@@ -59,9 +61,9 @@ class RowBuilder:
         shown = memory_texts(trajectories, self.retriever)
         return [row for trajectory, texts in zip(trajectories, shown, strict=True) for row in self.episode(trajectory, texts)]
 
-    def tasks(self, pairs: Sequence[tuple[Task, Task]]) -> list[ExperienceRow]:
-        """Task variations: from the first task of each pair to the second."""
-        return [self.task([self.prompt_parts.about(seed)], new.instruction) for seed, new in pairs]
+    def tasks(self, variations: Sequence[Variation]) -> list[ExperienceRow]:
+        """Task variations (Eq. 6)."""
+        return [self.task([self.prompt_parts.about(seed) for seed in one.seeds], one.new.instruction, one.level) for one in variations]
 
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
         """A whole trajectory; `memories[t]` are the texts of the memories of step t. A step beyond the window is a row of its own."""
@@ -90,10 +92,10 @@ class RowBuilder:
                 self._add(row, ids, name if trained else "")
         return row
 
-    def task(self, seeds: Sequence[str], new: str) -> ExperienceRow:
+    def task(self, seeds: Sequence[str], new: str, level: int = 0) -> ExperienceRow:
         """A task variation: from seed tasks, as `PromptParts.about` has them, to another instruction like them (Eq. 6)."""
         row = ExperienceRow([], [], [])
-        self._add(row, variation(self.words, seeds), "")
+        self._add(row, variation(self.words, seeds, level), "")
         self._add(row, [*self.words.encode(new), self.words[END]], "task")
         return row
 
@@ -137,15 +139,46 @@ def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajecto
     )
 
 
-def task_pairs(tasks: Sequence[Task], n: int, seed: int) -> list[tuple[Task, Task]]:
-    """Pairs of tasks with similar but different instructions, for M_task: the second shares most of the first's words."""
+LEVELS = 3
+"""Of difficulty."""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A training example of M_task: seed tasks, the most similar first, and a new task with its difficulty, 0 where it is not told."""
+
+    seeds: tuple[Task, ...]
+    new: Task
+    level: int = 0
+
+
+def task_variations(
+    tasks: Sequence[Task], n: int, seed: int, *, seeds: int = 1, levels: Mapping[str, int] | None = None
+) -> list[Variation]:
+    """Similar but different tasks, for M_task: of 60 random tasks, those that share most words with the new one are its seeds. `levels` are
+    difficulties by instruction."""
     rng = random.Random(f"task-pairs/{seed}")
-    words = [frozenset(task.instruction.split()) for task in tasks]
-    pairs = []
+    found = []
     for _ in range(n):
-        i = rng.randrange(len(tasks))
-        others = [j for j in rng.sample(range(len(tasks)), min(60, len(tasks))) if tasks[j].instruction != tasks[i].instruction]
-        if others:
-            best = max(others, key=lambda j: len(words[i] & words[j]) / len(words[i] | words[j]))
-            pairs.append((tasks[i], tasks[best]))
-    return pairs
+        new = tasks[rng.randrange(len(tasks))]
+        drawn = [tasks[j] for j in rng.sample(range(len(tasks)), min(60, len(tasks)))]
+        if alike := most_similar(new, drawn, seeds):
+            found.append(Variation(tuple(alike), new, (levels or {}).get(new.instruction, 0)))
+    return found
+
+
+def most_similar(task: Task, others: Sequence[Task], n: int) -> list[Task]:
+    """At most `n` of the other tasks, those that share most words with this one first, each instruction once."""
+    different = {other.instruction: other for other in others if other.instruction != task.instruction}
+    return sorted(different.values(), key=lambda other: -jaccard(task.instruction, other.instruction))[:n]
+
+
+def difficulty_levels(logs: Sequence[Trajectory]) -> dict[str, int]:
+    """1 to LEVELS by instruction: thirds of the tasks by the length of their shortest logged success; a task without one is of the last."""
+    shortest: dict[str, int] = {}
+    for t in logs:
+        if t.success:
+            shortest[t.task.instruction] = min(len(t.turns), shortest.get(t.task.instruction, len(t.turns)))
+    lengths = sorted(shortest.values())
+    bounds = [lengths[len(lengths) * i // LEVELS] for i in range(1, LEVELS)] if lengths else []
+    return {t.task.instruction: 1 + sum(shortest.get(t.task.instruction, math.inf) > bound for bound in bounds) for t in logs}

@@ -93,8 +93,9 @@ class ExperienceModel(ABC):
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
         """One answer per query, in order, from the retrieved memories of each. Only queries that no rule answers arrive here."""
 
-    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
-        """A new instruction per seed task (Eq. 6); it may be malformed. Default: UsageError."""
+    def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
+        """A new instruction per seed task (Eq. 6); it may be malformed. `level`: the wanted difficulty, 1 to 3; 0 leaves it open. Default:
+        UsageError."""
         raise UsageError(f"{type(self).__name__} varies no tasks. Set curriculum.synthetic_share = 0.")
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:

@@ -8,7 +8,8 @@ A next state that resembles a visible one is written as its difference, behind `
 
 Retrieved memories stand inside the step they belong to and stay there, so that the prefix, and its cache, remain valid. When the
 window slides, `<|state|>` opens with the first kept step's state: a new prefix, the same layout.
-Task variation (Eq. 6) shares the weights: `<|vary|> seed <|vary|> seed <|task|> new instruction <|end|>`.
+Task variation (Eq. 6) shares the weights: `<|vary|> seed <|vary|> seed <|task|> new instruction <|end|>`. `<|vary|> level 2` before the task
+asks for a difficulty.
 """
 
 from __future__ import annotations
@@ -118,10 +119,10 @@ def outcome(reward: float, terminated: bool) -> str:
     return f"{reward:g} {STOP if terminated else GO}"
 
 
-def variation(words: Vocabulary, seeds: Sequence[str]) -> list[int]:
-    """The prompt of M_task: seed instructions, up to where the model writes a new one."""
+def variation(words: Vocabulary, seeds: Sequence[str], level: int = 0) -> list[int]:
+    """The prompt of M_task: seed instructions, the wanted difficulty if there is one, up to where the model writes a new one."""
     ids: list[int] = []
-    for seed in seeds:
+    for seed in [*seeds, *([f"level {level}"] if level else [])]:
         ids += [words[VARY], *words.encode(seed)]
     return [*ids, words[TASK]]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dreamgym import plugins
 from dreamgym.curriculum.task_curriculum import TaskCurriculum
+from dreamgym.curriculum.wording_support import WordingSupport
 from dreamgym.envs import worker_pool
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.worker_pool import WorkerPool
@@ -236,8 +237,14 @@ def curriculum(context: RunContext, block: RLBlock, replay: ReplayBuffer, experi
         suite.tasks("train", block.train_tasks, seed=TASK_SEED),
         config,
         rules=suite.rules,
-        vary=(lambda seeds, i: experience.vary(seeds, seed=i)) if experience else None,
+        vary=(lambda seeds, i, level: experience.vary(seeds, seed=i, level=level)) if experience else None,
         memories=lambda: pages.values(),
+        supported=None if _judges_feasibility(suite.rules) else WordingSupport(t.task.instruction for t in context.logs),
         held_out=[task.instruction for task in held_out_tasks(suite, context.config)],
         seed=context.config.seed,
     )
+
+
+def _judges_feasibility(rules: TextRules) -> bool:
+    """Whether rules know which synthetic tasks can be fulfilled, so that not the wording alone decides."""
+    return getattr(rules.feasible, "__func__", None) is not TextRules.feasible

@@ -23,7 +23,8 @@ def shown_by(rules: TextRules) -> Shown:
 
 
 class InducedRules(StateMapping):
-    """The rules of a suite without hand-written ones, with induced rules on top. No success is judged, but for ends that no log shows."""
+    """The rules of a suite without hand-written ones, with induced rules on top. Of success they only judge ends that no log
+    shows, and ways to it that contradict themselves."""
 
     def __init__(self, inner: TextRules, rules: Rules) -> None:
         super().__init__(inner)

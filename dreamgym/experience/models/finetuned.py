@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from dreamgym.config import build
 from dreamgym.engines import build_engine, check_settings
 from dreamgym.errors import InvariantError, UsageError
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, most_similar
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer, parse
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
@@ -67,6 +67,11 @@ class FinetunedConfig(RetrievalConfig):
     replayed_starts: bool = False
     """Start the dream of an instruction from the logs in a logged first state; the model writes the others."""
     vary_temperature: float = Field(default=1.0, ge=0)
+    task_seeds: int = Field(default=1, ge=1, le=8)
+    """Seed tasks in the prompt of a new task: those of highest value that are most like the first."""
+    task_levels: bool = False
+    """Tell the model how difficult a new task shall be, in thirds by the length of the shortest logged success. The curriculum asks for
+    more as the policy improves."""
     structured: bool = False
     """Constrain answers by a grammar. Needs the extra `structured` and an engine that takes grammars."""
 
@@ -149,14 +154,12 @@ class FinetunedExperienceModel(ExperienceModel):
         self.llm.cancel(dropped)
         self.llm.release([f"dream/{episode}" for episode in episodes])
 
-    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
-        sampling = replace(self._sampling(self.config.vary_temperature), top_p=1.0)
-        completions = self.llm.generate(
-            [
-                Request(variation(self.words, [self.config.prompt_parts.about(task)]), sampling, (self.seed, seed, i))
-                for i, task in enumerate(seeds)
-            ]
-        )
+    def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
+        sampling, about = replace(self._sampling(self.config.vary_temperature), top_p=1.0), self.config.prompt_parts.about
+        told = level if self.config.task_levels else 0
+        groups = [[task, *most_similar(task, seeds, self.config.task_seeds - 1)] for task in seeds]
+        prompts = [variation(self.words, list(map(about, group)), told) for group in groups]
+        completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in enumerate(prompts)])
         return [one.text if one.finish == "stop" and not self.words.marks & set(one.ids[:-1]) else "" for one in completions]
 
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:

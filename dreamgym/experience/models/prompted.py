@@ -23,6 +23,7 @@ from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
+from dreamgym.statistics import jaccard
 from dreamgym.types import Neighbour, Observation, Query, Task
 
 EXAMPLES = 4  # first states or tasks in a prompt that asks for another one
@@ -115,8 +116,8 @@ class PromptedExperienceModel(ExperienceModel):
             self._count(reply)
         return [reply.value or Unreadable(reply.raw or reply.problem) for reply in replies]
 
-    def vary(self, seeds: Sequence[Task], *, seed: int) -> list[str]:
-        talks = [self._variation(task) for task in seeds]
+    def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
+        talks = [self._variation(task, level) for task in seeds]
         return self._texts(talks, "task", self.config.vary_temperature, [(self.seed, seed, i) for i in range(len(seeds))])
 
     def _question(self, query: Query, found: Sequence[Neighbour]) -> list[Message]:
@@ -142,13 +143,13 @@ class PromptedExperienceModel(ExperienceModel):
         examples = [{"task": other, "state": self.openings[other]} for other in self._alike(task) if self.config.k]
         return self._with_examples(prompts.start(task.env, self.about), task, "examples", examples)
 
-    def _variation(self, task: Task) -> list[Message]:
+    def _variation(self, task: Task, level: int) -> list[Message]:
         more = [other for other in self._alike(task) if other != task.instruction]
-        return self._with_examples(prompts.vary(task.env, self.about), task, "more tasks", more)
+        return self._with_examples(prompts.vary(task.env, self.about, level), task, "more tasks", more)
 
     def _alike(self, task: Task) -> list[str]:
         """The instructions that share most words with this one."""
-        return sorted(self.openings, key=lambda other: (-_likeness(task.instruction, other), other))[:EXAMPLES]
+        return sorted(self.openings, key=lambda other: (-jaccard(task.instruction, other), other))[:EXAMPLES]
 
     def _with_examples(self, system: str, task: Task, name: str, examples: Sequence[Any]) -> list[Message]:
         """A prompt about a task, with as many examples as fit."""
@@ -191,9 +192,3 @@ class PromptedExperienceModel(ExperienceModel):
             f"The prompt for {what} alone takes about {self._tokens(talk)} tokens: with max_answer_tokens={self.config.max_answer_tokens} "
             f"that is more than max_context={self.config.max_context}. Raise max_context if the server takes more, or shorten the states."
         )
-
-
-def _likeness(one: str, other: str) -> float:
-    """The share of words that two instructions have in common."""
-    a, b = set(one.split()), set(other.split())
-    return len(a & b) / max(1, len(a | b))

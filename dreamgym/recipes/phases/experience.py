@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from dreamgym import plugins
 from dreamgym.experience.augmentation import insert_invalid_actions, near_miss_goals_of, relabel_goals
-from dreamgym.experience.dataset import ExperienceRow, task_pairs
+from dreamgym.experience.dataset import ExperienceRow, Variation, difficulty_levels, task_variations
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.fit import finish, fit
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Task
 
 log = logging.getLogger(__name__)
 
@@ -54,4 +56,11 @@ def experience_rows(context: RunContext, replay: ReplayBuffer) -> list[Experienc
     if config.logs.invalid_actions:
         sound = insert_invalid_actions(sound, rules, config.logs.invalid_actions, config.seed)
     builder = factory.row_builder(context, replay)
-    return builder.episodes([*sound, *other, *near]) + builder.tasks(task_pairs(tasks, config.logs.task_pairs, config.seed))
+    return builder.episodes([*sound, *other, *near]) + builder.tasks(_variations(context, tasks))
+
+
+def _variations(context: RunContext, tasks: Sequence[Task]) -> list[Variation]:
+    """Training examples of M_task, as the experience model will be asked."""
+    config, settings = context.config, context.config.experience.settings
+    levels = difficulty_levels(context.logs) if settings.get("task_levels") else None
+    return task_variations(tasks, config.logs.task_pairs, config.seed, seeds=settings.get("task_seeds", 1), levels=levels)

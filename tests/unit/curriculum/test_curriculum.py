@@ -38,7 +38,7 @@ def pool(
 def inventor(*texts: str):
     """Proposes these instructions in turn, over and over."""
 
-    def vary(seeds: Sequence[Task], seed: int) -> list[str]:
+    def vary(seeds: Sequence[Task], seed: int, level: int) -> list[str]:
         return [texts[(seed * len(seeds) + i) % len(texts)] for i in range(len(seeds))]
 
     return vary
@@ -169,7 +169,7 @@ def test_an_invented_task_has_no_goal_record_and_names_its_parent():
 def test_variations_are_made_of_the_most_valuable_tasks():
     asked: list[str] = []
 
-    def vary(seeds: Sequence[Task], seed: int) -> list[str]:
+    def vary(seeds: Sequence[Task], seed: int, level: int) -> list[str]:
         asked.extend(t.id for t in seeds)
         return [""] * len(seeds)
 
@@ -184,7 +184,7 @@ def test_variations_are_made_of_the_most_valuable_tasks():
 def test_proposals_are_refused_by_reason_and_counted():
     texts = ["", "open the window", TASKS[5].instruction, HELD_OUT, Goal(1, 9).instruction, NEW, NEW]
     tasks = [t for t in TASKS if t.instruction not in (NEW, HELD_OUT)]
-    curriculum = pool(lambda seeds, seed: texts, tasks=tasks, held_out=[HELD_OUT], proposals=7)
+    curriculum = pool(lambda seeds, seed, level: texts, tasks=tasks, held_out=[HELD_OUT], proposals=7)
     curriculum.observe([group(tasks[0], 1, 0)])
     expected = {"proposed": 7, "malformed": 2, "duplicate": 2, "held_out": 1, "impossible": 1, "accepted": 1}
     assert TASKS[5] in tasks
@@ -254,7 +254,7 @@ def test_one_rollout_retires_nothing_and_a_band_must_be_in_order():
 def test_seeds_of_variations_may_be_asked_to_differ_from_each_other():
     asked: list[str] = []
 
-    def vary(seeds: Sequence[Task], seed: int) -> list[str]:
+    def vary(seeds: Sequence[Task], seed: int, level: int) -> list[str]:
         asked.extend(t.instruction for t in seeds)
         return [""] * len(seeds)
 
@@ -316,3 +316,31 @@ def test_a_held_out_task_is_refused_in_other_words_too():
 def test_by_default_a_task_in_other_spelling_is_the_same_task():
     rules = SUITE.rules
     assert rules.task_key("Go to  door 3!") == rules.task_key("go to door 3") != rules.task_key("go to door 4")
+
+
+def test_where_no_rule_knows_what_is_feasible_proposals_must_be_worded_like_real_tasks():
+    supported = {NEW}
+    curriculum = TaskCurriculum(
+        WANTED, CurriculumConfig(proposals=2), rules=SUITE.rules, vary=inventor(NEW, HELD_OUT), memories=lambda: SEEN, supported=supported
+    )
+    curriculum.observe([group(WANTED[0], 1, 0)])
+    assert curriculum.expand() == {"proposed": 2, "accepted": 1, "unsupported": 1}
+
+
+def test_the_difficulty_that_is_asked_for_rises_with_success_and_survives_a_resume():
+    asked: list[int] = []
+
+    def vary(seeds: Sequence[Task], seed: int, level: int) -> list[str]:
+        asked.append(level)
+        return [""] * len(seeds)
+
+    curriculum = pool(vary, proposals=1)
+    for i, wins in enumerate((0, 1, 2, 3)):
+        curriculum.success = []
+        curriculum.observe([group(TASKS[i], *[1] * wins, *[0] * (3 - wins)), group(TASKS[i + 4], *[1] * wins, *[0] * (3 - wins))])
+        if i in (1, 2):
+            curriculum.expand()
+    assert asked == [2, 3] and curriculum.level == 3
+    again = pool(vary, proposals=1)
+    again.load_state_dict(curriculum.state_dict())
+    assert again.level == 3

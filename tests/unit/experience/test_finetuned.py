@@ -14,7 +14,7 @@ from dreamgym.envs import corridor, webshop
 from dreamgym.errors import UsageError
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.augmentation import relabel_goals
-from dreamgym.experience.dataset import RowBuilder, SegmentWeights, memory_texts, task_pairs
+from dreamgym.experience.dataset import RowBuilder, SegmentWeights, Variation, difficulty_levels, memory_texts, task_variations
 from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
@@ -539,12 +539,31 @@ def test_the_same_episode_under_another_instruction_fails_and_says_why():
     assert relabel_goals(logs, shop.rules, tasks, 0.0, seed=0) == []
 
 
-def test_task_pairs_are_alike_and_different():
+def test_seeds_of_a_variation_are_like_the_new_task_and_different_from_it():
     tasks = FAMILIES["webshop"].tasks("train", 60)
-    pairs = task_pairs(tasks, 50, seed=0)
-    assert len(pairs) == 50 and all(a.instruction != b.instruction for a, b in pairs)
-    assert all(set(a.instruction.split()) & set(b.instruction.split()) for a, b in pairs)
-    assert task_pairs(tasks[:1], 5, seed=0) == []
+    found = task_variations(tasks, 50, seed=0, seeds=3)
+    assert len(found) == 50 and all(len({one.new.instruction, *(s.instruction for s in one.seeds)}) == 4 for one in found)
+    assert all(set(s.instruction.split()) & set(one.new.instruction.split()) for one in found for s in one.seeds)
+    assert [one.seeds for one in task_variations(tasks, 50, seed=0)] == [one.seeds[:1] for one in found]
+    assert task_variations(tasks[:1], 5, seed=0) == []
+
+
+def test_a_new_task_is_asked_for_with_several_seeds_and_a_difficulty_as_it_was_trained():
+    llm = Writer(lambda _: [*WORDS.encode(TO_4.instruction), WORDS[END]])
+    model(llm, task_seeds=2, task_levels=True).vary([TO_3, TO_4, TO_3], seed=0, level=2)
+    (row,) = RowBuilder(WORDS, PromptParts(), SegmentWeights(), CORRIDOR.rules).tasks([Variation((TO_3, TO_4), TO_4, 2)])
+    assert [*llm.asked[0], *WORDS.encode(TO_4.instruction), WORDS[END]] == row.ids and llm.asked[0].count(WORDS[VARY]) == 3
+    model(llm).vary([TO_3, TO_4], seed=0, level=2)
+    assert llm.asked[-2].count(WORDS[VARY]) == 1
+
+
+def test_difficulty_is_the_length_of_the_shortest_success_and_a_task_without_one_is_difficult():
+    episodes = [CORRIDOR.demonstrate(task, "expert", seed=0) for task in CORRIDOR.tasks("train", 30)]
+    levels = difficulty_levels(episodes)
+    lengths = {t.task.instruction: len(t.turns) for t in episodes}
+    assert {1, 2} <= set(levels.values()) <= {1, 2, 3}
+    assert all(lengths[a] <= lengths[b] for a in levels for b in levels if levels[a] < levels[b])
+    assert set(difficulty_levels([replace(t, success=False) for t in episodes]).values()) == {1}
 
 
 def test_every_marker_has_an_id_of_its_own():
