@@ -8,8 +8,8 @@ A next state that resembles a visible one is written as its difference, behind `
 
 Retrieved memories stand inside the step they belong to and stay there, so that the prefix, and its cache, remain valid. When the
 window slides, `<|state|>` opens with the first kept step's state: a new prefix, the same layout.
-Task variation (Eq. 6) shares the weights: `<|vary|> seed <|vary|> seed <|task|> new instruction <|end|>`. `<|vary|> level 2` before the task
-asks for a difficulty.
+Task variation (Eq. 6) shares the weights: `<|vary|> seed <|vary|> seed <|task|> new instruction <|end|>`. `<|vary|> level 2` before the
+task asks for a difficulty.
 """
 
 from __future__ import annotations

@@ -156,9 +156,9 @@ class FinetunedExperienceModel(ExperienceModel):
 
     def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
         sampling, about = replace(self._sampling(self.config.vary_temperature), top_p=1.0), self.config.prompt_parts.about
-        told = level if self.config.task_levels else 0
+        wanted = level if self.config.task_levels else 0
         groups = [[task, *most_similar(task, seeds, self.config.task_seeds - 1)] for task in seeds]
-        prompts = [variation(self.words, list(map(about, group)), told) for group in groups]
+        prompts = [variation(self.words, list(map(about, group)), wanted) for group in groups]
         completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in enumerate(prompts)])
         return [one.text if one.finish == "stop" and not self.words.marks & set(one.ids[:-1]) else "" for one in completions]
 
