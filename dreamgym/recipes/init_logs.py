@@ -25,6 +25,11 @@ SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
 ITERATIONS = 12
 ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
+ENOUGH = 20  # logged successes, and failures, from which on a verifier is fitted to them
+VERIFIED = (
+    'verifier = {name = "learned"}  # which claims of success to believe, as the logs show it; for another policy it is not certified'
+)
+NEAR = 'algorithm = {name = "grpo", kl_coef = 0.1}  # near the policy of the logs, for which the verifier is calibrated'
 HIDDEN = (
     "temperature = 1.0  # what a call shows for the first time is drawn",
     'draw = "hidden"',
@@ -52,6 +57,11 @@ class LogAccount:
     episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them, with a memory a step
     action_tokens: int  # of 99 in 100 actions, at most
     answer_tokens: int  # of the longest next state, as the experience model writes it
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether a verifier of claims of success can be fitted to them."""
+        return min(self.successes, self.failures) >= ENOUGH
 
     def warnings(self) -> list[str]:
         """What such logs cannot teach, in sentences."""
@@ -143,6 +153,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         f"reasoning = {str(account.reasoning).lower()}  # whether the logs explain their steps",
         *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
+        *([VERIFIED] if account.verifiable else []),
         "",
         "[eval]",
         "tasks = 0  # nothing can be evaluated without an environment",
@@ -153,6 +164,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         f"tasks_per_iter = {tasks}  # an iteration of about {ITERATION:,} tokens",
         "probe_every = 0  # a probe needs an environment",
         "curriculum = {synthetic_share = 0.0}",
+        *([NEAR] if account.verifiable else []),
     ]
     return "\n".join(lines) + "\n"
 

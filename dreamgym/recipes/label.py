@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dreamgym.errors import RunDirError, UsageError, explained
+from dreamgym.experience.outcome.labels import FILE
 from dreamgym.runs.files import dumps, read_jsonl, write_atomic
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import inclusion_probabilities, weighted_rate
 from dreamgym.types import Trajectory
 
 Answer = Literal["right", "wrong", "skip"]
-FILE = "labels.jsonl"
 CLAIMS = 0.75  # share of a draw that are claims of success; the rest is drawn uniformly from the other episodes
 FLOOR = 0.2  # weight of a claim that nothing makes uncertain; a fully uncertain one has 1.2
 

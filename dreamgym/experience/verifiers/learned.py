@@ -6,6 +6,7 @@ verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_st
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from pydantic import Field
 from dreamgym import config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.outcome.calibration import CalibrationConfig
+from dreamgym.experience.outcome.labels import labelled_claims
 from dreamgym.experience.outcome.verifier import LearnedVerifier, fit_verifier, prepare
 from dreamgym.experience.verifiers import VerifierInputs
 
@@ -40,6 +42,8 @@ class Config(CalibrationConfig):
     """Settings of the plug-in."""
 
     probes: ProbesConfig = ProbesConfig()
+    labels: str = ""
+    """A finished run whose claims of success a person has judged with `dreamgym label`: they join the logs as probes do."""
 
 
 def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
@@ -47,9 +51,10 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     found = config.build(Config, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
-    verifier = fit_verifier(prepare(inputs.logs, seed=inputs.seed), found)
+    labels = labelled_claims(Path(found.labels)) if found.labels else []
+    verifier = fit_verifier(prepare(inputs.logs, seed=inputs.seed), found, probes=labels)
     verifier.save(inputs.checkpoint)
-    return {**verifier.calibration.to_json(), "messages": list(verifier.messages)}
+    return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
 
 
 def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:

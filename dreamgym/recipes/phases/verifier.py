@@ -11,10 +11,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from dreamgym.evals.paired_replay import replay_actions
 from dreamgym.evals.success import evaluate
+from dreamgym.experience.outcome.labels import labelled_claims
 from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.experience.verifiers.learned import Config as LearnedConfig
 from dreamgym.policy.agent import Agent
@@ -158,9 +160,13 @@ class VerifierProbes:
     def _prepared(self) -> PreparedLogs:
         return prepare(self.context.logs, seed=self.context.config.seed)
 
+    @cached_property
+    def _labels(self) -> list[Probe]:
+        return labelled_claims(Path(self.settings.labels)) if self.settings.labels else []
+
     def _refit(self) -> None:
         """The next verifier, from logs and all probes; the dream goes on with it."""
-        self.verifier = fit_verifier(self._prepared, self.settings, probes=self.probes)
+        self.verifier = fit_verifier(self._prepared, self.settings, probes=[*self._labels, *self.probes])
         self.verifier.save(self.context.checkpoint(self.judged_with))
         self.envs.judge_with(self.judged_with)
 

@@ -30,6 +30,21 @@ def test_the_printed_settings_are_a_configuration_of_train(
     assert found.experience.settings["max_answer_tokens"] >= examine([tmp_path / "episodes.jsonl"]).answer_tokens
 
 
+def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_practice_near_their_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "episodes.jsonl"
+    for failures in (20, 19):
+        wins, losses = (next(one for one in EPISODES if one.success is kind) for kind in (True, False))
+        copies = [replace(wins, id=f"w{i}") for i in range(20)] + [replace(losses, id=f"l{i}") for i in range(failures)]
+        write_trajectories(file, copies)
+        code, out, _ = command(monkeypatch, capsys, "init", "--logs", file)
+        found = config.resolve(TrainConfig, tomllib.loads(out))
+        verifier = found.experience.verifier
+        assert code == 0 and (verifier is not None and verifier.name == "learned") is (failures == 20)
+        assert found.rl.algorithm.model_dump().get("kl_coef") == (0.1 if failures == 20 else 0.0)
+
+
 def test_logs_that_cannot_teach_enough_are_accounted_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -10,6 +10,9 @@ import pytest
 from toy import command
 
 from dreamgym.envs import corridor
+from dreamgym.errors import RunDirError
+from dreamgym.experience.outcome.labels import labelled_claims
+from dreamgym.experience.verifiers import VerifierInputs, learned
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import label
 from dreamgym.runs.rundir import RunDir
@@ -69,6 +72,31 @@ def test_answers_in_the_terminal_are_stored_one_by_one(tmp_path: Path, monkeypat
     code, out, _ = command(monkeypatch, capsys, "label", run)
     assert code == 0 and "the dream claims: success" in out
     assert [one["answer"] for one in label.labels(run).values()] == ["wrong", "skip"]
+
+
+def test_judged_claims_are_probes_of_a_verifier_and_skipped_ones_and_failures_are_not(tmp_path: Path):
+    run = dreamed(tmp_path / "run")
+    shown = label.candidates(run, 1000)
+    claims = [one for one in shown if one.claim == "success"]
+    answers = {one.episode.id: ("wrong", "right", "skip")[i % 3] for i, one in enumerate(claims)}
+    label.store(run, shown, answers | {one.episode.id: "wrong" for one in shown if one.claim == "failure"})  # type: ignore[arg-type]
+    probes = labelled_claims(run)
+    assert [(p.episode.id, p.real_success) for p in probes] == [(k, v == "right") for k, v in answers.items() if v != "skip"]
+    inputs = VerifierInputs(rules=corridor.make().rules, logs=collect(corridor.make(), 80, seed=1), checkpoint=tmp_path / "verifier")
+    assert learned.fit(inputs, labels=str(run))["labels"] == len(probes)
+    assert "labels" in learned.fit(inputs) and (tmp_path / "verifier").is_dir()
+
+
+def test_labels_that_do_not_fit_the_run_are_named(tmp_path: Path):
+    run = dreamed(tmp_path / "run")
+    with pytest.raises(RunDirError, match="has no labels. Judge its dreams with: dreamgym label"):
+        labelled_claims(run)
+    shown = label.candidates(run, 1000)
+    claim = next(one for one in shown if one.claim == "success")
+    label.store(run, shown, {claim.episode.id: "wrong"})
+    (run / "episodes" / "uncertified-dream.jsonl").write_text("")
+    with pytest.raises(RunDirError, match="which the run does not keep"):
+        labelled_claims(run)
 
 
 @pytest.mark.parametrize(

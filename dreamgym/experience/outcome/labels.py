@@ -1,0 +1,35 @@
+"""Claims of success that a person judged (`dreamgym label`): the probes of those who have no environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dreamgym.errors import RunDirError
+from dreamgym.experience.outcome.verifier import Probe
+from dreamgym.runs.files import read_jsonl
+from dreamgym.runs.rundir import RunDir
+
+FILE = "labels.jsonl"
+"""Of a run directory."""
+KEPT = ("uncertified-", "audit-with_guard")
+"""How the names of episodes begin that may be labelled."""
+
+
+def labelled_claims(path: Path) -> list[Probe]:
+    """The labelled claims of success of a run, in the order of their labels, without skipped ones. RunDirError for a run without labels,
+    and for a label of an episode that the run does not keep."""
+    run = RunDir.view(path)
+    if not (path / FILE).is_file():
+        raise RunDirError(f"'{path}' has no labels. Judge its dreams with: dreamgym label {path}")
+    names = [name for name in run.episode_names() if name.startswith(KEPT)]
+    episodes = {episode.id: episode for name in names for episode in run.read_episodes(name)}
+    found = []
+    for line in read_jsonl(path / FILE):
+        if line["claim"] != "success" or line["answer"] == "skip":
+            continue
+        if line["episode"] not in episodes:
+            raise RunDirError(
+                f"'{path / FILE}' labels the episode {line['episode']!r:.80}, which the run does not keep. Restore its episodes."
+            )
+        found.append(Probe(episodes[line["episode"]], line["answer"] == "right", line["probability"]))
+    return found
