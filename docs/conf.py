@@ -35,6 +35,7 @@ NAVIGATION = {
             "tutorials/tau2",
             "tutorials/serve",
             "tutorials/trl",
+            "tutorials/scale",
             "tutorials/connect",
             "tutorials/algorithm",
             "tutorials/model",

@@ -26,6 +26,7 @@ def rollout(
     temperature: float = 1.0,
     name: str = "rollout",
     ready: float | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
@@ -34,11 +35,14 @@ def rollout(
     Two engines of one process take turns anyway, and large batches are faster than early ones: 1.0, lockstep. The episodes are the same;
     batches are not, so that engines round differently in the last bits.
 
+    `numbers` are those of the episodes in the rollout of which these are a part; 0, 1, ... where it is whole.
+
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a conversation that no longer fits into the policy's context.
     """
     if ready is None:
         ready = READY if agent.concurrent or env.concurrent else 1.0
+    of = list(range(len(tasks)) if numbers is None else numbers)
     conversations = agent.begin(tasks, name=name)
     try:
         observations = env.start(tasks, seed=seed)
@@ -51,7 +55,7 @@ def rollout(
                 [conversations[i] for i in waiting],
                 [observations[i] for i in waiting],
                 temperature=temperature,
-                seeds=[(seed, i, len(turns[i])) for i in waiting],
+                seeds=[(seed, of[i], len(turns[i])) for i in waiting],
             )
             acting |= zip(tickets, waiting, strict=True)
             enough = math.ceil(ready * len(running))
@@ -75,7 +79,7 @@ def rollout(
     finally:
         agent.end(conversations)
     return [
-        _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{i}", model_version=env.version)
+        _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{of[i]}", model_version=env.version)
         for i, task in enumerate(tasks)
     ]
 

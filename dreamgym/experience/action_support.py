@@ -19,16 +19,17 @@ class ActionSupport:
     def __init__(self, replay: ReplayBuffer) -> None:
         self.replay = replay
         self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
-        self._actions: dict[str, set[Action]] = {}
+        self._actions: dict[str, set[Action]] = defaultdict(set)
 
     def __contains__(self, action: tuple[str, Action]) -> bool:
         """Of (environment, action)."""
         now = (self.replay.rollbacks, self.replay.sequence)
         if self._read != now:
-            found: dict[str, set[Action]] = defaultdict(set)
-            for memory in self.replay.memories():
+            if self._read[0] != now[0]:
+                self._actions, self._read = defaultdict(set), (now[0], -1)
+            for memory in self.replay.memories(after=self._read[1]):
                 if memory.source != "dream":
-                    found[memory.env].add(memory.action)
-            self._actions, self._read = found, now
+                    self._actions[memory.env].add(memory.action)
+            self._read = now
         env, words = action
         return words in self._actions.get(env, ())

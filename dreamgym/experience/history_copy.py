@@ -50,7 +50,7 @@ class HistoryCopy:
         if self._read[0] != now[0]:
             self._counts.clear()
             self._read = (now[0], -1)
-        fresh = (m for m in self.replay.memories() if m.row > self._read[1] and m.source != "dream")
+        fresh = (m for m in self.replay.memories(after=self._read[1]) if m.source != "dream")
         for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
             past: list[Step] = []
             for memory in rows:

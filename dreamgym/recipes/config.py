@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from dreamgym import exec as executors
 from dreamgym import plugins
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError
@@ -46,6 +47,26 @@ class SharedConfig(Config):
     guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     eval: EvalBlock = EvalBlock()
+    exec: dict[str, Any] = Field(default_factory=dict)
+    """Where the rollouts of RL are played, by `name` with its settings: `{name = "ray", workers = 8}`. Empty: in this process."""
+
+    @field_validator("exec")
+    @classmethod
+    def _known_executor(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        if settings:
+            executors.check_settings(settings)
+        return settings
+
+    @model_validator(mode="after")
+    def _played_elsewhere(self) -> Self:
+        engines = {"policy.engine": self.policy.engine, "experience.engine": self.experience.settings.get("engine") or {}}
+        if not self.exec:
+            return self
+        if served := [name for name, engine in engines.items() if engine.get("name") == "server"]:
+            raise ConfigError(f"{served[0]}: a server samples outside this process already, so exec adds nothing. Leave exec out.")
+        if self.env.connection.max_calls:
+            raise ConfigError("env.connection.max_calls is counted in one process, and exec plays in several. Leave one of them out.")
+        return self
 
     @property
     def world(self) -> EnvBlock:

@@ -34,6 +34,7 @@ from dreamgym.llm.sizes import shape_of
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.logs.demonstrations import check_mix
 from dreamgym.protocols import Encoder
+from dreamgym.protocols import ReplayBuffer as AnyReplay
 from dreamgym.recipes.blocks import UNGUARDED, EnvBlock, ReplayBlock, RLBlock
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
@@ -204,7 +205,7 @@ def verifier_inputs(context: RunContext) -> VerifierInputs:
     return VerifierInputs(context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier))
 
 
-def dream(context: RunContext, replay: ReplayBuffer, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
+def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
     """The experience model as an environment, and itself. Dreams carry its version. Not `guarded`: every prediction is accepted."""
     block, name = context.config.experience, context.experience
     inputs = _inputs(context, replay, make_guard(context) if guarded else Guard(context.suite.rules, UNGUARDED))
@@ -214,7 +215,7 @@ def dream(context: RunContext, replay: ReplayBuffer, *, guarded: bool = True, ve
     return DreamBatch(model, context.suite.rules, horizon=context.suite.max_steps, support=ActionSupport(replay)), model
 
 
-def row_builder(context: RunContext, replay: ReplayBuffer) -> RowBuilder:
+def row_builder(context: RunContext, replay: AnyReplay) -> RowBuilder:
     """Training rows of the experience model. It reads the whole buffer once: keep it as long as the buffer."""
     block = context.config.experience
     builder: RowBuilder = plugins.load("experience.models", block.name).row_builder(
@@ -223,11 +224,11 @@ def row_builder(context: RunContext, replay: ReplayBuffer) -> RowBuilder:
     return builder
 
 
-def _inputs(context: RunContext, replay: ReplayBuffer, guard: Guard) -> ModelInputs:
+def _inputs(context: RunContext, replay: AnyReplay, guard: Guard) -> ModelInputs:
     return ModelInputs(guard, replay, context.logs, context.config.seed, context.vocabulary, context.tokenizer)
 
 
-def curriculum(context: RunContext, block: RLBlock, replay: ReplayBuffer, experience: ExperienceModel | None) -> TaskCurriculum:
+def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experience: ExperienceModel | None) -> TaskCurriculum:
     """The curriculum of a loop. Without an experience model it generates no tasks."""
     suite = context.suite
     config = block.curriculum if experience else block.curriculum.model_copy(update={"synthetic_share": 0.0})

@@ -21,6 +21,7 @@ SAMPLING = (
 
 READ_BY: Mapping[str, tuple[str, ...]] = {
     "env.workers": (),
+    "exec": (),
     **{f"env.connection.{name}": () for name in ("timeout_s", "retries", "max_calls", "max_result_chars")},
     "mode": (),
     "arms": (),

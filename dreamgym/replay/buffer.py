@@ -6,6 +6,7 @@ which transitions are admitted, which neighbours are returned, and how a log is 
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -163,9 +164,10 @@ class ReplayBuffer:
         rankings = self._rank(vectors, k, mask, hidden)
         return [[Neighbour(self._memories[position], similarity) for position, similarity in ranking] for ranking in rankings]
 
-    def memories(self, *, env: str | None = None, source: Source | None = None) -> Iterator[Memory]:
-        """The memories in order, of one environment and one source where they are given."""
-        for memory in self._memories:
+    def memories(self, *, env: str | None = None, source: Source | None = None, after: int = 0) -> Iterator[Memory]:
+        """The memories in order, of one environment and one source where they are given, and of the rows above `after`."""
+        first = bisect_right(self._memories, after, key=lambda memory: memory.row) if after > 0 else 0
+        for memory in itertools.islice(self._memories, first, None):
             if env in (None, memory.env) and source in (None, memory.source):
                 yield memory
 

@@ -166,6 +166,16 @@ METRICS: dict[str, dict[str, Metric]] = {
             "worker processes that died or timed out and were replaced, since the last iteration; of logs, while they were collected",
             "repeatedly above 0: the environment crashes, or memory runs out",
         ),
+        "parts_redone": Metric(
+            "parts",
+            "parts of rollouts that lost Ray workers were playing and others played again, so far",
+            "rises steadily: nodes come and go",
+        ),
+        "staleness": Metric(
+            "versions",
+            "how many versions of the policy's weights the rollouts of Ray workers were behind",
+            "above 0 never happens: the run stops",
+        ),
         "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
         "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "constant while success rises"),
         "steps": Metric("steps", "optimiser steps taken", "0"),

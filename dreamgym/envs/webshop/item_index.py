@@ -107,7 +107,7 @@ class ItemIndex:
         if self._read[0] != now[0]:
             self._clear()
             self._read = (now[0], -1)
-        fresh = (m for m in self.replay.memories() if m.row > self._read[1] and m.source != "dream" and m.env == self.env)
+        fresh = (m for m in self.replay.memories(env=self.env, after=self._read[1]) if m.source != "dream")
         for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
             self._add_episode(list(rows))
         self._read = now

@@ -173,8 +173,8 @@ class FinetunedExperienceModel(ExperienceModel):
         """A logged first state for each instruction of the logs; `seed` chooses among several."""
         if self._starts is None:
             self._starts = defaultdict(list)
-            for memory in self.replay.memories():
-                if memory.step == 0 and memory.source == "demo":  # what else is real may have come after an interruption
+            for memory in self.replay.memories(source="demo"):
+                if memory.step == 0:  # what else is real may have come after an interruption
                     self._starts[memory.instruction].append(memory.state)
         known = {name: self._starts[name] for name in instructions if name in self._starts}
         return {name: random.Random(f"start/{self.seed}/{seed}/{name}").choice(states) for name, states in known.items()}

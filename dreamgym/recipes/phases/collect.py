@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,17 @@ from dreamgym.evals.attribution import Attribution
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
-from dreamgym.protocols import BatchEnv
+from dreamgym.protocols import BatchEnv, ReplayBuffer
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock, World
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
-from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.types import Task, Trajectory
+
+Elsewhere = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
+"""(tasks, "dream" or "real", seed, name) -> one trajectory a task, as `rollout` gives them."""
 
 
 class Environments:
@@ -58,7 +60,11 @@ class Environments:
 class Collector:
     """Rolls out an iteration's tasks, each group in its world, and counts steps."""
 
-    def __init__(self, envs: Environments, agent: Agent, curriculum: TaskCurriculum, block: RLBlock, name: str) -> None:
+    def __init__(
+        self, envs: Environments, agent: Agent, curriculum: TaskCurriculum, block: RLBlock, name: str, elsewhere: Elsewhere | None = None
+    ) -> None:
+        """`elsewhere` plays rollouts in other processes; without it, they are played in this one."""
+        self.elsewhere = elsewhere
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
         self.seed = envs.context.config.seed
         self.max_steps = envs.context.suite.max_steps
@@ -130,15 +136,11 @@ class Collector:
 
     def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int) -> list[Trajectory]:
         """`part` keeps the random streams of an iteration's rollouts apart."""
-        return rollout(
-            self.agent,
-            env,
-            tasks,
-            seed=1_000_000 * self.seed + 20_000 * part + i,
-            max_steps=self.max_steps,
-            temperature=self.block.learner.temperature,
-            name=f"{self.name}/{i}" + (f"/{part}" if part else ""),
-        )
+        seed, name = 1_000_000 * self.seed + 20_000 * part + i, f"{self.name}/{i}" + (f"/{part}" if part else "")
+        if self.elsewhere:
+            return self.elsewhere(tasks, env.source, seed, name)
+        temperature = self.block.learner.temperature
+        return rollout(self.agent, env, tasks, seed=seed, max_steps=self.max_steps, temperature=temperature, name=name)
 
     @property
     def _limit(self) -> int:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
@@ -16,7 +16,7 @@ from dreamgym.experience.outcome.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import Config as LearnedConfig
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
-from dreamgym.protocols import Curriculum
+from dreamgym.protocols import Curriculum, ReplayBuffer
 from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.blocks import RLBlock, World
@@ -31,7 +31,10 @@ from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import checkpoint
 from dreamgym.train.learner import Learner
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym.recipes.phases.remote import RemoteRollouts
 
 
 def run_rl_phase(run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
@@ -39,10 +42,12 @@ def run_rl_phase(run: RunDir, context: RunContext, name: str, *, start: str, blo
     if run.done(name):
         return
     phase = RLPhase(run, context, name, start=start, block=block, world=world)
-    phase.run_loop()
-    context.save_policy(phase.model, name)
-    run.mark(name, phase.result())
-    phase.replay.close()
+    try:
+        phase.run_loop()
+        context.save_policy(phase.model, name)
+        run.mark(name, phase.result())
+    finally:
+        phase.close()
 
 
 def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, block: RLBlock) -> None:
@@ -58,7 +63,12 @@ class RLPhase:
 
     def __init__(self, run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
         self.run, self.context, self.name, self.block = run, context, name, block
-        self.replay = factory.replay_buffer(context, name)
+        self.remote: RemoteRollouts | None = None
+        if context.config.exec:
+            from dreamgym.recipes.phases.remote import RemoteRollouts
+
+            self.remote = RemoteRollouts(context, name, start=start, block=block, world=world)
+        self.replay: ReplayBuffer = self.remote.replay if self.remote else factory.replay_buffer(context, name)
         self.envs = Environments(context, self.replay, name, world)
         self.model = context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)
@@ -68,7 +78,7 @@ class RLPhase:
             self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
         )
         self.curriculum = factory.curriculum(context, block, self.replay, self.envs.experience)
-        self.collector = Collector(self.envs, self.agent, self.curriculum, block, name)
+        self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._elsewhere if self.remote else None)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
         self.iteration, self.seconds, self.stopped = 0, 0.0, ""
         self.verifier_probes = self._verifier_probes(start)
@@ -93,6 +103,16 @@ class RLPhase:
                 group_size=self.block.group_size,
                 on_iteration=self._on_iteration,
             )
+
+    def close(self) -> None:
+        """Close the replay buffer, and end the workers that this phase has elsewhere."""
+        self.replay.close()
+        if self.remote:
+            self.remote.close()
+
+    def _elsewhere(self, tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
+        assert self.remote is not None
+        return self.remote.rollout(self.agent, self.model, (self.envs.refreshes, self.envs.verifier), tasks, source, seed, name)
 
     @property
     def used(self) -> dict[str, int]:
@@ -143,7 +163,9 @@ class RLPhase:
             found |= self.prober.probe(trajectories, self.iteration)
         if self.verifier_probes:
             found |= self.verifier_probes.observe(trajectories, self.iteration)
-        if self.context.workers:
+        if self.remote:
+            found |= {"staleness": float(self.remote.staleness), "parts_redone": float(self.remote.pool.redone)}
+        if self.context.workers or self.remote:
             found["workers_replaced"] = self._replaced() - self.replaced
             self.replaced = self._replaced()
         now = time.monotonic()
@@ -167,7 +189,7 @@ class RLPhase:
         return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start)
 
     def _replaced(self) -> int:
-        return self.context.workers.restarts if self.context.workers else 0
+        return (self.context.workers.restarts if self.context.workers else 0) + (self.remote.pool.replaced if self.remote else 0)
 
     def _publish(self, version: int) -> None:
         self.agent.llm.version = version

@@ -1,0 +1,181 @@
+"""The rollouts of an RL phase on workers elsewhere (`exec`): the same episodes as in this process.
+
+A worker holds the policy and the environments of the phase, made from the run directory, and takes the policy's weights where their
+version is new to it. It plays a part of a rollout: its episodes keep their numbers, which name their random streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from dreamgym import exec as executors
+from dreamgym.envs.batch import AsyncBatchEnv
+from dreamgym.errors import InvariantError, RunDirError
+from dreamgym.exec.replay_service import RemoteReplay, ReplayService, State
+from dreamgym.policy.agent import Agent
+from dreamgym.protocols import BatchEnv
+from dreamgym.recipes import factory
+from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.context import RunContext, open_context
+from dreamgym.recipes.phases.collect import Environments
+from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.rollout import rollout
+from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a process elsewhere makes the context of a phase from. The run directory must be there."""
+
+    path: Path
+    config: SharedConfig
+    experience: str
+    verifier: str
+
+    def open(self) -> RunContext:
+        if not self.path.is_dir():
+            raise RunDirError(f"A node has no run directory '{self.path}'. Put it where every node sees it, such as on a network drive.")
+        return replace(open_context(self.path), config=self.config, experience=self.experience, verifier=self.verifier)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a rollout's episodes: their numbers among its tasks, and in which state of everything they are played."""
+
+    tasks: tuple[Task, ...]
+    numbers: tuple[int, ...]
+    source: str
+    seed: int
+    temperature: float
+    name: str
+    version: int  # of the policy
+    dream: tuple[int, str]  # refreshes of the experience model, and the verifier's checkpoint
+    replay: State
+
+
+class RemoteRollouts:
+    """The driver's side: workers, and the replay service beside the driver."""
+
+    def __init__(self, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
+        self.context, self.block, self.staleness = context, block, 0
+        self.executor = executors.executor(context.config.exec)
+        try:
+            place = Place(context.path, context.config, context.experience, context.verifier)
+            self.replay = RemoteReplay(self.executor.service(partial(_service, place, name), name="replay service"))
+            self.pool = self.executor.pool(partial(_Worker, place, name, start, block, world, self.replay), name=f"'{name}'")
+        except BaseException:
+            self.executor.close()
+            raise
+
+    def rollout(
+        self, agent: Agent, model: Any, dream: tuple[int, str], tasks: Sequence[Task], source: str, seed: int, name: str
+    ) -> list[Trajectory]:
+        """`rollout.rollout` of the policy `agent` of `model` in the phase's dream or real environment. InvariantError for an episode by
+        other weights."""
+        version = agent.llm.version
+        key: Hashable = (version, sum(p._version for p in model.parameters() if p.requires_grad))  # also where weights were brought back
+        weights = {name: p.detach().cpu() for name, p in model.named_parameters() if p.requires_grad}
+        parts = [
+            Part(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, self.replay.state)
+            for numbers in cut(len(tasks), self.block.group_size, self.pool.parts)
+        ]
+        found = [episode for part in self.pool.run(parts, shared=weights, key=key) for episode in part]
+        self.staleness = max((abs(version - episode.policy_version) for episode in found if episode.turns), default=0)
+        if self.staleness:
+            raise InvariantError(f"Workers sampled from weights that are {self.staleness} versions away. Report this.")
+        return found
+
+    def close(self) -> None:
+        self.pool.close()
+        self.executor.close()
+
+
+def cut(episodes: int, group: int, parts: int) -> list[tuple[int, ...]]:
+    """The numbers 0 to `episodes` - 1 in at most `parts` runs of about the same length; of whole groups where there are enough."""
+    unit = group if episodes % group == 0 and episodes // group >= parts else 1
+    units = episodes // unit
+    parts = max(1, min(parts, units))
+    bounds = [unit * (units * i // parts) for i in range(parts + 1)]
+    return [tuple(range(low, high)) for low, high in pairwise(bounds)]
+
+
+class PartOfRollout(AsyncBatchEnv):
+    """Some episodes of a batch environment that all episodes begin in: a dream draws first states for a whole rollout."""
+
+    def __init__(self, inner: BatchEnv, tasks: Sequence[Task], numbers: Sequence[int]) -> None:
+        self.inner, self.tasks, self.numbers, self.source = inner, tasks, list(numbers), inner.source
+        self._slots = {number: slot for slot, number in enumerate(numbers)}
+
+    @property
+    def version(self) -> int:
+        return self.inner.version
+
+    @property
+    def concurrent(self) -> bool:
+        return self.inner.concurrent
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """The first observations of this part; `tasks` are its own."""
+        observations = self.inner.start(self.tasks, seed=seed)
+        return [observations[number] for number in self.numbers]
+
+    def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
+        self.inner.submit([self.numbers[slot] for slot in slots], actions)
+
+    def poll(self) -> list[tuple[int, StepResult]]:
+        return [(self._slots[number], result) for number, result in self.inner.poll()]
+
+
+def _service(place: Place, name: str) -> ReplayService:
+    context = place.open()
+    return ReplayService(partial(_buffer, context, name), context.path / "replay" / f"{name}.lock")
+
+
+def _buffer(context: RunContext, name: str) -> ReplayBuffer:
+    return factory.replay_buffer(context, name)
+
+
+class _Worker:
+    """A worker's side: `exec.JobFunction`."""
+
+    def __init__(self, place: Place, name: str, start: str, block: RLBlock, world: World, replay: RemoteReplay) -> None:
+        self.replay, context = replay, place.open()
+        self.envs = Environments(context, replay, name, world)
+        self.model = context.policy(start)
+        self.agent = context.agent(self.model, exact=not block.learner.bf16)
+        self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.weights: Any = None
+
+    def __call__(self, part: Part, weights: dict[str, Any]) -> list[Trajectory]:
+        import torch
+
+        if weights is not self.weights:
+            with torch.no_grad():
+                for name, value in weights.items():
+                    self.trained[name].copy_(value)
+            self.weights = weights
+        self.agent.llm.version, self.replay.state = part.version, part.replay
+        if self.envs.dream is not None and (self.envs.refreshes, self.envs.verifier) != part.dream:
+            self.envs.verifier = part.dream[1]
+            self.envs.enter_dream(part.dream[0])
+        tasks = [part.tasks[number] for number in part.numbers]
+        env: BatchEnv = self.envs.real
+        if part.source == "dream":
+            assert self.envs.dream is not None
+            env = PartOfRollout(self.envs.dream, part.tasks, part.numbers)
+        return rollout(
+            self.agent,
+            env,
+            tasks,
+            seed=part.seed,
+            max_steps=self.envs.context.suite.max_steps,
+            temperature=part.temperature,
+            name=part.name,
+            numbers=part.numbers,
+        )
