@@ -59,6 +59,7 @@ def render(run: RunDir) -> str:
         success=curves.success(found),
         details=curves.details(found),
         early_stops=sentences.early_stops(found),
+        verifiers=sentences.verifiers(found),
         episodes=episodes.chosen(run),
         from_logs=logs.read(run, found),
         sources=logs.SOURCES,

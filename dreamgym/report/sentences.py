@@ -234,3 +234,24 @@ def _difference(guarded: Fidelity, bare: Fidelity) -> str:
 def early_stops(run: Run) -> list[str]:
     """The RL phases that stopped early, with the reason."""
     return [f"{ROWS[name].label}: stopped early, {why}." for name in LOOPS if (why := block(run.phases, name).get("stopped"))]
+
+
+def verifiers(run: Run) -> list[str]:
+    """The learned verifiers that judged dreams: what their thresholds rest on, and what probes found before a fit had seen them."""
+    phases = {name: block(run.phases, name) for name in LOOPS}
+    if "verifier" in run.phases and not any("verifier" in phase for phase in phases.values()):
+        return [f"Claims of success are judged by a verifier learned from the logs: {run.phases['verifier'].get('status', NOTHING)}."]
+    return [f"{ROWS[name].label}: {_verifier(phase['verifier'])}" for name, phase in phases.items() if "verifier" in phase]
+
+
+def _verifier(found: Mapping[str, Any]) -> str:
+    start = f"claims of success were judged by a verifier learned from the logs, {block(found, 'calibration').get('status', NOTHING)}"
+    rates = {name: Rate(**rate) for name, rate in block(found, "rates").items()}
+    if not rates or not rates["claims_true"].n:
+        return f"{start}. No claim was tried in the real environment."
+    parts = [f"{_interval(rates['claims_true'])} of {found['probes']} probed claims are true"]
+    if rates["false_success"].n:
+        parts.append(f"it accepted {_interval(rates['false_success'])} of the false ones")
+    if rates["kept"].n:
+        parts.append(f"it kept {_interval(rates['kept'])} of the true ones")
+    return f"{start}. Before it was fitted to them: {', '.join(parts)}."

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dreamgym.report import charts, data, sentences
 from dreamgym.report.episodes import chosen
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import wilson
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 EVIL = "<script>alert('dream')</script> & <b>bold</b>"
@@ -504,3 +506,14 @@ def test_a_long_run_is_thinned_and_keeps_its_last_value():
 def test_importing_the_report_loads_neither_torch_nor_templates():
     script = "import sys, dreamgym.report; sys.exit(bool({'torch', 'transformers', 'jinja2'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_a_learned_verifier_is_described_by_what_its_threshold_rests_on_and_by_its_probes(tmp_path: Path):
+    run = data.read(RunDir.view(full_run(tmp_path / "run")))
+    assert sentences.verifiers(run) == []
+    fitted = {**run.phases, "verifier": {"status": "uncertified under policy shift: calibrated on logs"}}
+    assert "calibrated on logs" in sentences.verifiers(replace(run, phases=fitted))[0]
+    rates = {name: asdict(wilson(k, 40)) for name, k in (("false_success", 2), ("kept", 30), ("accepted_false", 3), ("claims_true", 10))}
+    judged = {"calibration": {"status": "certified"}, "probes": 40, "rates": rates}
+    (text,) = sentences.verifiers(replace(run, phases={**fitted, "dream": {**run.phases["dream"], "verifier": judged}}))
+    assert "learned from the logs, certified. Before it was fitted to them: 25.0 %" in text and "accepted 5.0 %" in text
