@@ -131,6 +131,14 @@ def show_held_out(found: dict[str, Any]) -> None:
         rows += [[f"  {kind}", *(rate(side[group][kind]) for side in sides)] for kind in sides[0][group]]
     table(title.format(**found["held_out"]), columns, rows)
     show_decided(found["held_out"]["with_guard"]["decided_by"])
+    show_agreement({title: side for title, side in zip(columns[1:], sides, strict=True) if "agreement" in side})
+
+
+def show_agreement(sides: dict[str, dict[str, Any]]) -> None:
+    """How long dreams stay right: shares by step, and the safe horizon, which `experience.horizon` can cut dreams to."""
+    for title, side in sides.items():
+        shares = ", ".join(f"{share:.0%}" for share in side["agreement"][:8])
+        print(f"Episodes right up to each step, {title}: {shares}; nine in ten are right up to step {side['safe_horizon']}.")
 
 
 def _held_out(run: Any, n: int | None, split: str, policy: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from dreamgym.types import Action, Prediction, Query, Trajectory, Transition
 
 End = Literal["success", "failure", "goes on", "left out"]
 ENDS: tuple[End, ...] = ("success", "failure", "goes on", "left out")
+SAFE = 0.9
+"""The share of episodes without a wrong next state, down to which a dream of that length is called safe."""
 ELEMENT = re.compile(r"\[[^\[\]\n]+\]")
 
 
@@ -74,6 +76,8 @@ class HeldOut:
     by_action: dict[str, Rate]  # next states exactly right, by kind of action
     by_miss: dict[str, Rate]  # and by way of missing
     decided_by: dict[str, Any]  # shares of states and rewards by what decided them, and the exactness of each (`evals.attribution`)
+    agreement: list[float]  # by step: of episodes, the share whose next states were all exact up to it (Kaplan and Meier 1958)
+    safe_horizon: int  # the last step up to which that share is at least SAFE
     unreadable: int
     masked: int
 
@@ -200,9 +204,29 @@ def measure(
         decided_by=decided_json(
             (one.info for one in predictions), exactness((one.info, hit) for hit, (_, one) in zip(right, pairs, strict=True))
         ),
+        agreement=(agreement := agreement_by_step(questions, right)),
+        safe_horizon=next((t for t, share in enumerate(agreement) if share < SAFE), len(agreement)),
         unreadable=sum(one.info.judged("unreadable") for one in predictions),
         masked=sum(one.info.judged("masked") for one in predictions),
     )
+
+
+def agreement_by_step(questions: Sequence[Question], right: Sequence[bool]) -> list[float]:
+    """By step, the share of episodes whose predictions up to it are all right, near misses left out. An episode that ended earlier counts
+    up to its end. As long as nothing is wrong, a prediction from the true history is one from the dreamed history."""
+    episodes: dict[Any, dict[int, bool]] = defaultdict(dict)
+    for question, hit in zip(questions, right, strict=True):
+        if not question.near_miss:
+            *episode, step = question.query.key
+            episodes[tuple(episode)][step] = hit
+    found, share = list[float](), 1.0
+    for t in range(max((max(steps) + 1 for steps in episodes.values()), default=0)):
+        alive = [steps[t] for steps in episodes.values() if t in steps and all(steps.get(before, True) for before in range(t))]
+        if not alive:
+            break
+        share *= sum(alive) / len(alive)
+        found.append(share)
+    return found
 
 
 def parts_of(state: str) -> tuple[str, ...]:

@@ -172,13 +172,16 @@ class ExperienceBlock(Config):
     """The fit to the logs (Eq. 5), of a model that needs one."""
     verifier: VerifierBlock | None = None
     """Who gives a second opinion on its predictions, after the rules of the guard; None: nobody."""
+    horizon: int | None = Field(default=None, ge=1)
+    """Steps after which a dream is cut off; None: as many as the environment allows. `dreamgym fidelity` measures how long dreams are
+    right."""
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        found = _plugin_settings("experience.models", {"name": "finetuned", **values}, ("training", "verifier"), "experience.")
+        found = _plugin_settings("experience.models", {"name": "finetuned", **values}, ("training", "verifier", "horizon"), "experience.")
         fitted, training = hasattr(plugins.load("experience.models", found["name"]), "row_builder"), found.get("training")
         if training is not None and not fitted:
             raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{found['name']}' is not. Remove it.")

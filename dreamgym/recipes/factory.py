@@ -212,7 +212,8 @@ def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, versi
     if block.fitted:
         inputs = replace(inputs, module=context.load(name), checkpoint=context.checkpoint(name), version=version)
     model: ExperienceModel = plugins.make("experience.models", block.name, inputs=inputs, **block.settings)
-    return DreamBatch(model, context.suite.rules, horizon=context.suite.max_steps, support=ActionSupport(replay)), model
+    horizon = min(context.suite.max_steps, block.horizon or context.suite.max_steps)
+    return DreamBatch(model, context.suite.rules, horizon=horizon, support=ActionSupport(replay)), model
 
 
 def row_builder(context: RunContext, replay: AnyReplay) -> RowBuilder:

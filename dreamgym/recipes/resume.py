@@ -38,6 +38,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     **{f"experience.{name}": (*DREAMS, "audit") for name in SAMPLING},
     "experience.training": ("experience*",),
     "experience.segment_weights": ("experience*", *DREAMS),
+    "experience.horizon": DREAMS,
     "experience.verifier": ("verifier", *DREAMS, "audit"),
     "guard": (*DREAMS, "audit"),
     "start": ("warm_start",),

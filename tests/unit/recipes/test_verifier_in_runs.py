@@ -95,6 +95,15 @@ def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier
     assert weights[0] == weights[1]
 
 
+def test_dreams_are_cut_off_at_the_horizon_that_is_set_and_real_episodes_are_not(tmp_path: Path):
+    config = settings(iterations=1)
+    block = config.experience.model_copy(update={"horizon": 2})
+    recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
+    run = RunDir.view(tmp_path / "run")
+    assert max(len(t.turns) for t in run.read_episodes("dream-0000")) == 2
+    assert max(len(t.turns) for t in run.read_episodes("eval-dream-sampled")) > 2
+
+
 def test_the_ablations_take_the_probes_or_the_verifier_away():
     config = settings()
     assert config.experience.verifier is not None
