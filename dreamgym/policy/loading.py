@@ -90,6 +90,7 @@ def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", t
         tokenizer = backbones.load_tokenizer(block.backbone)
         _chat(block, rules, tokenizer)
         module = backbones.outline(block.backbone)
+        backbones.require_memory(module, block.backbone)
     else:
         backbones.device(device)
         if block.engine.get("name") == "server":

@@ -16,6 +16,7 @@ LOGITS = {"cpu": 1 << 28, "cuda": 1 << 30}
 """Entries of [N, V] that are held at once; beyond it they are computed in parts, and again in the backward pass. On a GPU, a large
 vocabulary's are held once, in the dtype of the head; elsewhere float32 copies are made of them."""
 COMPILE_FROM = 8192  # words in a vocabulary, on a GPU
+BLOCKS_FROM = 8192  # words in a vocabulary, on a CPU: from there on logits are never held at once, but computed again in the backward pass
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -35,7 +36,7 @@ def token_logprobs(
     """(log-probs [N], entropies [N]) of the N tokens whose weight is not 0, in row-major order, on the model's device.
 
     Logits are divided by the sampling temperature, so that these are the log-probs the sampler reported. Plain Llamas take the packed
-    path, which computes no padding; for other models, and for any with adapters, rows are right-padded, attention is causal, and padding
+    path, which computes no padding, with LoRA adapters or without; for other models rows are right-padded, attention is causal, and padding
     is never seen. Entropies carry a gradient only with `entropy_gradient`. `states` are what `token_states` found, where it was asked.
     """
     batch = batch.to(device_of(model))
@@ -47,7 +48,11 @@ def token_logprobs(
         return _chosen(everywhere[chosen], batch.ids[:, 1:][chosen], temperature, entropy_gradient)
     states = token_states(model, batch, bf16=bf16) if states is None else states
     targets = batch.ids[:, 1:][chosen]
-    rows = max(1, LOGITS.get(states.device.type, LOGITS["cpu"]) // causal_lm.plain(model).config.get_text_config().vocab_size)
+    vocabulary = causal_lm.plain(model).config.get_text_config().vocab_size
+    if states.device.type == "cpu" and vocabulary >= BLOCKS_FROM and llama.supports(model):
+        found, entropies = attention.token_logprobs_and_entropies(states, llama.head(model), targets, temperature or 1.0)
+        return found, entropies if entropy_gradient else entropies.detach()
+    rows = max(1, LOGITS.get(states.device.type, LOGITS["cpu"]) // vocabulary)
     if len(targets) <= rows:
         return _score(model, states, targets, temperature, dtype, entropy_gradient)
     parts = [
@@ -67,8 +72,7 @@ def supervised_logprobs(model: nn.Module, batch: Batch, *, bf16: bool = False) -
     if batch.ids.device.type != "cpu" or parallel.sharded(model) or not llama.supports(model):
         return token_logprobs(model, batch, bf16=bf16)[0]
     chosen = batch.weights[:, 1:] != 0
-    head: Any = model.lm_head
-    return attention.token_logprobs(token_states(model, batch, bf16=bf16), head.weight, batch.ids[:, 1:][chosen])
+    return attention.token_logprobs(token_states(model, batch, bf16=bf16), llama.head(model), batch.ids[:, 1:][chosen])
 
 
 def token_states(model: Any, batch: Batch, *, bf16: bool = False) -> torch.Tensor:
@@ -92,7 +96,7 @@ def _score(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probs, entropies) [N] of `targets` [N] under the logits of `states` [N, W]."""
     if llama.supports(model):
-        logits = nn.functional.linear(states, model.lm_head.weight)
+        logits = nn.functional.linear(states, llama.head(model))
     else:
         with _autocast(states.device, dtype):
             logits = causal_lm.logits(model, states)

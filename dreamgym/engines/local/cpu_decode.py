@@ -117,7 +117,11 @@ class Decoder:
 
 def decoder(weights: Weights, cos: Tensor, sin: Tensor, kv_cache: KVCache) -> Decoder | None:
     """Compiled passes for these weights; None where they don't fit, or no compiler is at hand (which the log says)."""
-    kind, fused = weights.blocks[0][1][0].dtype, all(len(block[1]) == len(block[4]) == 1 for block in weights.blocks)
+    first = weights.blocks[0][1][0]
+    fused = all(len(block[1]) == len(block[4]) == 1 for block in weights.blocks)
+    if not isinstance(first, Tensor):  # with adapters beside it
+        return None
+    kind = first.dtype
     widths = (weights.embedding.shape[1], weights.blocks[0][5][0].shape[1])
     fits = (
         fused

@@ -77,7 +77,8 @@ class LocalEngine(Tokenized, RequestQueue):
     def release(self, sessions: Sequence[str]) -> None:
         """Forget the caches of these sessions; one whose request still runs is forgotten when it finishes.
 
-        With the last session goes the text that guesses are made from, so that a rollout computes the same whatever came before it.
+        With the last session goes the text that guesses are made from, so that a rollout computes the same whatever came before it; and,
+        on a CPU, the memory of keys and values, which a learner needs meanwhile.
         """
         running = {active.owner: active for active in self.batch.active}
         for name in sessions:
@@ -86,6 +87,8 @@ class LocalEngine(Tokenized, RequestQueue):
         self.kv_cache.release([name for name in sessions if name not in running])
         if not self.kv_cache.row_of:
             self.speculator = NGramSpeculator(self.speculator.longest)
+            if self.device.type == "cpu":
+                self.kv_cache.clear()
 
     def _check(self, request: Request) -> None:
         room = self.max_context - request.sampling.max_tokens

@@ -1,8 +1,8 @@
-"""A plain functional forward for Llama weights: packed tokens, no padding, differentiable. Verified against transformers in the tests.
+"""A plain functional forward for Llama weights, with low-rank adapters or without: packed tokens, no padding, differentiable.
 
 transformers' forward spends its time on padding, elementwise passes and Python. Here sequences are stored end to end ("packed"), so that
 the linear layers see real tokens only; attention runs per sequence. `forward` reads the module's own parameters and is for training;
-`Weights` holds them fused and cast, for the engine.
+`Weights` holds them fused and cast, for the engine, adapters merged. Both are verified against transformers and peft in the tests.
 
 Letters in shapes: N packed tokens, W width, H query heads, K key-value heads, D head size, V vocabulary.
 """
@@ -12,67 +12,141 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dreamgym.engines.local import causal_lm
 from dreamgym.engines.local.attention import BLOCK, block_attention
 from dreamgym.engines.local.padded_prefill import Padded
+from dreamgym.errors import InvariantError
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [N, H, D], k [N, K, D], v [N, K, D]) -> [N, H, D]"""
 
 COMPILE_FROM = 512  # wide on a GPU, elementwise passes are worth compiling; below it, they are not worth the wait for the compiler
-FUSE_BELOW = 300_000_000  # parameters; a larger model is not worth a second copy of its projections
+FUSE_BELOW = 300_000_000  # parameters; a larger model is not worth a second copy of its projections, fused or with merged adapters
+
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Adapted(NamedTuple):
+    """A linear layer with a low-rank adapter (LoRA, arXiv:2106.09685): x @ (weight + scale * up @ down).T"""
+
+    weight: Tensor  # [out, in]
+    down: Tensor  # [r, in]
+    up: Tensor  # [out, r]
+    scale: float
+
+    def merged(self) -> Tensor:
+        """The one matrix [out, in] that does the same, in the dtype of `weight`; the sum is taken in float32."""
+        return torch.addmm(self.weight.float(), self.up.float(), self.down.float(), alpha=self.scale).to(self.weight.dtype)
+
+    def to(self, dtype: torch.dtype) -> Adapted:
+        return Adapted(self.weight.to(dtype), self.down.to(dtype), self.up.to(dtype), self.scale)
+
+
+Linear = Tensor | Adapted
 
 
 def supports(module: Any) -> bool:
-    """Whether `module` is a plain Llama: dense, without biases, SiLU, and with rotary positions that do not depend on length."""
+    """Whether `module` is a plain Llama: dense, without biases, SiLU, and with rotary positions that do not depend on length.
+
+    Around it may be peft's wrapper with one LoRA adapter of linear layers, and tokens whose embeddings are trained.
+    """
     from transformers import LlamaForCausalLM
 
-    if type(module) is not LlamaForCausalLM or any(hasattr(part, "base_layer") for part in module.modules()):
-        return False  # peft puts its layers in place of linear ones, and their `weight` is the one without the adapter
-    config = module.config
+    causal = module.get_base_model() if hasattr(module, "get_base_model") else module
+    if type(causal) is not LlamaForCausalLM:
+        return False
+    adapted = {id(part) for part in causal.modules() if hasattr(part, "base_layer")}
+    for block in causal.model.layers:
+        for name in PROJECTIONS:
+            layer = getattr(block.mlp if hasattr(block.mlp, name) else block.self_attn, name)
+            if _linear_of(layer) is None:
+                return False
+            adapted.discard(id(layer))
+    for part in causal.modules():
+        if type(part).__name__ == "TrainableTokensLayer":
+            adapted.discard(id(part))
+    config = causal.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    return not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu" and rope in ("default", "linear", "llama3")
+    plain = not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu" and rope in ("default", "linear", "llama3")
+    return plain and not adapted and not any(hasattr(part, "modules_to_save") for part in causal.modules())
+
+
+def _linear_of(layer: Any) -> Linear | None:
+    """What a linear layer multiplies with; None for a layer that does more than a matrix and one LoRA adapter."""
+    if type(layer) is nn.Linear:
+        return layer.weight
+    names = getattr(layer, "active_adapters", ())
+    if type(layer).__name__ != "Linear" or not type(layer).__module__.startswith("peft.tuners.lora") or len(names) != 1:
+        return None
+    (name,), base = names, layer.base_layer
+    if type(base) is not nn.Linear or base.bias is not None or layer.merged or layer.disable_adapters or layer.fan_in_fan_out:
+        return None
+    if name not in layer.lora_A or layer.lora_variant.get(name) is not None or layer.lora_B[name].bias is not None:
+        return None
+    if getattr(layer.lora_dropout[name], "p", 0.0):
+        return None
+    return Adapted(base.weight, layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name])
 
 
 class Weights:
-    """Parameters of a Llama in the order of use, with q/k/v and gate/up fused, cast to `dtype` (None: as they are)."""
+    """Parameters of a Llama in the order of use, with q/k/v and gate/up fused, cast to `dtype` (None: as they are).
 
-    def __init__(self, module: Any, *, dtype: torch.dtype | None = None, fuse: bool = True) -> None:
+    `merge` puts adapters into the matrices that they adapt, for sampling; without it they are applied beside them, and gradients reach
+    the adapters alone. Layers with adapters that are not merged are not fused.
+    """
+
+    def __init__(self, module: Any, *, dtype: torch.dtype | None = None, fuse: bool = True, merge: bool = False) -> None:
+        module = causal_lm.plain(module)
         config = module.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = module.model.layers[0].self_attn.head_dim
         self.eps = config.rms_norm_eps
-        self.padding = module.model.embed_tokens.padding_idx  # that row gets no gradient, as in transformers
+        table = module.model.embed_tokens
+        self.padding = getattr(table, "original_module", table).padding_idx  # that row gets no gradient, as in transformers
 
-        def cast(*weights: Tensor) -> tuple[Tensor, ...]:
-            ready = tuple(w if dtype is None else w.to(dtype) for w in weights)
-            return (torch.cat(ready),) if fuse and len(ready) > 1 else ready
+        def cast(*layers: Any) -> tuple[Linear, ...]:
+            ready = list[Linear]()
+            for layer in layers:
+                found = _linear_of(layer)
+                if found is None:
+                    raise InvariantError(f"{type(layer).__name__} is no linear layer that the functional forward knows.")
+                found = found.merged() if merge and isinstance(found, Adapted) else found
+                ready.append(found if dtype is None else found.to(dtype))
+            whole = [one for one in ready if isinstance(one, Tensor)]
+            return (torch.cat(whole),) if fuse and 1 < len(whole) == len(ready) else tuple(ready)
 
-        self.embedding, self.norm, self.head = module.model.embed_tokens.weight, module.model.norm.weight, module.lm_head.weight
+        self.embedding, self.norm, self.head = table.weight, module.model.norm.weight, head(module)
         self.blocks = []
         for block in module.model.layers:
             attention, mlp = block.self_attn, block.mlp
             self.blocks.append((
                 block.input_layernorm.weight,
-                cast(attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight),
-                cast(attention.o_proj.weight),
+                cast(attention.q_proj, attention.k_proj, attention.v_proj),
+                cast(attention.o_proj),
                 block.post_attention_layernorm.weight,
-                cast(mlp.gate_proj.weight, mlp.up_proj.weight),
-                cast(mlp.down_proj.weight),
+                cast(mlp.gate_proj, mlp.up_proj),
+                cast(mlp.down_proj),
             ))  # fmt: skip
+
+
+def head(module: Any) -> Tensor:
+    """The matrix [V, W] that turns hidden states into logits; where embeddings of tokens are trained apart, with them in it."""
+    found: Tensor = causal_lm.plain(module).lm_head.weight
+    return found
 
 
 def rotary(module: Any, positions: Tensor) -> tuple[Tensor, Tensor]:
     """(cos, sin), each float32 [N, 1, D], at `positions` [N]."""
     like = torch.empty(0, dtype=torch.float32, device=positions.device)
-    cos, sin = module.model.rotary_emb(like, position_ids=positions[None])
+    cos, sin = causal_lm.plain(module).model.rotary_emb(like, position_ids=positions[None])
     return cos[0, :, None], sin[0, :, None]
 
 
@@ -102,7 +176,7 @@ def hidden(
         norm1, qkv, out, norm2, gate_up, down = weights.blocks[layer]
         if fused:
             any_length(x, cos, sin)
-        qk, v = before(x, norm1, qkv, cos, sin, h + k, weights.eps, qkv[0].dtype if fused else None)
+        qk, v = before(x, norm1, qkv, cos, sin, h + k, weights.eps, _dtype(qkv[0]) if fused else None)
         mixed = attend(layer, qk[:, :h], qk[:, h:], v).reshape(len(x), -1)
         if fused:
             any_length(x, mixed)
@@ -114,7 +188,7 @@ def hidden(
 
 
 def _before_attention(
-    x: Tensor, norm: Tensor, qkv: tuple[Tensor, ...], cos: Tensor, sin: Tensor, turned: int, eps: float, dtype: torch.dtype | None
+    x: Tensor, norm: Tensor, qkv: tuple[Linear, ...], cos: Tensor, sin: Tensor, turned: int, eps: float, dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
     """(queries and keys with their positions in them [N, turned, D], values [N, K, D]) of the stream x [N, W].
 
@@ -130,7 +204,7 @@ def _before_attention(
 
 
 def _after_attention(
-    x: Tensor, mixed: Tensor, out: tuple[Tensor, ...], norm: Tensor, gate_up: tuple[Tensor, ...], down: tuple[Tensor, ...], eps: float
+    x: Tensor, mixed: Tensor, out: tuple[Linear, ...], norm: Tensor, gate_up: tuple[Linear, ...], down: tuple[Linear, ...], eps: float
 ) -> Tensor:
     """The stream [N, W] after what attention mixed [N, H*D] and the perceptron are added."""
     x = x + _linear(mixed, out).to(x.dtype)
@@ -156,9 +230,22 @@ def any_length(*packed: Tensor) -> None:
         torch._dynamo.maybe_mark_dynamic(x, 0)
 
 
-def _linear(x: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
-    x = x.to(parts[0].dtype)
-    return F.linear(x, parts[0]) if len(parts) == 1 else torch.cat([F.linear(x, w) for w in parts], -1)
+def _dtype(part: Linear) -> torch.dtype:
+    return part.dtype if isinstance(part, Tensor) else part.weight.dtype
+
+
+def _linear(x: Tensor, parts: tuple[Linear, ...]) -> Tensor:
+    x = x.to(_dtype(parts[0]))
+    return _times(x, parts[0]) if len(parts) == 1 else torch.cat([_times(x, part) for part in parts], -1)
+
+
+def _times(x: Tensor, part: Linear) -> Tensor:
+    if isinstance(part, Tensor):
+        return F.linear(x, part)
+    y, low = F.linear(x, part.weight), F.linear(x.to(part.down.dtype), part.down)
+    if y.dtype == low.dtype:
+        return torch.addmm(y, low, part.up.t(), alpha=part.scale)  # no pass over [N, out] for the scale, and none for the sum
+    return y + (F.linear(low, part.up) * part.scale).to(y.dtype)
 
 
 def causal(lengths: Sequence[int], dtype: torch.dtype | None = None) -> Attend:
@@ -242,7 +329,8 @@ def forward(module: Any, ids: Tensor, lengths: Sequence[int], *, dtype: torch.dt
 
     `ids` [N] holds sequences end to end, of `lengths` (they sum to N): [a0 a1 a2 b0 b1] with (3, 2). `dtype` is the dtype of linear
     layers and attention (see `computes_in_bfloat16`); the residual stream and the result keep the
-    parameters' dtype. A module in training whose gradient checkpointing is on keeps no activations inside layers.
+    parameters' dtype. Adapters are applied beside the matrices that they adapt. A module in training whose gradient checkpointing is on
+    keeps no activations inside layers.
     """
     positions = torch.cat([torch.arange(n, device=ids.device) for n in lengths])
     cos, sin = rotary(module, positions)

@@ -98,19 +98,24 @@ class _Runner(ABC):
 
 
 class FastRunner(_Runner):
-    """Functional forward over fused weights. On a CPU the residual stream, attention and logits are float32 whatever `dtype` is."""
+    """Functional forward over fused weights, into which the adapters of small models are merged; large models apply theirs as they go.
+
+    On a CPU the residual stream, attention and logits are float32 whatever `dtype` is.
+    """
 
     def __init__(self, model: Any, kv_cache: KVCache, dtype: torch.dtype | None) -> None:
         self.model, self.kv_cache, self.dtype = model, kv_cache, dtype
         self.stream = torch.float32 if kv_cache.device.type == "cpu" else None
         self.on_gpu = kv_cache.device.type == "cuda"
         self.graphs = Graphs() if self.on_gpu else None
+        self.weights: Any = None
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        fuse = sum(p.numel() for p in self.model.parameters()) < llama.FUSE_BELOW
-        self.weights = llama.Weights(self.model, dtype=self.dtype, fuse=fuse)
+        self.weights = self.decoder = None  # before their successors are made
+        small = sum(p.numel() for p in self.model.parameters()) < llama.FUSE_BELOW
+        self.weights = llama.Weights(self.model, dtype=self.dtype, fuse=small, merge=small)
         self.groups = self.weights.heads // self.weights.kv_heads
         head = self.weights.head.detach()
         self.head = head.float() if self.stream is torch.float32 else head

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -263,7 +264,7 @@ def test_a_model_with_adapters_acts_as_its_merged_weights_and_learns_what_it_sai
     pytest.importorskip("peft")
     model, tokenizer = load(BackboneConfig(model=saved(name), device="cpu", lora=LORA))
     stir(model)
-    assert not llama.supports(model) and not llama.supports(model.get_base_model())  # its weights alone are not what it computes
+    assert llama.supports(model) is (name == "Llama")  # which reads adapters; other architectures run through their own forward
     asked = prompts(3, 40, 17)
     said, whole = sampled(model, tokenizer, asked), copy.deepcopy(model).merge_and_unload()
     assert not any("lora" in n for n, _ in whole.named_parameters()) and any("lora" in n for n, _ in model.named_parameters())
@@ -273,6 +274,87 @@ def test_a_model_with_adapters_acts_as_its_merged_weights_and_learns_what_it_sai
     assert not np.allclose(said[1].logprobs, learnt(base, said)[1].tolist(), atol=1e-2)
     for c, found in zip(said, learnt(model, said), strict=True):
         assert np.allclose(c.logprobs, found.tolist(), atol=1e-4)
+
+
+@pytest.mark.parametrize("markers", [False, True])
+def test_the_packed_forward_of_a_llama_with_adapters_has_the_gradients_of_pefts(markers: bool, saved: Callable[[str], str]) -> None:
+    pytest.importorskip("peft")
+    model, tokenizer = load(BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA, markers=markers))
+    stir(model)
+    rows = [[*one, len(tokenizer) - 1] for one in prompts(20, 33)]  # the last of the markers among them
+    batch = pad(rows, [[0.0, *[1.0] * (len(r) - 1)] for r in rows], [0, 1])
+    found = []
+    for packed in (True, False):
+        if packed:
+            scores = token_logprobs(model, batch)[0]
+        else:
+            logits = model(input_ids=batch.ids[:, :-1]).logits.log_softmax(-1)
+            scores = logits.gather(-1, batch.ids[:, 1:, None])[..., 0][batch.weights[:, 1:] != 0]
+        model.zero_grad()
+        scores.square().sum().backward()
+        found.append((scores.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad and p.grad is not None}))
+    (ours, our_gradients), (theirs, their_gradients) = found
+    assert llama.supports(model) and torch.allclose(ours, theirs, atol=1e-4)
+    assert our_gradients.keys() == their_gradients.keys() and any("trainable_tokens" in name for name in our_gradients) == markers
+    for name, gradient in their_gradients.items():
+        assert torch.allclose(our_gradients[name], gradient, rtol=1e-3, atol=1e-3 * float(gradient.abs().max()) + 1e-6), name
+
+
+def test_adapters_that_are_not_merged_act_as_those_that_are(saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("peft")
+    model, tokenizer = load(BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA))
+    stir(model)
+    merged = sampled(model, tokenizer, prompts(3, 40))
+    monkeypatch.setattr(llama, "FUSE_BELOW", 0)
+    beside = sampled(model, tokenizer, prompts(3, 40))
+    assert [c.ids for c in merged] == [c.ids for c in beside]
+    assert all(np.allclose(a.logprobs, b.logprobs, atol=1e-4) for a, b in zip(merged, beside, strict=True))
+
+
+def test_models_with_adapters_over_one_backbone_share_its_weights_and_learn_apart(saved: Callable[[str], str], tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    one, tokenizer = load(BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA))
+    save(stir(one), tokenizer, tmp_path / "one")
+    again, _ = load(BackboneConfig(model=str(tmp_path / "one"), device="cpu"))
+    said = sampled(one, tokenizer, prompts(12))
+    other, _ = load(BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA, markers=True))
+    tensors = [{p.data_ptr() for n, p in m.named_parameters() if "layers.0.mlp.up_proj.base" in n} for m in (one, again, other)]
+    assert tensors[0] == tensors[1] == tensors[2] != set()
+    stir(other)
+    assert sampled(one, tokenizer, prompts(12))[0].logprobs == said[0].logprobs == sampled(again, tokenizer, prompts(12))[0].logprobs
+
+
+def test_quantised_weights_and_a_model_beyond_the_memory_are_refused_by_name(
+    saved: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(saved("Llama"))
+    settings = json.loads((source / "config.json").read_text()) | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    for file in source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    for ask in (load, backbones.outline):
+        with pytest.raises(ConfigError, match="is quantised"):
+            ask(BackboneConfig(model=str(tmp_path), device="cpu"))
+    config = BackboneConfig(model=str(source), device="cpu")
+    module = backbones.outline(config)
+    backbones.require_memory(module, config)
+    weights = sum(p.numel() for p in module.parameters())
+    assert backbones.memory_of(module) == 16 * weights
+    monkeypatch.setattr(backbones, "_machine_memory", lambda: 16 * weights - 1)
+    with pytest.raises(UsageError, match="needs 0.0 GB on cpu .all its weights trained."):
+        backbones.require_memory(module, config)
+    lean = config.model_copy(update={"lora": LORA})
+    backbones.require_memory(backbones.outline(lean), lean)
+
+
+def test_the_end_token_is_trained_although_it_also_pads(saved: Callable[[str], str]) -> None:
+    model, tokenizer = load(BackboneConfig(model=saved("Llama"), device="cpu"))
+    end = tokenizer.pad_token_id  # as in SmolLM2, whose end of a turn is also its padding
+    rows, weights = [[20, 30, 40, end], [20, 30, 41, 42, 43, end]], [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
+    train(model, rows, weights, SFTConfig(epochs=200.0, lr=1e-2, batch_tokens=16, bf16=False))
+    with torch.no_grad():
+        after = [float(x[-1]) for x in token_logprobs(model, pad(rows, weights, [0, 1]))[0].split([2, 4])]
+    assert min(after) > math.log(0.5)
 
 
 def test_fresh_adapters_are_drawn_by_their_seed_and_leave_the_global_generator_alone(saved: Callable[[str], str]) -> None:
