@@ -1,10 +1,13 @@
 """Speed and correctness of the local engine, beside transformers, llama.cpp and TRL: same weights, same prompts, one run.
 
-    python bench/engine.py [--json] [--full | --smoke] [--models 1m 4m]
+    python bench/engine.py [--json] [--full | --smoke] [--model 1m 4m]
+    python bench/engine.py --model smollm2      # a pretrained one, after `dreamgym fetch smollm2`: two turns, the faster precision alone
 
 The workload is that of a dream: episodes in lockstep; in each turn a short action of the agent and a longer answer of the experience
 model; prompts that grow to about 1,000 tokens; uneven lengths. Lengths are drawn once and are the same for all; sampling is greedy.
-Every contender runs in a process of its own, with a peak memory of its own. Ratios above 1: dreamgym is faster.
+Every contender runs in a process of its own, with a peak memory of its own. Ratios above 1: dreamgym is faster. `cpu_ratio_vs_generate`
+is the ratio of processor seconds, which other work on the machine distorts less. Of a pretrained model, the floor and training are not
+measured: they would take many minutes.
 
 `fraction_of_floor` is the time of bare forward passes over the same token positions (packed prompts, answers token by token at the best
 batch size over a cache of the mean length, without sampling or bookkeeping), divided by the engine's time.
@@ -28,7 +31,8 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from dreamgym.engines.local import llama
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.local.runners import FastRunner
-from dreamgym.llm import tiny
+from dreamgym.llm import backbones, packaged, tiny
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Request, Sampling
@@ -75,6 +79,14 @@ class Workload:
                 model[i] += world
 
 
+def parts_of(size: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """The model of that size, or packaged model, and its tokenizer."""
+    if size in packaged.PACKAGES:
+        name: Any = str(dtype).removeprefix("torch.")
+        return backbones.load(BackboneConfig(model=size, device="cpu", dtype=name))
+    return model_of(size, dtype), tokenizer()
+
+
 def tokenizer() -> Any:
     """A tokenizer with exactly VOCABULARY ids; the benchmark never looks at text."""
     rng = np.random.default_rng(0)
@@ -88,7 +100,7 @@ def model_of(size: str, dtype: torch.dtype = torch.float32) -> Any:
 
 def ours(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
     """The engine, with a session for each episode and side."""
-    model, words = model_of(size), tokenizer()
+    model, words = parts_of(size)
     sides = {side: LocalEngine(model, words, dtype=dtype) for side in ("agent", "model")}
 
     def answer(side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
@@ -100,7 +112,7 @@ def ours(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
             engine.refresh()
         work.play(answer)
 
-    return timed(rollout, work.tokens)
+    return timed(rollout, work.tokens, warm=size not in packaged.PACKAGES)
 
 
 class _Lengths(StoppingCriteria):
@@ -127,13 +139,13 @@ def generate_batch(model: Any, prompts: list[list[int]], lengths: list[int]) -> 
 
 def transformers_generate(size: str, work: Workload, dtype: str) -> dict[str, float]:
     """The simplest implementation: turn by turn, every prompt from its beginning."""
-    model = model_of(size, getattr(torch, dtype))
+    model, _ = parts_of(size, getattr(torch, dtype))
     return timed(lambda: work.play(lambda _, prompts, lengths: generate_batch(model, prompts, lengths)), work.tokens, warm=False)
 
 
 def llama_cpp(size: str, work: Workload) -> dict[str, float]:
     """llama.cpp through its Python binding: one sequence slot per episode and side, caches kept, batched decoding."""
-    peer = LlamaCpp(model_of(size), sequences=work.episodes)
+    peer = LlamaCpp(parts_of(size)[0], sequences=work.episodes)
     return timed(lambda: work.play(peer.answer), work.tokens, before=peer.clear)
 
 
@@ -177,10 +189,11 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
 
 def correctness(size: str) -> dict[str, Any]:
     """Greedy tokens against transformers.generate in float32, and log-probabilities against the learner's forward."""
-    model, words = model_of(size), tokenizer()
+    model, words = parts_of(size)
     rng = np.random.default_rng(3)
-    prompts = [rng.integers(10, VOCABULARY, int(n)).tolist() for n in rng.integers(5, 400, 32)]
-    lengths = rng.integers(20, 80, 32).tolist()
+    longest, answer = (100, 30) if size in packaged.PACKAGES else (400, 80)
+    prompts = [rng.integers(10, VOCABULARY, int(n)).tolist() for n in rng.integers(5, longest, 32)]
+    lengths = rng.integers(20, answer, 32).tolist()
     asked = [Request(p, Sampling(n, temperature=0.0)) for p, n in zip(prompts, lengths, strict=True)]
     found = LocalEngine(model, words).generate(asked)
     reference = generate_batch(model, prompts, lengths)
@@ -205,13 +218,14 @@ def correctness(size: str) -> dict[str, Any]:
 
 def timed(run: Callable[[], None], tokens: int, *, warm: bool = True, before: Callable[[], None] = lambda: None) -> dict[str, float]:
     """Seconds of the faster of two runs; of one run without `warm`, for slow contenders."""
-    seconds = []
+    seconds, processor = [], []
     for _ in range(2 if warm else 1):
         before()
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         run()
         seconds.append(time.perf_counter() - start)
-    return {"seconds": min(seconds), "tokens_per_s": tokens / min(seconds)}
+        processor.append(time.process_time() - used)
+    return {"seconds": min(seconds), "tokens_per_s": tokens / min(seconds), "cpu_seconds": min(processor)}
 
 
 def best(run: Callable[[], Any], repeats: int = 7) -> float:
@@ -227,11 +241,18 @@ def best(run: Callable[[], Any], repeats: int = 7) -> float:
 
 def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, Any]:
     """Everything about one model."""
-    engine = {dtype: isolated(ours, size, work, dtype) for dtype in ("float32", "bfloat16")}
-    peer = {dtype: isolated(transformers_generate, size, work, dtype) for dtype in ("float32", "bfloat16")}
-    bare = {dtype: isolated(floor, size, work, dtype) for dtype in ("float32", "bfloat16")}
+    pretrained = size in packaged.PACKAGES
+    fast = "bfloat16" if llama.computes_in_bfloat16(torch.device("cpu")) else "float32"
+    kinds = (fast,) if pretrained else ("float32", "bfloat16")
+    engine = {dtype: isolated(ours, size, work, dtype) for dtype in kinds}
+    peer = {dtype: isolated(transformers_generate, size, work, dtype) for dtype in kinds}
     native, right = isolated(llama_cpp, size, work), isolated(correctness, size)
-    fit, trl = isolated(sft_training, model_of, size, training), isolated(trl_training, model_of, tokenizer(), size, training)
+    if pretrained:
+        bare = {}
+        fit = trl = {"missing": "not measured for a pretrained model"}
+    else:
+        bare = {dtype: isolated(floor, size, work, dtype) for dtype in kinds}
+        fit, trl = isolated(sft_training, model_of, size, training), isolated(trl_training, model_of, tokenizer(), size, training)
     fastest = max(engine, key=lambda dtype: engine[dtype]["tokens_per_s"])
     mine, theirs = engine[fastest]["seconds"], min(one["seconds"] for one in peer.values())
     return {
@@ -241,8 +262,9 @@ def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, An
         "turns": work.turns,
         "tokens_per_s": engine[fastest]["tokens_per_s"],
         "ratio_vs_generate": theirs / mine,
+        "cpu_ratio_vs_generate": min(one["cpu_seconds"] for one in peer.values()) / engine[fastest]["cpu_seconds"],
         "ratio_vs_llama_cpp": native["seconds"] / mine if "seconds" in native else None,
-        "fraction_of_floor": min(one["seconds"] for one in bare.values()) / mine,
+        "fraction_of_floor": min(one["seconds"] for one in bare.values()) / mine if bare else None,
         **{key: right[key] for key in ("greedy_identical", "near_ties", "sequences", "max_logprob_error")},
         "train_ratio_vs_trl": fit["tokens_per_s"] / trl["tokens_per_s"] if "tokens_per_s" in trl else None,
         "engine": engine,
@@ -255,12 +277,15 @@ def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, An
 
 def main() -> None:
     parser = cli.parser(__doc__, full="64 episodes of 8 turns, the 1m and the 4m model", smoke="2 episodes of 2 turns, the 100k model")
-    parser.add_argument("--models", nargs="*", help="sizes to measure (default: 1m; with --full: 1m 4m)")
+    parser.add_argument("--model", "--models", dest="models", nargs="*", help="sizes or packaged models (default: 1m; with --full: 1m 4m)")
     options = parser.parse_args()
     work = Workload(64, 8) if options.full else Workload(2, 2) if options.smoke else Workload(32, 3)
     rows, length = (512, 700) if options.full else (24, 400) if options.smoke else (96, 400)
     sizes = options.models or (["1m", "4m"] if options.full else ["100k"] if options.smoke else ["1m"])
-    found = [measure(size, work, {"rows": rows, "length": length}) for size in sizes]
+    for size in sizes:
+        if size in packaged.PACKAGES:
+            packaged.find(size)  # before anything is measured
+    found = [measure(size, Workload(32, 2) if size in packaged.PACKAGES else work, {"rows": rows, "length": length}) for size in sizes]
     for one in found:
         show(one)
     cli.finish(options, found[0] | {"threads": torch.get_num_threads(), "models": found})
@@ -275,8 +300,8 @@ def show(one: dict[str, Any]) -> None:
     for name, row in (("llama.cpp", one["llama_cpp"]), ("train", one["training"]["ours"]), ("TRL", one["training"]["trl"])):
         text = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
         print(f"  {name:<20} {text}")
-    keys = ("ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties", "max_logprob_error",
-            "train_ratio_vs_trl")  # fmt: skip
+    keys = ("ratio_vs_generate", "cpu_ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties",
+            "max_logprob_error", "train_ratio_vs_trl")  # fmt: skip
     print("  " + "  ".join(f"{key}={one[key]:.3g}" if isinstance(one[key], float) else f"{key}={one[key]}" for key in keys))
 
 

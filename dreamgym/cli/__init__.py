@@ -111,6 +111,7 @@ app.command()(training.init)
 app.command()(hosts.annotate)
 app.command()(hosts.judge)
 app.command()(models.fetch)
+app.command()(models.merge)
 app.add_typer(replay.app, name="replay")
 app.add_typer(envs.app, name="env")
 

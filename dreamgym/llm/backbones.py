@@ -46,11 +46,11 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
     adapter = _adapter_of(config)
     source = adapter["base_model_name_or_path"] if adapter else config.model
     revision = adapter.get("revision") if adapter else config.revision
-    model = _shared(source, revision, config) if adapter or config.lora else _fetch(source, revision, config)
     tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
+    frozen = bool(adapter or config.lora)
+    model = _shared(source, revision, config, _rows(tokenizer)) if frozen else _fetch(source, revision, config)
     new = _add_markers(model, tokenizer) if config.markers and not adapter else []
-    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)  # rows of markers, which the adapters bring
+    _grow(model, _rows(tokenizer))  # by the markers, which adapters bring
     _choose_pad(tokenizer)
     model = model.to(device(config.device))
     causal_lm.verify(model)
@@ -96,10 +96,12 @@ def outline(config: BackboneConfig) -> Any:
 
 
 def load_tokenizer(config: BackboneConfig) -> Any:
-    """The tokenizer alone, without markers: quick, and it fails as `load` does when the model is not here."""
+    """The tokenizer alone, quickly. It fails as `load` does when the model is not here."""
     atomic_directory.settle(config.model)
     adapter = _adapter_of(config)
     tokenizer = _tokenizer(config.model, None if adapter else config.revision, config)
+    if config.markers:
+        _extend(tokenizer)
     _choose_pad(tokenizer)
     return tokenizer
 
@@ -112,6 +114,26 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
         tokenizer.save_pretrained(fresh)
 
     return atomic_directory.replace(path, write)
+
+
+def merge(path: Path | str, out: Path | str) -> Path:
+    """Write the model of a checkpoint with its adapters, and the tokens that it learned, as one ordinary model that any server loads."""
+    model, tokenizer = load(BackboneConfig(model=str(path), device="cpu"))
+    if not hasattr(model, "merge_and_unload"):
+        raise UsageError(f"'{path}' holds no adapters: it is a whole model already, which a server loads as it is.")
+    return save(model.merge_and_unload(), tokenizer, out)
+
+
+def positions(config: BackboneConfig) -> int:
+    """Tokens of context that the model was built for."""
+    adapter = _adapter_of(config)
+    source = adapter["base_model_name_or_path"] if adapter else config.model
+    where = _where(source, adapter.get("revision") if adapter else config.revision, config)
+    try:
+        settings = AutoConfig.from_pretrained(_place(source), **where)
+    except Exception as error:  # a boundary, as in `_fetch`
+        raise _unreadable(source, config, error) from error
+    return int(getattr(settings.get_text_config(), "max_position_embeddings", 4096))
 
 
 def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
@@ -138,8 +160,9 @@ def _adapted(model: Any, path: str, source: str) -> Any:
         ) from error
 
 
-def _shared(source: str, revision: str | None, config: BackboneConfig) -> Any:
-    """A model for adapters, whose weights are frozen: its tensors are those of every other model of this process over the same backbone."""
+def _shared(source: str, revision: str | None, config: BackboneConfig, vocabulary: int) -> Any:
+    """A model for adapters, whose weights are frozen: its tensors are those of every other model of this process over the same backbone,
+    but for embeddings that will grow to `vocabulary` tokens or take markers in."""
     place = Path(_place(source))
     stamp = (place / "config.json").stat().st_mtime_ns if (place / "config.json").is_file() else 0
     base = _base(source, revision, config.model_copy(update={"model": source, "lora": None, "markers": False}), stamp)
@@ -246,15 +269,35 @@ def _choose_pad(tokenizer: Any) -> None:
 
 def _add_markers(model: Any, tokenizer: Any) -> list[int]:
     """Ids of the markers that were new to the vocabulary. In both embeddings their rows are the mean of those before them."""
-    before = len(tokenizer)
-    tokenizer.add_special_tokens({"extra_special_tokens": [*MARKERS, END]}, replace_extra_special_tokens=False)
-    new = list(range(before, len(tokenizer)))
-    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:  # some models keep spare rows
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    new = _extend(tokenizer)
+    _grow(model, _rows(tokenizer))
     with torch.no_grad():
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
-            layer.weight[new] = layer.weight[:before].float().mean(0).to(layer.weight.dtype)
+            layer.weight[new] = layer.weight[: min(new, default=0)].float().mean(0).to(layer.weight.dtype)
     return new
+
+
+def _grow(model: Any, rows: int) -> None:
+    """Embeddings of at least so many tokens: new rows are the mean of the others, so that every load gives the same model."""
+    before = model.get_input_embeddings().weight.shape[0]
+    if rows <= before:  # some models keep spare rows
+        return
+    model.resize_token_embeddings(rows, mean_resizing=False)
+    with torch.no_grad():
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            layer.weight[before:] = layer.weight[:before].float().mean(0).to(layer.weight.dtype)
+
+
+def _rows(tokenizer: Any) -> int:
+    """How many embeddings the tokenizer's ids need; the size of its vocabulary is less where ids are left out."""
+    return int(max(tokenizer.get_vocab().values())) + 1
+
+
+def _extend(tokenizer: Any) -> list[int]:
+    """Ids of the markers that were new to a tokenizer."""
+    known = tokenizer.get_vocab()
+    tokenizer.add_special_tokens({"extra_special_tokens": [*MARKERS, END]}, replace_extra_special_tokens=False)
+    return sorted(tokenizer.convert_tokens_to_ids(name) for name in (*MARKERS, END) if name not in known)
 
 
 def _peft() -> Any:

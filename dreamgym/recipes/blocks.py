@@ -14,6 +14,7 @@ from dreamgym.curriculum.task_curriculum import CurriculumConfig
 from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.errors import ConfigError, nearest
 from dreamgym.experience.guard import GuardConfig
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.rows import ABLATIONS
 from dreamgym.replay.buffer import ReplayConfig
 from dreamgym.train.settings import LearnerConfig, SFTConfig
@@ -185,7 +186,9 @@ class ExperienceBlock(Config):
         fitted, training = hasattr(plugins.load("experience.models", found["name"]), "row_builder"), found.get("training")
         if training is not None and not fitted:
             raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{found['name']}' is not. Remove it.")
-        return found | {"training": EXPERIENCE_TRAINING if fitted and training is None else training}
+        if fitted and training in (None, EXPERIENCE_TRAINING, EXPERIENCE_TRAINING.model_dump()):  # nobody has changed it
+            training = BACKBONE_TRAINING if found.get("backbone") else EXPERIENCE_TRAINING
+        return found | {"training": training}
 
     @property
     def fitted(self) -> bool:
@@ -197,7 +200,14 @@ class ExperienceBlock(Config):
         """The plug-in's own settings."""
         return dict(self.__pydantic_extra__ or {})
 
+    @property
+    def backbone(self) -> BackboneConfig | None:
+        """The pretrained model that is fitted; None where the small transformer is, or nothing."""
+        found = self.settings.get("backbone")
+        return BackboneConfig.model_validate(found) if found else None
 
+
+BACKBONE_TRAINING = SFTConfig(epochs=1.0, lr=2e-4, batch_tokens=4096)
 EXPERIENCE_TRAINING = SFTConfig(optimiser="muon", epochs=4.0, lr=5e-3, batch_tokens=4096)
 
 

@@ -106,11 +106,13 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _gently_for_a_backbone(self) -> Self:
-        fitted = {"warm_start": self.warm_start if self.warm_start.epochs else None, "sft": getattr(self, "sft", None)}
-        for name, block in fitted.items():
-            if self.pretrained and block and block.optimiser == "muon":
+        acts = {"warm_start": self.warm_start if self.warm_start.epochs else None, "sft": getattr(self, "sft", None)}
+        fitted = [(name, block, "policy") for name, block in acts.items() if self.pretrained]
+        fitted += [("experience.training", self.experience.training, "experience")] if self.experience.backbone else []
+        for name, block, whose in fitted:
+            if block and block.optimiser == "muon":
                 raise ConfigError(
-                    f"{name}.optimiser = 'muon' is for models trained from scratch, and policy.backbone is pretrained. Set "
+                    f"{name}.optimiser = 'muon' is for models trained from scratch, and {whose}.backbone is pretrained. Set "
                     f"{name}.optimiser = 'adamw' and a rate for it, such as {name}.lr = 1e-4 for adapters."
                 )
         return self
@@ -129,6 +131,11 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _somebody_to_start_as(self) -> Self:
+        if self.starts_as_experience and self.experience.backbone:
+            raise ConfigError(
+                "A small policy starts as a small experience model, and experience.backbone is pretrained. Set policy.backbone too, or "
+                'start = "scratch".'
+            )
         if self.starts_as_experience and not self.experience.fitted:
             raise ConfigError(
                 f"A small policy starts as a fitted experience model, and experience.name = '{self.experience.name}'. "

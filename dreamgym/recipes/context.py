@@ -18,6 +18,7 @@ from dreamgym.envs.induction import from_toml
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.errors import RunDirError, UsageError, explained
+from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.logs.demonstrations import Job, played
@@ -75,14 +76,26 @@ class RunContext:
             seed=config.seed,
         )
 
+    @cached_property
+    def fitted_models(self) -> FittedModels:
+        """How the experience models of this run are made and kept."""
+        config = self.config
+        return FittedModels(config.experience.backbone, self.tokenizer, device=config.model.device, seed=config.seed)
+
+    @cached_property
+    def experience_vocabulary(self) -> Vocabulary:
+        """The markers and the text encoder of the experience model."""
+        own = self.fitted_models.tokenizer
+        return self.vocabulary if own is self.tokenizer else vocabulary(own)
+
     def load(self, name: str) -> Any:
-        """The small model saved under that name: an experience model, or fresh weights."""
+        """The experience model saved under that name, or "tokenizer": one that was fitted to nothing yet."""
         RunDir.view(self.path).require_unchanged(name)
-        return tiny.load(self.checkpoint(name))[0].to(backbones.device(self.config.model.device))
+        return self.fitted_models.load(self.checkpoint(name))
 
     def save(self, model: Any, name: str) -> None:
-        """Save a small model with the tokenizer as an ordinary Hugging Face checkpoint."""
-        tiny.save(model, self.tokenizer, self.checkpoint(name))
+        """Save an experience model with its tokenizer as an ordinary checkpoint, or its adapters."""
+        self.fitted_models.save(model, self.checkpoint(name))
 
     def policy(self, name: str) -> Any:
         """The policy's model saved under that name."""
@@ -150,12 +163,16 @@ def induced_rules(path: Path, inner: TextRules) -> InducedRules:
 
 
 def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> list[Trajectory]:
-    """The logs without episodes that hold a state which no context of the small models has room for: a state is never cut."""
+    """The logs without episodes that hold a state which no context of the models has room for: a state is never cut."""
     if config.pretrained and not config.experience.fitted:
         return logs
-    settings = config.experience.settings
-    asked = (settings.get("max_context"), settings.get("engine", {}).get("max_context"), config.policy.engine.get("max_context"))
-    limit = max([tiny.MAX_POSITIONS, *(one for one in asked if isinstance(one, int))])
+    settings, backbone = config.experience.settings, config.experience.backbone
+    if backbone:
+        tokenizer, whose = backbones.load_tokenizer(backbone), f"'{backbone.model}'"
+        limit = backbones.positions(backbone)
+    else:
+        asked = (settings.get("max_context"), settings.get("engine", {}).get("max_context"), config.policy.engine.get("max_context"))
+        limit, whose = max([tiny.MAX_POSITIONS, *(one for one in asked if isinstance(one, int))]), "the small model"
     fits: dict[str, bool] = {}
 
     def known(text: str) -> bool:
@@ -166,7 +183,7 @@ def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> li
     kept = [episode for episode in logs if all(known(state.text) for t in episode.transitions for state in (t.state, t.next_state))]
     if len(kept) < len(logs):
         message = (
-            f"{len(logs) - len(kept)} of {len(logs)} logged episodes hold a state of more than {limit:,} tokens, for which the small model "
+            f"{len(logs) - len(kept)} of {len(logs)} logged episodes hold a state of more than {limit:,} tokens, for which {whose} "
             "has no context"
         )
         if not any(episode.success for episode in kept):

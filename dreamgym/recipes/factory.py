@@ -63,6 +63,7 @@ def begin(config: SharedConfig) -> EnvSuite:
     suite = make_suite(config)
     shape_of(config.model.size)
     check_backbone(config.policy.backbone)
+    check_backbone(config.experience.backbone)
     check_mix(suite, config.logs.mix)
     check_replay(config.replay)
     if config.real_phases and not suite.has_env:
@@ -116,7 +117,7 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
     from dreamgym.llm import tiny
 
     ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
-    return Vocabulary(lambda text: tiny.encode(tokenizer, text), lambda ids: tokenizer.decode(ids), ids)
+    return Vocabulary(lambda text: tiny.encode(tokenizer, text), lambda ids: tokenizer.decode(ids, clean_up_tokenization_spaces=False), ids)
 
 
 def replay_buffer(context: RunContext, name: str) -> ReplayBuffer:
@@ -226,7 +227,7 @@ def row_builder(context: RunContext, replay: AnyReplay) -> RowBuilder:
 
 
 def _inputs(context: RunContext, replay: AnyReplay, guard: Guard) -> ModelInputs:
-    return ModelInputs(guard, replay, context.logs, context.config.seed, context.vocabulary, context.tokenizer)
+    return ModelInputs(guard, replay, context.logs, context.config.seed, context.experience_vocabulary, context.fitted_models.tokenizer)
 
 
 def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experience: ExperienceModel | None) -> TaskCurriculum:

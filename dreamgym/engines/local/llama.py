@@ -81,17 +81,21 @@ def supports(module: Any) -> bool:
 
 def _linear_of(layer: Any) -> Linear | None:
     """What a linear layer multiplies with; None for a layer that does more than a matrix and one LoRA adapter."""
-    if type(layer) is nn.Linear:
-        return layer.weight
-    names = getattr(layer, "active_adapters", ())
-    if type(layer).__name__ != "Linear" or not type(layer).__module__.startswith("peft.tuners.lora") or len(names) != 1:
+    kind: type[Any] = type(layer)
+    if kind is nn.Linear:
+        plain: Tensor = layer.weight
+        return plain
+    return _adapted(layer) if kind.__name__ == "Linear" and kind.__module__.startswith("peft.tuners.lora") else None
+
+
+def _adapted(layer: Any) -> Adapted | None:
+    names, base = layer.active_adapters, layer.base_layer
+    if len(names) != 1 or type(base) is not nn.Linear or base.bias is not None:
         return None
-    (name,), base = names, layer.base_layer
-    if type(base) is not nn.Linear or base.bias is not None or layer.merged or layer.disable_adapters or layer.fan_in_fan_out:
+    name = names[0]
+    if layer.merged or layer.disable_adapters or layer.fan_in_fan_out or name not in layer.lora_A:
         return None
-    if name not in layer.lora_A or layer.lora_variant.get(name) is not None or layer.lora_B[name].bias is not None:
-        return None
-    if getattr(layer.lora_dropout[name], "p", 0.0):
+    if layer.lora_variant.get(name) is not None or layer.lora_B[name].bias is not None or getattr(layer.lora_dropout[name], "p", 0.0):
         return None
     return Adapted(base.weight, layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name])
 
@@ -124,7 +128,7 @@ class Weights:
             return (torch.cat(whole),) if fuse and 1 < len(whole) == len(ready) else tuple(ready)
 
         self.embedding, self.norm, self.head = table.weight, module.model.norm.weight, head(module)
-        self.blocks = []
+        self.blocks = list[tuple[Any, ...]]()
         for block in module.model.layers:
             attention, mlp = block.self_attn, block.mlp
             self.blocks.append((

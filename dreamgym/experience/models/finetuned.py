@@ -24,6 +24,7 @@ from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadabl
 from dreamgym.experience.prompts import PromptParts, Step, decode_state, encode_delta, grammar, prompt, variation
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.experience.state_delta import EncodedState
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
 from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition
@@ -75,6 +76,9 @@ class FinetunedConfig(RetrievalConfig):
     structured: bool = False
     """Constrain answers by a grammar. Needs the extra `structured` and an engine that takes grammars."""
 
+    backbone: BackboneConfig | None = None
+    """A pretrained causal LM to fit, whole or with adapters, instead of the small transformer. The markers of the layout join its
+    vocabulary, and their embeddings are trained."""
     segment_weights: SegmentWeights = SegmentWeights()
     engine: Annotated[dict[str, Any], AfterValidator(_checked)] = Field(default_factory=dict)
     """The engine that samples from the fitted weights, by `name` ("local" by default), with its settings."""

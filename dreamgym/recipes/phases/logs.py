@@ -14,6 +14,7 @@ from dreamgym.envs.induction import induce, to_toml
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers.induced_rules import shown_by
 from dreamgym.errors import InvariantError, UsageError
+from dreamgym.experience import fitted_models
 from dreamgym.experience.augmentation import RELABELLED
 from dreamgym.experience.dataset import up_to
 from dreamgym.llm import backbones, tiny
@@ -48,6 +49,8 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
     suite = suite or factory.begin(config)
     if run.summary() is None:
         trained = check_policy(config.policy, suite.rules, device=config.model.device)
+        if (backbone := config.experience.backbone) and config.dreams:
+            trained += fitted_models.check_backbone(backbone, config.experience.settings["engine"])
         require_space(run.path, BYTES_A_PARAMETER * (trained + parameters(config.model.size, config.model.vocab_size)))
         if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
             check_engine(engine, where="experience.engine")
