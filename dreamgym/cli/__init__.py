@@ -28,6 +28,7 @@ def quickstart(
         typer.Option(help="small (minutes), default (twenty minutes), large (three seeds and baselines; hours) or gpu (a larger model)."),
     ] = "default",
     env: Annotated[str, typer.Option(help="webshop, or alfworld (its extra installed; small and default).")] = "webshop",
+    model: Annotated[str, typer.Option(help="smollm2 (hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -35,9 +36,9 @@ def quickstart(
     from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import budget_config, run_name
 
-    config = budget_config(budget, env)
+    config = budget_config(budget, env, model)
     begin(config)
-    path = run or Path("runs") / run_name(budget, env)
+    path = run or Path("runs") / run_name(budget, env, model)
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe
 

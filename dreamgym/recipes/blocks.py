@@ -207,7 +207,7 @@ class ExperienceBlock(Config):
         return BackboneConfig.model_validate(found) if found else None
 
 
-BACKBONE_TRAINING = SFTConfig(epochs=1.0, lr=2e-4, batch_tokens=4096)
+BACKBONE_TRAINING = SFTConfig(epochs=1.0, lr=2e-4, batch_tokens=2048)
 EXPERIENCE_TRAINING = SFTConfig(optimiser="muon", epochs=4.0, lr=5e-3, batch_tokens=4096)
 
 

@@ -12,6 +12,7 @@ from dreamgym.recipes.config import RunConfig, SharedConfig, TrainConfig
 from dreamgym.runs.rundir import CONFIG
 
 RUNS = {"small": "quickstart-small", "default": "quickstart", "large": "quickstart-large", "gpu": "quickstart-gpu"}
+PRETRAINED = ("smollm2",)
 
 
 def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> TrainConfig:
@@ -46,13 +47,20 @@ def require_plugins(config: SharedConfig) -> None:
     plugins.require("replay.indexes", config.replay.index)
 
 
-def budget_config(budget: str, env: str = "webshop") -> RunConfig:
+def budget_config(budget: str, env: str = "webshop", model: str = "") -> RunConfig:
     """The settings of a budget: small, default (about twenty minutes), large (three seeds and the baselines) or gpu; see `run_name`."""
-    return configuration.read(RunConfig, configuration.PRESETS / f"{run_name(budget, env)}.toml")
+    return configuration.read(RunConfig, configuration.PRESETS / f"{run_name(budget, env, model)}.toml")
 
 
-def run_name(budget: str, env: str = "webshop") -> str:
-    """What a quickstart's configuration and its run directory are called; ConfigError for a budget or an environment without one."""
+def run_name(budget: str, env: str = "webshop", model: str = "") -> str:
+    """What a quickstart's configuration and its run directory are called; ConfigError for a budget, an environment or a pretrained model
+    without one. `model` is "" for the small transformer."""
+    if model:
+        if model not in PRETRAINED:
+            raise ConfigError(f"No quickstart with the model '{model}'.{nearest(model, PRETRAINED)} Known: {', '.join(PRETRAINED)}.")
+        if (budget, env) != ("default", "webshop"):
+            raise ConfigError(f"The quickstart with {model} has one budget, in the shop. Leave out the budget and the environment.")
+        return f"quickstart-{model}"
     if budget not in RUNS:
         raise ConfigError(f"No budget '{budget}'.{nearest(budget, RUNS)} Known: {', '.join(RUNS)}.")
     name = RUNS[budget] if env == "webshop" else RUNS[budget].replace("quickstart", f"quickstart-{env}")

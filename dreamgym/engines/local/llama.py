@@ -81,16 +81,16 @@ def supports(module: Any) -> bool:
 
 def _linear_of(layer: Any) -> Linear | None:
     """What a linear layer multiplies with; None for a layer that does more than a matrix and one LoRA adapter."""
-    kind: type[Any] = type(layer)
-    if kind is nn.Linear:
+    if type(layer) in (nn.Linear,):  # and no subclass
         plain: Tensor = layer.weight
         return plain
-    return _adapted(layer) if kind.__name__ == "Linear" and kind.__module__.startswith("peft.tuners.lora") else None
+    of_peft = type(layer).__name__ == "Linear" and type(layer).__module__.startswith("peft.tuners.lora")
+    return _adapted(layer) if of_peft else None
 
 
 def _adapted(layer: Any) -> Adapted | None:
     names, base = layer.active_adapters, layer.base_layer
-    if len(names) != 1 or type(base) is not nn.Linear or base.bias is not None:
+    if len(names) != 1 or type(base) is not nn.Linear or getattr(base, "bias", None) is not None:
         return None
     name = names[0]
     if layer.merged or layer.disable_adapters or layer.fan_in_fan_out or name not in layer.lora_A:

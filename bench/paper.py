@@ -1,0 +1,198 @@
+"""The arms of the paper's tables with a pretrained policy and experience model, one arm of one seed at a time, each within ten minutes.
+
+    python bench/paper.py --prepare DIR [--name smollm2]       # with a network: the model in pieces of at most 60 MiB
+    python bench/paper.py --model DIR --data DIR [--seeds 0 1 2] [--arms sft grpo-dream grpo-real] [--minutes 25] [--device cuda]
+
+For a machine with a GPU that is at hand for half an hour and reaches no package index. DIR of --data holds the run directories, one a seed:
+the same command goes on where the last one ended. A step is a seed's logs, experience model and warm start, or one of its arms; none is
+begun that may not end within `--minutes`. After each, its row joins `--out` (docs/results/paper-smollm2.json), from which `make results`
+writes the page. Settings: the preset compare-smollm2, or those of `--config`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import options as cli
+
+from dreamgym.config import read
+from dreamgym.errors import UsageError
+from dreamgym.llm import backbones, tiny
+from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.recipes import compare, context, factory
+from dreamgym.recipes import summary as tables
+from dreamgym.recipes.config import CompareConfig
+from dreamgym.recipes.rows import arm as row_of
+from dreamgym.runs.files import dumps, read_json, write_atomic
+from dreamgym.runs.rundir import RunDir
+
+PIECE = "55MB"  # of a model's weights; 60 MiB is the most that may travel as one file
+STEP_MINUTES = 10.0
+COLUMNS = {
+    "arm": "arm", "seed": "seed", "real_success": "greedy success, %", "sampled": "sampled success, %", "tokens": "tokens trained on",
+    "seconds": "seconds", "device": "device",
+}  # fmt: skip
+LOOP = {"iterations": 1, "tasks_per_iter": 2, "group_size": 2, "train_tasks": 7}
+FIT = {"epochs": 0.3, "batch_tokens": 512}
+SMOKE = {
+    "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 4}},
+    "logs": {"trajectories": 40, "task_pairs": 10},
+    "model": {"size": "100k", "vocab_size": 512},
+    "policy.instructions": "Such as Action: left.",
+    "policy.max_reply_tokens": 8,
+    "experience.max_answer_tokens": 24,
+    **{f"{fit}.{key}": value for fit in ("experience.training", "warm_start", "sft") for key, value in FIT.items()},
+    **{f"{loop}.{key}": value for loop in ("dream", "real") for key, value in LOOP.items()},
+    "eval": {"tasks": 3, "dev_tasks": 3, "paired_replays": 0},
+}
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def prepare(folder: Path, name: str) -> Path:
+    """Write the model into pieces that travel: bfloat16, and no file above 60 MiB. UsageError where one would be."""
+    model, tokenizer = backbones.load(BackboneConfig(model=name, device="cpu", dtype="bfloat16"))
+    model.save_pretrained(folder, max_shard_size=PIECE)
+    tokenizer.save_pretrained(folder)
+    if large := [file.name for file in folder.iterdir() if file.stat().st_size > 60 * 2**20]:
+        raise UsageError(f"{', '.join(large)} in '{folder}' would be above 60 MiB. Use a model whose largest weight is smaller.")
+    return folder
+
+
+def settings(model: Path, device: str, file: Path | None, changes: dict[str, Any]) -> CompareConfig:
+    """The configuration of all steps: a file's or the preset's, with the model of that folder in both roles."""
+    both = {
+        f"{role}.backbone.{key}": value for role in ("policy", "experience") for key, value in (("model", str(model)), ("device", device))
+    }
+    return read(CompareConfig, file or Path("compare-smollm2"), both | changes)
+
+
+def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, Any]:
+    """The row of one arm of one seed, after what was missing of it."""
+    arms = () if arm == "warm_start" else (arm,)
+    one = config.model_copy(update={"seed": seed, "arms": arms, "ablations": ()})
+    stored = one.model_copy(update={"seeds": (seed,), "arms": ()})
+    with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.world) as workers:
+        compare.train_arms(run, one, lambda text: print(text, flush=True), workers)
+        found = tables.entry(run, arm, row_of(arm))
+        if found is None:
+            raise UsageError(f"'{run.path}' has no evaluation of '{arm}'. Set eval.tasks above 0.")
+        return {
+            "arm": arm,
+            "seed": seed,
+            "real_success": round(100 * found["real_success"], 1),
+            "sampled": round(100 * found["sampled"]["value"], 1),
+            "tokens": tokens(run, arm),
+            "seconds": round(run.data(arm)["seconds"], 1),
+            "device": device_name(config),
+        }
+
+
+def tokens(run: RunDir, arm: str) -> int:
+    """Tokens that the phase of an arm was trained on: of the rows of a fit, of the rollouts of a loop."""
+    data = run.data(arm)
+    if "iterations" not in data:
+        return int(data.get("tokens", 0))
+    return int(sum(line.get("tokens") or 0 for line in run.read_jsonl("metrics.jsonl") if line["phase"] == arm))
+
+
+def device_name(config: CompareConfig) -> str:
+    backbone = config.policy.backbone
+    where = backbones.device(backbone.device if backbone else "cpu")
+    return torch.cuda.get_device_name(where) if where.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def merged(file: Path, row: dict[str, Any], config: CompareConfig) -> dict[str, Any]:
+    """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it."""
+    table = read_json(file) or {}
+    kept = [one for one in table.get("rows", []) if any(one[key] != row[key] for key in ("arm", "seed", "device"))]
+    rows = sorted([*kept, row], key=lambda one: (one["arm"], one["seed"], one["device"]))
+    found = {
+        "name": file.stem,
+        "order": 40,
+        "section": "Pretrained models",
+        "title": "A pretrained model in both roles, arm by arm",
+        "text": "Success on held-out tasks in the real environment. One row a seed and arm; each step within ten minutes.",
+        "command": "bench/paper.py --model DIR --data DIR",
+        "commit": context.commit(),
+        "date": datetime.date.today().isoformat(),
+        "machine": ", ".join(dict.fromkeys(one["device"] for one in rows)),
+        "seeds": sorted({one["seed"] for one in rows}),
+        "hours": round(sum(one["seconds"] for one in rows) / 3600, 2),
+        "columns": COLUMNS,
+        "rows": rows,
+        "claims": table.get("claims", []),
+        "notes": table.get("notes", [f"Environment: {config.env.name}. Policies with fewer than five seeds carry no claim."]),
+    }
+    write_atomic(file, dumps(found) + "\n")
+    return found
+
+
+def play(config: CompareConfig, data: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], minutes: float) -> list[dict[str, Any]]:
+    """All steps that fit into the minutes, the shared one of a seed before its arms; the rows that were made or found."""
+    begun, rows = time.monotonic(), list[dict[str, Any]]()
+    for seed in seeds:
+        for arm in ("warm_start", *arms):
+            left = minutes - (time.monotonic() - begun) / 60
+            ready = (data / f"seed-{seed}").is_dir() and RunDir.view(data / f"seed-{seed}").done(f"eval-{arm}")
+            if left < STEP_MINUTES and not ready:
+                print(
+                    f"{left:.1f} minutes are left, and a step may take {STEP_MINUTES:.0f}: the same command goes on with seed {seed}, {arm}"
+                )
+                return rows
+            start = time.monotonic()
+            rows.append(step(config, data, seed, arm))
+            merged(out, rows[-1], config)
+            print(f"seed {seed}, {arm}: {rows[-1]['real_success']} % greedy, {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
+    return rows
+
+
+def tiny_instruct_model(folder: Path) -> Path:
+    """A model of random weights with a chat template, for the smoke size."""
+    tokenizer = tiny.train_tokenizer(["go left, go right, open the door"], vocab_size=300, special=["<|im_start|>"])
+    tokenizer.chat_template = TEMPLATE
+    return backbones.save(tiny.build(tokenizer, "100k"), tokenizer, folder)
+
+
+def main() -> None:
+    parser = cli.parser(__doc__, full="all seeds of the preset", smoke="a model of random weights in the corridor, one seed")
+    parser.add_argument("--prepare", type=Path, help="write the model's pieces into this folder, and stop")
+    parser.add_argument("--name", default="smollm2", help="with --prepare: a packaged model, or one that the hub's cache holds")
+    parser.add_argument("--model", type=Path, help="the folder that --prepare wrote, or of any causal LM with a chat template")
+    parser.add_argument("--data", type=Path, help="the folder of the run directories")
+    parser.add_argument("--config", type=Path, help="another configuration of `dreamgym compare`")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: the first of the preset; with --full all of them")
+    parser.add_argument("--arms", nargs="*", help="default: those of the preset")
+    parser.add_argument("--minutes", type=float, default=25.0, help="how long the machine is at hand")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs/results/paper-smollm2.json")
+    options = parser.parse_args()
+    context.silence_progress_bars()
+    if options.prepare:
+        print(prepare(options.prepare, options.name))
+        return cli.finish(options, {"prepared": str(options.prepare)})
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.smoke:
+            place = Path(scratch)
+            options.model, options.data, options.device = tiny_instruct_model(place / "model"), place / "data", "cpu"
+            options.out, options.arms = place / "paper-smoke.json", options.arms or ["grpo-dream"]
+        if not options.model or not options.data:
+            print("Nothing to run without --model DIR and --data DIR. --smoke tests the program; --prepare DIR writes a model's pieces.")
+            return cli.finish(options, {"skipped": "no --model and --data", "rows": []})
+        config = settings(options.model, options.device, options.config, SMOKE if options.smoke else {})
+        factory.begin(config)
+        seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
+        rows = play(config, options.data, options.out, seeds, config.arms if options.arms is None else options.arms, options.minutes)
+        cli.finish(options, {"device": device_name(config), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
