@@ -95,7 +95,8 @@ def _adapted(layer: Any) -> Adapted | None:
     name = names[0]
     if layer.merged or layer.disable_adapters or layer.fan_in_fan_out or name not in layer.lora_A:
         return None
-    if layer.lora_variant.get(name) is not None or layer.lora_B[name].bias is not None or getattr(layer.lora_dropout[name], "p", 0.0):
+    dropout: float = getattr(layer.lora_dropout[name], "p", 0.0)
+    if layer.lora_variant.get(name) is not None or layer.lora_B[name].bias is not None or dropout:
         return None
     return Adapted(base.weight, layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name])
 
