@@ -35,6 +35,8 @@ NAVIGATION = {
             "tutorials/tau2",
             "tutorials/serve",
             "tutorials/trl",
+            "tutorials/verl",
+            "tutorials/verifiers",
             "tutorials/scale",
             "tutorials/connect",
             "tutorials/algorithm",

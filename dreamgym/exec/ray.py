@@ -309,12 +309,7 @@ def _connect(ray: Any, config: Config) -> None:
                 f"No Ray cluster at '{config.address}' ({error}). Start one with `ray start --head`, or correct exec.address."
             ) from error
     try:
-        ray.init(
-            address=config.address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            include_dashboard=False if not config.address else None,
-        )
+        _start(ray, config)
     except ConnectionError as error:
         raise UsageError(f"No Ray cluster at '{config.address}': {_line(error)}. Start one with `ray start --head`.") from error
     except (RuntimeError, ValueError) as error:
@@ -323,6 +318,21 @@ def _connect(ray: Any, config: Config) -> None:
         raise UsageError(
             f"The Ray cluster at '{config.address or 'this machine'}' cannot be used: {' '.join(str(error).split())}"
         ) from error
+
+
+def _start(ray: Any, config: Config) -> None:
+    """Connect, or start a cluster of this machine, for which Ray waits 30 s. ServerError when the machine was too busy `TRIES` times."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            dashboard = None if config.address else False
+            ray.init(address=config.address or "local", log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
+            return
+        except Exception as error:  # a bare one for a node that is late
+            if "timed out" not in str(error):
+                raise
+            ray.shutdown()
+            if attempt == TRIES:
+                raise ServerError(f"Ray did not start in time, {TRIES} times: {_line(error)} Is this machine too busy?") from error
 
 
 def _cause(error: Any) -> BaseException:

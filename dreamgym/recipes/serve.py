@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
     dream = fitted(path)
     with DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=limits) as sessions:
         yield sessions
+
+
+@cache
+def shared_sessions(run: str, sessions: int = 1 << 16) -> DreamSessions:
+    """The sessions of a run's dream, the same ones in a process and open as long as it is, for trainers that make their environments anew
+    for every episode."""
+    dream = fitted(Path(run))
+    return DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=Limits(sessions=sessions))
 
 
 def check_address(host: str, token: str) -> None:

@@ -38,15 +38,20 @@ class Chat:
         return [*self.form.encode(f"Action: {action}"), self.form.end]
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
-        """The text inside the last <action>...</action>, else the line behind the last "Action:", else the whole reply.
+        """See `action_in`."""
+        return action_in(text)
 
-        Text before the last </think>, and text behind a <think> that was cut short, is not searched.
-        """
-        visible = text.rpartition("</think>")[2].partition("<think>")[0]
-        tagged = _TAGGED.findall(visible)
-        if tagged:
-            return str(tagged[-1]).strip()
-        named = _NAMED.split(visible)
-        if len(named) > 1:
-            return named[-1].strip().partition("\n")[0].strip()
-        return visible.strip()
+
+def action_in(text: str) -> Action:
+    """The text inside the last <action>...</action>, else the line behind the last "Action:", else the whole reply.
+
+    Text before the last </think>, and text behind a <think> that was cut short, is not searched.
+    """
+    visible = text.rpartition("</think>")[2].partition("<think>")[0]
+    tagged = _TAGGED.findall(visible)
+    if tagged:
+        return str(tagged[-1]).strip()
+    named = _NAMED.split(visible)
+    if len(named) > 1:
+        return named[-1].strip().partition("\n")[0].strip()
+    return visible.strip()

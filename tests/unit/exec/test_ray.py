@@ -133,6 +133,15 @@ def test_a_cluster_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
         make()
 
 
+def test_a_machine_that_is_too_busy_to_start_ray_is_said(monkeypatch: pytest.MonkeyPatch):
+    def late(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(ServerError, match="Ray did not start in time, 3 times.*too busy"):
+        make()
+
+
 def test_nodes_with_other_code_are_refused(executor: RayExecutor, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dreamgym.exec.ray._code", lambda: "other")
     with pytest.raises(UsageError, match="another version of dreamgym"):

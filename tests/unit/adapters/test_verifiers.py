@@ -1,0 +1,89 @@
+"""A served dream as a taskset of verifiers; runs where the package is installed (`make test-peers`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verifiers")
+from documents import python_of
+from dreams import SUITE, TASKS, corridor_dream
+from verifiers.v1.utils.loaders import load_taskset
+
+from dreamgym.adapters.verifiers import BrokenEpisode, DreamConfig, DreamTaskset, played
+from dreamgym.experience.env import DreamBatch
+from dreamgym.serve.mcp import make_server
+from dreamgym.serve.sessions import DreamSessions
+from dreamgym.types import StepInfo, Verdict
+
+
+class Player:
+    """An agent that says given texts, and what it was shown."""
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        self.replies, self.shown = list(replies), list[str]()
+        self.trace = SimpleNamespace(info={}, rewards={}, record_reward=lambda name, value: self.trace.rewards.update({name: value}))
+
+    async def turn(self, message: str) -> Any:
+        self.shown.append(message)
+        return SimpleNamespace(terminated=not self.replies, last_reply=self.replies.pop(0) if self.replies else "")
+
+    @asynccontextmanager
+    async def interaction(self, task: Any) -> Any:
+        yield self
+
+
+def play(replies: Sequence[str]) -> Player:
+    player = Player(replies)
+    task = SimpleNamespace(data=SimpleNamespace(asked=TASKS[0].id, seed=1))
+
+    async def run() -> None:
+        with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+            await played(task, SimpleNamespace(player=player), make_server(dream, single=False))
+
+    asyncio.run(run())
+    return player
+
+
+def test_the_dream_plays_the_user_and_the_reward_and_who_decided_are_in_the_trace():
+    expert = SUITE.demonstrate(TASKS[0], "expert", seed=0)
+    player = play([f"I go on. Action: {step.action}" for step in expert.transitions])
+    assert TASKS[0].instruction in player.shown[0] and expert.transitions[0].state.text in player.shown[0]
+    assert player.shown[1:] == [step.next_state.text for step in expert.transitions[:-1]]
+    assert player.trace.rewards == {"dream": expert.total_reward}
+    steps = player.trace.info["dream"]["steps"]
+    assert len(steps) == len(expert.transitions) and all(step["decided_by"] and step["simulation"] for step in steps)
+
+
+def test_a_model_that_stops_has_what_it_earned():
+    player = play(["Action: dance"])
+    assert player.trace.rewards == {"dream": 0.0} and len(player.trace.info["dream"]["steps"]) == 1
+
+
+def test_a_masked_episode_has_no_reward_and_is_an_error_of_its_episode(monkeypatch: pytest.MonkeyPatch):
+    result = DreamBatch.result
+
+    def masking(self: DreamBatch, *arguments: Any) -> Any:
+        from dataclasses import replace
+
+        found = result(self, *arguments)
+        return replace(found, info=StepInfo(verdict=Verdict("masked", ("contradiction",)), error="masked by the guard: contradiction"))
+
+    monkeypatch.setattr(DreamBatch, "result", masking)
+    with pytest.raises(BrokenEpisode, match="masked: masked by the guard: contradiction"):
+        play(["Action: right"])
+
+
+def test_the_taskset_is_found_by_the_module_of_the_tutorial_and_seeds_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my_dream.py").write_text(python_of("tutorials/verifiers.md")[0])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = DreamConfig(id="my_dream", url="http://127.0.0.1:1/mcp", tasks=["a", "b"], episodes=3)
+    tasks = list(DreamTaskset(config))
+    assert [(task.data.asked, task.data.seed) for task in tasks] == [("a", 0), ("b", 1), ("a", 2)]
+    assert isinstance(load_taskset(config), DreamTaskset)
