@@ -51,11 +51,12 @@ class RunDirError(UsageError):
 
 
 class ServerError(DreamGymError):
-    """A server failed. `status` is its last HTTP status (None: no answer came), `ticket` the request that failed, if it has one."""
+    """A server failed. `status` is its last HTTP status (None: no answer came), `ticket` the request that failed, if it has one; `gone`:
+    it does not answer, or only with failures of its own, so that another server of the same model may."""
 
-    def __init__(self, message: str, *, status: int | None = None, ticket: int | None = None) -> None:
+    def __init__(self, message: str, *, status: int | None = None, ticket: int | None = None, gone: bool = False) -> None:
         super().__init__(message)
-        self.status, self.ticket = status, ticket
+        self.status, self.ticket, self.gone = status, ticket, gone
 
 
 class EnvironmentFailure(ServerError):

@@ -36,6 +36,7 @@ class FaultServer:
         self.faults: deque[Any] = deque()
         self.script: Callable[[list[int]], list[int]] | None = None  # prompt -> ids, in place of the model
         self.answer: Callable[[list[dict[str, Any]]], str] | None = None  # messages -> reply, in place of the chat API's echo
+        self.dead = False  # True: closes every connection without a word, as a host whose process has gone
         self.delay = 0.0
         self.weights = {"policy": 0}  # served name -> weights
         self.loads = True  # False: says that it loads, and does not
@@ -92,6 +93,9 @@ class Handler(BaseHTTPRequestHandler):
         """Silence."""
 
     def do_GET(self) -> None:
+        if self.owner.dead:
+            self.close_connection = True
+            return
         self.owner.seen.append((self.path, None))
         if self.path == "/v1/models":
             cards = [{"id": name, "max_model_len": 128} for name in self.owner.weights]
@@ -103,6 +107,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "null")
         owner = self.owner
+        if owner.dead:
+            self.close_connection = True
+            return
         owner.seen.append((self.path, body))
         owner.keys.append(self.headers.get("authorization"))
         answers = {

@@ -17,6 +17,7 @@ class ServerConfig(Config):
     """Settings of `ServerEngine`. `base_url` is the OpenAI base, with `/v1`; a server's root will do as well."""
 
     base_url: ServerUrl
+    more_urls: tuple[ServerUrl, ...] = ()  # further servers of the same model; the requests of one episode go to one of them
     model: str
     dialect: Literal["vllm", "sglang", "llama_cpp", "chat"]
     api_key: SecretStr | None = None

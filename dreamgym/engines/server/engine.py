@@ -6,7 +6,7 @@ cannot serve `generate`, and says so; `replies` gives its texts, for teachers an
 weights over.
 
 `http_client` sends and retries, `chat_replies` reads replies, `rate_limit` limits requests a minute, `dialects` holds each server's
-request and answer formats, `weight_sync` publishes weights.
+request and answer formats, `servers` chooses among several servers of one model, `weight_sync` publishes weights.
 
     plugins.make("engines", "server", base_url="http://localhost:8000/v1", model="policy", dialect="vllm", tokenizer="checkpoints/policy")
 """
@@ -19,24 +19,26 @@ import functools
 import itertools
 import math
 import queue
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dreamgym.engines.server.chat_replies import about_tokens, most_tokens, reply_in
 from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact, seed_of
 from dreamgym.engines.server.http_client import Client
 from dreamgym.engines.server.rate_limit import Clock
-from dreamgym.engines.server.weight_sync import publish_weights, score
+from dreamgym.engines.server.servers import Servers
+from dreamgym.engines.server.weight_sync import publish_weights, require_current, score
 from dreamgym.engines.usage import Tokens, Usage
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
 from dreamgym.llm.request_queue import RequestQueue
 from dreamgym.llm.tokenized import Tokenized
 from dreamgym.types import Completion, Request
 
+T = TypeVar("T")
 PROBE = "Red mug, 12.50 - a naïve café?\n[buy now]"  # letters, digits, accents, a newline: where tokenizers differ
 
 
@@ -54,9 +56,11 @@ class ServerEngine(Tokenized, RequestQueue):
         """`module`: the model whose weights are published, with which the server's log-probabilities are compared."""
         super().__init__()
         self.config, self.tokenizer, self.module, self.version = config, tokenizer, module, 0
+        self.published = False  # whether the servers sample from weights that this engine sent them
         self.model = config.model  # what requests ask for: an adapter's name once one is published
         self.usage = Usage(price_per_million_input=config.price_per_million_input, price_per_million_output=config.price_per_million_output)
         self.client = Client(config, self.usage, clock or Clock())
+        self.servers = Servers(self.client.apis)
         self.dialect: Dialect | None = DIALECTS.get(config.dialect)
         if self.dialect is not None and tokenizer is None:
             raise ConfigError(f"dialect='{config.dialect}' speaks in token ids: set tokenizer to the checkpoint that the server runs.")
@@ -64,10 +68,11 @@ class ServerEngine(Tokenized, RequestQueue):
         self._probe = self.encode(PROBE) if self.dialect is not None else []
         self._under_way: dict[int, tuple[Request, int, Future[Sampled]]] = {}
         self._results: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._agreement: asyncio.Task[str] | None = None
+        self._agreements: dict[str, asyncio.Task[str]] = {}  # by server
 
     def release(self, sessions: Sequence[str]) -> None:
-        """Nothing is kept here: the server's prefix cache serves every turn of an episode."""
+        """Nothing is kept here but which server has a session: its prefix cache serves every turn of an episode."""
+        self.servers.release(sessions)
 
     def publish(self, version: int, save: Callable[[], Path]) -> None:
         """See `protocols.LLM`. The server must see the folder at the same path, and give the log-probabilities of our own module."""
@@ -81,18 +86,28 @@ class ServerEngine(Tokenized, RequestQueue):
         self.client.close()
 
     def doctor(self) -> dict[str, Any]:
-        """What the server is, checked: it answers, it serves the model, and its tokenizer is ours. ServerError where it is not so."""
-        report: dict[str, Any] = {"server": self.client.api, "model": self.model, "dialect": self.config.dialect}
-        if self.config.dialect != "llama_cpp":
-            report["models"] = served = [card["id"] for card in self.cards()]
-            if self.model not in served:
-                raise ServerError(
-                    f"{self.client.api} serves {', '.join(served) or 'nothing'}, not '{self.model}'. Set model to one of them."
-                )
-        if self.dialect is None:
-            return report | {"tokens": "text only: replies works, generate does not"}
-        self._learn_context()
-        return report | {"max_context": self.max_context, "tokenizer": self.client.wait(self._agree())}
+        """What the servers are, checked: each answers, it serves the model, and its tokenizer is ours. ServerError where it is not so."""
+        report: dict[str, Any] = {"server": ", ".join(self.servers.apis), "model": self.model, "dialect": self.config.dialect}
+        for api in self.servers.apis:
+            if self.config.dialect != "llama_cpp":
+                report["models"] = served = [card["id"] for card in self.cards(api)]
+                if self.model not in served:
+                    self._must_reply(api, served)
+            if self.dialect is not None:
+                self._learn_context(api)
+                report |= {"max_context": self.max_context, "tokenizer": self.client.wait(self._agree(api))}
+        return report if self.dialect is not None else report | {"tokens": "text only: replies works, generate does not"}
+
+    def _must_reply(self, api: str, served: Sequence[str]) -> None:
+        """ServerError for a model that is not listed, unless it replies: `transformers serve` loads what is asked for, and lists less."""
+        unknown = ServerError(f"{api} serves {', '.join(served) or 'nothing'}, not '{self.model}'. Set model to one of them.")
+        if self.dialect is not None:
+            raise unknown
+        payload = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], self.config.max_tokens_key: 1}
+        try:
+            self.client.wait(self.client.control("POST", f"{api}/chat/completions", payload))
+        except ServerError as error:
+            raise ServerError(f"{unknown} Asked for it all the same: {error}", status=error.status) from error
 
     def replies(
         self,
@@ -155,14 +170,18 @@ class ServerEngine(Tokenized, RequestQueue):
         def read(body: Any) -> tuple[str, Tokens | None]:
             return reply_in(body, max_tokens, allow_truncated)
 
-        url = f"{self.client.api}/chat/completions"
         most = Tokens(most_tokens(messages), max_tokens)
-        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, most=most)
+
+        async def ask(api: str) -> str:
+            url = f"{api}/chat/completions"
+            return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, most=most)
+
+        return await self._somewhere(None, ask)
 
     def _check(self, request: Request) -> None:
         if self.dialect is None:
             raise UsageError(
-                f"{self.client.api} is a chat server (dialect='chat'): it returns text without token ids, so nothing it says can be "
+                f"{self.servers.apis[0]} is a chat server (dialect='chat'): it returns text without token ids, so nothing it says can be "
                 "trained on. Use `replies`, or serve the policy with vLLM, SGLang or llama.cpp."
             )
         sampling = request.sampling
@@ -179,7 +198,7 @@ class ServerEngine(Tokenized, RequestQueue):
             )
         if not len(request.prompt):
             raise UsageError("A prompt is empty: give at least one token.")
-        self._learn_context()
+        self._learn_context(self.servers.live[0])
         assert self.max_context is not None
         room = self.max_context - sampling.max_tokens
         if len(request.prompt) > room:
@@ -195,6 +214,7 @@ class ServerEngine(Tokenized, RequestQueue):
             raise UsageError(f"A request of up to {tokens} tokens never fits tokens_per_minute={limit}. Lower max_tokens, or raise it.")
 
     def _enqueue(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
+        require_current(self)
         for ticket, request in zip(tickets, requests, strict=True):
             request = replace(request, prompt=_ids(request.prompt))  # a conversation may grow while it is continued
             future = self.client.start(self._sample(ticket, request, self.model))
@@ -224,24 +244,51 @@ class ServerEngine(Tokenized, RequestQueue):
             if ticket in self._under_way:
                 self._under_way.pop(ticket)[2].cancel()
 
-    async def _sample(self, ticket: int, request: Request, model: str) -> Sampled:
-        """Ask for one completion, after the server's tokenizer was found to be ours."""
+    async def _sample(self, ticket: int, request: Request, model: str, api: str | None = None) -> Sampled:
+        """Ask for one completion: `api`, or a server of the session and, when it is gone, another."""
         assert self.dialect is not None
-        if self._agreement is None or (self._agreement.done() and (self._agreement.cancelled() or self._agreement.exception())):
-            self._agreement = asyncio.ensure_future(self._agree())
-        await asyncio.shield(self._agreement)
         dialect, prompt, sampling = self.dialect, request.prompt, request.sampling
         stream = request.seed if request.seed is not None else (-1, self.config.seed, ticket)
         path, payload = dialect.ask(model, prompt, sampling, seed_of(stream))
         if dialect.name == "sglang" and model != self.config.model:
             payload["lora_path"] = model
+        most = Tokens(len(prompt), sampling.max_tokens)
 
         def read(body: Any) -> tuple[Sampled, Tokens]:
             return dialect.read(body, prompt, sampling, training=self.config.training)
 
-        most = Tokens(len(prompt), sampling.max_tokens)
-        url = self.url(path)
-        return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=most.prompt + most.completion, most=most)
+        async def ask(api: str) -> Sampled:
+            await self._agreed(api)
+            url = self.url(path, api)
+            return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=most.prompt + most.completion, most=most)
+
+        return await (self._somewhere(request.session, ask) if api is None else ask(api))
+
+    async def _somewhere(self, session: str | None, ask: Callable[[str], Awaitable[T]]) -> T:
+        """The answer of a server. One that is gone is left out and the request sent to another, with the same seed; the last one's error
+        is everybody's."""
+        while True:
+            api = self.servers.take(session)
+            try:
+                return await ask(api)
+            except ServerError as error:
+                if not error.gone:
+                    raise
+                self.servers.drop(api, error)
+            finally:
+                self.servers.done(api)
+
+    async def _agreed(self, api: str) -> None:
+        """Wait until a server's tokenizer was found to be ours; once for each server."""
+        known = self._agreements.get(api)
+        if known is None or (known.done() and (known.cancelled() or known.exception())):
+            known = self._agreements[api] = asyncio.ensure_future(self._agree(api))
+        await asyncio.shield(known)
+
+    def sample_at(self, api: str, request: Request, model: str) -> Completion:
+        """One completion by the server at `api`, in use or not, of the weights that it serves as `model`."""
+        self._check(request)
+        return self._completion(request, self.version, self.client.wait(self._sample(0, request, model, api)))
 
     def _completion(self, request: Request, version: int, sampled: Sampled) -> Completion:
         assert self.dialect is not None
@@ -251,52 +298,53 @@ class ServerEngine(Tokenized, RequestQueue):
         text = self.decode(ids[: len(ids) - stop])
         return Completion(tuple(request.prompt), ids, scores, text, "stop" if stop else "length", version)
 
-    async def _agree(self) -> str:
-        """Compare the server's ids of a probe text with ours; says what was compared. Prompt lengths are compared in every answer."""
+    async def _agree(self, api: str) -> str:
+        """Compare a server's ids of a probe text with ours; says what was compared. Prompt lengths are compared in every answer."""
         assert self.dialect is not None
+        url = self.url(self.dialect.tokenize_path, api)
         try:
             payload = self.dialect.tokenize(self.config.model, PROBE)
-            body = await self.client.control("POST", self.url(self.dialect.tokenize_path), payload, retries=self.config.retries)
+            body = await self.client.control("POST", url, payload, retries=self.config.retries)
         except ServerError as error:
             if error.status in (404, 405, 501):
                 return "not offered by the server: only the lengths of prompts are compared"
             raise
         theirs = body.get("tokens") if isinstance(body, dict) else None
         if not isinstance(theirs, list):
-            raise ServerError(f"{self.url(self.dialect.tokenize_path)} answered {body!r:.100}. Expected an object with a list 'tokens'.")
+            raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'tokens'.")
         if theirs != self._probe:
             at = next((i for i, ids in enumerate(itertools.zip_longest(theirs, self._probe)) if ids[0] != ids[1]), 0)
             raise ServerError(
-                f"The server's tokenizer is not ours: of a probe text, token {at} is {theirs[at : at + 1]} there and "
+                f"The tokenizer of {api} is not ours: of a probe text, token {at} is {theirs[at : at + 1]} there and "
                 f"{self._probe[at : at + 1]} here. Set tokenizer to the checkpoint that the server runs."
             )
         return "the same ids for a probe text"
 
-    def cards(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        """What the server says of each model it serves; ServerError for an answer that lists none."""
-        body = self.client.wait(self.client.control("GET", url := f"{self.client.api}/models", timeout_s=timeout_s))
+    def cards(self, api: str, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """What a server says of each model it serves; ServerError for an answer that lists none."""
+        body = self.client.wait(self.client.control("GET", url := f"{api}/models", timeout_s=timeout_s))
         found = body.get("data") if isinstance(body, dict) else None
         if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
             raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
         return found
 
-    def _learn_context(self) -> None:
-        """Ask the server how long its context is, once, unless max_context says it."""
+    def _learn_context(self, api: str) -> None:
+        """Ask a server how long its context is, once, unless max_context says it."""
         if self.max_context is not None or self.dialect is None:
             return
         if self.dialect.name == "llama_cpp":
-            body = self.client.wait(self.client.control("GET", self.url("/props")))
+            body = self.client.wait(self.client.control("GET", self.url("/props", api)))
             settings = body.get("default_generation_settings") if isinstance(body, dict) else None
             found = settings.get("n_ctx") if isinstance(settings, dict) else None
         else:
-            found = next((card.get("max_model_len") for card in self.cards() if card["id"] == self.config.model), None)
+            found = next((card.get("max_model_len") for card in self.cards(api) if card["id"] == self.config.model), None)
         if not isinstance(found, int) or found < 2:
-            raise ConfigError(f"{self.client.api} does not report the context length of '{self.config.model}'. Set max_context.")
+            raise ConfigError(f"{api} does not report the context length of '{self.config.model}'. Set max_context.")
         self.max_context = found
 
-    def url(self, path: str) -> str:
-        """The address of a path: under base_url when it begins with `/v1`, else under the server's root."""
-        return self.client.api + path.removeprefix("/v1") if path.startswith("/v1/") else self.client.root + path
+    def url(self, path: str, api: str) -> str:
+        """The address of a path: under the OpenAI base when it begins with `/v1`, else under the server's root."""
+        return api + path.removeprefix("/v1") if path.startswith("/v1/") else api.removesuffix("/v1") + path
 
     def idle(self) -> None:
         """Raise unless nothing is under way: weights must not change under a request."""

@@ -43,10 +43,8 @@ class Client:
 
     def __init__(self, config: ServerConfig, usage: Usage, clock: Clock) -> None:
         self.config, self.usage, self.clock, self._key = config, usage, clock, config.key()
-        path = httpx.URL(config.base_url).path.rstrip("/")
-        url = config.base_url.rstrip("/")
-        self.api = url if path else f"{url}/v1"
-        self.root = self.api.removesuffix("/v1")
+        self.apis = list(dict.fromkeys(map(_api, (config.base_url, *config.more_urls))))
+        """The OpenAI bases of the servers, each with `/v1` or a path of its own."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close: Callable[[], object] = lambda: None
 
@@ -135,7 +133,7 @@ class Client:
                 else:
                     if used is not None:
                         sent.tokens = used.prompt + used.completion
-                    self._meter(used, most)
+                    self._meter(used, most, url)
                     return result
         except asyncio.CancelledError:
             self.usage.cancelled += 1
@@ -192,10 +190,10 @@ class Client:
         self.usage.lost_tokens += most.prompt
         self.usage.lost_completion_tokens += most.completion
 
-    def _meter(self, used: Tokens | None, most: Tokens) -> None:
+    def _meter(self, used: Tokens | None, most: Tokens, url: str) -> None:
         if used is None:
             if not self.usage.unreported:
-                log.warning("%s does not report the tokens it used: each such answer is counted as the most it may have used.", self.api)
+                log.warning("%s does not report the tokens it used: each such answer is counted as the most it may have used.", url)
             self.usage.unreported += 1
             used = most
         self.usage.requests += 1
@@ -226,7 +224,14 @@ class Client:
         return ServerError(
             f"{method} {url} failed after {tries}{limit}. The last: {error} {hint} Other requests under way stay valid.",
             status=error.status or None,
+            gone=not error.status or error.status >= 500,
         )
+
+
+def _api(base_url: str) -> str:
+    """The OpenAI base of an address, which may be a server's root."""
+    url = base_url.rstrip("/")
+    return url if httpx.URL(url).path.rstrip("/") else f"{url}/v1"
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -6,15 +6,15 @@ that does not learn. Checkpoints travel through a file system that the server ca
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import secrets
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dreamgym.errors import ServerError, UsageError
+from dreamgym.errors import InvariantError, ServerError, UsageError
 from dreamgym.types import Completion, Request, Sampling
 
 if TYPE_CHECKING:
@@ -36,42 +36,73 @@ def publish_weights(
     tolerance: float = 0.05,
     timeout_s: float = 600.0,
 ) -> None:
-    """Make the server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was. An adapter is
-    then taken back; of a whole checkpoint the server may hold the new weights by then, so publish again before anything is sampled.
+    """Make every server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was. An adapter
+    is then taken back; of a whole checkpoint servers may hold the new weights by then, so publish again before anything is sampled.
+    A server that is gone is left out, and one that is back and took the weights is used again.
 
     `lora`: an adapter is loaded under a name never used before, which requests then ask for, and the one before is unloaded. Under a new
     name no stale prefix cache can be hit. vLLM needs `--enable-lora` with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, SGLang `--enable-lora`.
     Otherwise the whole checkpoint is read again and the prefix cache dropped: vLLM needs VLLM_SERVER_DEV_MODE=1.
 
-    `verify` requires that greedy log-probabilities of a probe differ from those before; turn it off to publish the same weights again. Of a
-    server that chose different tokens for two probes of the same weights this cannot be seen: a warning says so, and the weights count.
+    A server that cannot load weights (llama.cpp) must serve them already, and only `scorer` can tell.
+
+    `verify` requires that greedy log-probabilities of a probe differ from those before, or, of an adapter, from the base model's; turn it
+    off to publish the same weights again. Of a server that chose different tokens for two probes of the same weights this cannot be seen:
+    a warning says so, and the weights count.
     `scorer` gives the learner's log-probabilities of the probe's ids, which must agree with the server's within `tolerance`.
     """
     path = Path(checkpoint).absolute()
-    if engine.dialect is None or engine.dialect.name not in LOADERS:
+    loads = engine.dialect is not None and engine.dialect.name in LOADERS
+    if engine.dialect is None or not (loads or scorer):
         raise UsageError(
             f"A server of dialect '{engine.config.dialect}' cannot load weights as it runs. Use vllm or sglang, or restart it on '{path}'."
         )
     if not path.is_dir():
         raise UsageError(f"No checkpoint at '{path}': expected a directory{' with an adapter' if lora else ''}. Save it there first.")
     engine.idle()
-    before = [_probe(engine), _probe(engine)] if verify else []
-    previous = engine.model
-    load = LOADERS[engine.dialect.name]
-    engine.model = load(engine, path, version, lora, timeout_s)
+    if not loads:  # its weights are those that it was started with, so they must be ours already
+        for api in engine.servers.apis:
+            _must_agree(_probe(engine, api, engine.model), scorer, tolerance, path, api, loads=False)
+        engine.version = version
+        return
+    name = _new_name(engine, version) if lora else engine.config.model
+    took: list[str] = []
     try:
-        if before:
-            _must_differ(before, _probe(engine), path)
-        if scorer is not None:
-            _must_agree(_probe(engine), scorer, tolerance, path)
+        for api in engine.servers.apis:
+            try:
+                before = [_probe(engine, api, engine.config.model if lora else name) for _ in range(2)] if verify else []
+                _load(engine, api, path, name, timeout_s)
+                took.append(api)
+                if before:
+                    _must_differ(before, _probe(engine, api, name), path, api)
+                if scorer is not None:
+                    _must_agree(_probe(engine, api, name), scorer, tolerance, path, api)
+            except ServerError as error:
+                took = [one for one in took if one != api or not error.gone]
+                if not error.gone or (not took and api == engine.servers.apis[-1]):
+                    raise
+                log.warning("%s is left out until the next weights: it did not take these. %s", api, error)
     except BaseException:
-        unwanted, engine.model = engine.model, previous
-        with contextlib.suppress(ServerError):  # the first error is the one to show
-            _unload(engine, unwanted, timeout_s)
+        _unload(engine, took, name, timeout_s)
         raise
-    engine.version = version
-    if engine.model != previous:
-        _unload(engine, previous, timeout_s)
+    previous, engine.model, engine.version, engine.published = engine.model, name, version, True
+    engine.servers.rejoin(took)
+    if not lora:
+        _HOLDERS.update({(api, name): weakref.ref(engine) for api in took})
+    if name != previous:
+        _unload(engine, took, previous, timeout_s)
+
+
+_HOLDERS: dict[tuple[str, str], weakref.ref[ServerEngine]] = {}
+"""The engine of this process that last published whole weights to a server, by (server, model)."""
+
+
+def require_current(engine: ServerEngine) -> None:
+    """InvariantError when another engine of this process has put other weights in place of those that this one published."""
+    for api in engine.servers.live:
+        holder = _HOLDERS.get((api, engine.model))
+        if holder is not None and engine.published and (other := holder()) is not None and other is not engine:
+            raise InvariantError(f"Another engine has published its weights to {api} since this one did. Publish again before sampling.")
 
 
 def score(module: Any, completion: Completion) -> list[float]:
@@ -84,32 +115,34 @@ def score(module: Any, completion: Completion) -> list[float]:
     return torch.log_softmax(logits, -1).gather(1, ids[0, len(completion.prompt_ids) :, None])[:, 0].tolist()
 
 
-def _load_vllm(engine: ServerEngine, path: Path, version: int, lora: bool, timeout_s: float) -> str:
-    if not lora:
-        _control(engine, "POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}, timeout_s)
+def _load(engine: ServerEngine, api: str, path: Path, name: str, timeout_s: float) -> None:
+    """Load a checkpoint on one server: the whole model, or an adapter where `name` is another than the model's."""
+    assert engine.dialect is not None
+    LOADERS[engine.dialect.name](engine, api, path, name, timeout_s)
+
+
+def _load_vllm(engine: ServerEngine, api: str, path: Path, name: str, timeout_s: float) -> None:
+    if name == engine.config.model:
+        _control(engine, api, "POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}, timeout_s)
         # Without the flag vLLM answers 200 and keeps the cache whenever a request of somebody still holds blocks of it.
-        _control(engine, "POST", "/reset_prefix_cache?reset_running_requests=true", None, timeout_s)
-        return engine.config.model
-    name = _new_name(engine, version)
-    _control(engine, "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, timeout_s)
-    cards = engine.cards(timeout_s=timeout_s)
+        _control(engine, api, "POST", "/reset_prefix_cache?reset_running_requests=true", None, timeout_s)
+        return
+    _control(engine, api, "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, timeout_s)
+    cards = engine.cards(api, timeout_s=timeout_s)
     if not any(card["id"] == name for card in cards):
-        raise ServerError(f"The server took the adapter '{name}' but does not list it: {', '.join(card['id'] for card in cards)}.")
-    return name
+        raise ServerError(f"{api} took the adapter '{name}' but does not list it: {', '.join(card['id'] for card in cards)}.")
 
 
-def _load_sglang(engine: ServerEngine, path: Path, version: int, lora: bool, timeout_s: float) -> str:
-    name = _new_name(engine, version) if lora else engine.config.model
-    if lora:
-        answer = _control(engine, "POST", "/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, timeout_s)
+def _load_sglang(engine: ServerEngine, api: str, path: Path, name: str, timeout_s: float) -> None:
+    if name != engine.config.model:
+        answer = _control(engine, api, "POST", "/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, timeout_s)
     else:
-        answer = _control(engine, "POST", "/update_weights_from_disk", {"model_path": str(path), "flush_cache": True}, timeout_s)
+        answer = _control(engine, api, "POST", "/update_weights_from_disk", {"model_path": str(path), "flush_cache": True}, timeout_s)
     if not (isinstance(answer, dict) and answer.get("success")):
-        raise ServerError(f"The server did not take the weights of '{path}': {answer!r:.200} Expected success: true. Check its log.")
-    return name
+        raise ServerError(f"{api} did not take the weights of '{path}': {answer!r:.200} Expected success: true. Check its log.")
 
 
-LOADERS: dict[str, Callable[[Any, Path, int, bool, float], str]] = {"vllm": _load_vllm, "sglang": _load_sglang}
+LOADERS: dict[str, Callable[[Any, str, Path, str, float], None]] = {"vllm": _load_vllm, "sglang": _load_sglang}
 _UNLOAD = {"vllm": "/v1/unload_lora_adapter", "sglang": "/unload_lora_adapter"}
 
 
@@ -118,10 +151,15 @@ def _new_name(engine: ServerEngine, version: int) -> str:
     return f"{engine.config.model}-v{version}-{secrets.token_hex(4)}"
 
 
-def _unload(engine: ServerEngine, name: str, timeout_s: float) -> None:
-    """Let an adapter go; the base model stays."""
-    if engine.dialect is not None and name != engine.config.model:
-        _control(engine, "POST", _UNLOAD[engine.dialect.name], {"lora_name": name}, timeout_s)
+def _unload(engine: ServerEngine, apis: Sequence[str], name: str, timeout_s: float) -> None:
+    """Let an adapter go; the base model stays. A server that does not let it go keeps it until its own limit of adapters drops it."""
+    if engine.dialect is None or name == engine.config.model:
+        return
+    for api in apis:
+        try:
+            _control(engine, api, "POST", _UNLOAD[engine.dialect.name], {"lora_name": name}, timeout_s)
+        except ServerError as error:
+            log.warning("%s keeps the adapter '%s': %s", api, name, error)
 
 
 _NEEDS = {
@@ -131,20 +169,20 @@ _NEEDS = {
 }
 
 
-def _control(engine: ServerEngine, method: str, path: str, payload: Any, timeout_s: float) -> Any:
+def _control(engine: ServerEngine, api: str, method: str, path: str, payload: Any, timeout_s: float) -> Any:
     """The answer to a call that manages the server; a path that is not there says how to start the server with it."""
     try:
-        return engine.client.wait(engine.client.control(method, engine.url(path), payload, timeout_s=timeout_s))
+        return engine.client.wait(engine.client.control(method, engine.url(path, api), payload, timeout_s=timeout_s))
     except ServerError as error:
         if error.status in (404, 405) and path in _NEEDS:
             raise ServerError(f"{error} {_NEEDS[path]}", status=error.status) from error
         raise
 
 
-def _probe(engine: ServerEngine) -> Completion:
-    """A short greedy continuation of a fixed text."""
+def _probe(engine: ServerEngine, api: str, model: str) -> Completion:
+    """A short greedy continuation of a fixed text, by one server."""
     greedy = Sampling(PROBE_TOKENS, temperature=0.0)
-    return engine.generate([Request(engine.encode(PROBE_TEXT), greedy, seed=(0,))])[0]
+    return engine.sample_at(api, Request(engine.encode(PROBE_TEXT), greedy, seed=(0,)), model)
 
 
 def _distance(a: Completion, b: Completion) -> float:
@@ -154,25 +192,31 @@ def _distance(a: Completion, b: Completion) -> float:
     return max(abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True))
 
 
-def _must_differ(before: Sequence[Completion], after: Completion, path: Path) -> None:
+def _must_differ(before: Sequence[Completion], after: Completion, path: Path, api: str) -> None:
     noise = _distance(before[0], before[1])  # of a server whose batches change its rounding
     if noise == math.inf:
         log.warning(
-            "Whether the server samples from '%s' could not be verified: two greedy probes chose different tokens before the load "
+            "Whether %s samples from '%s' could not be verified: two greedy probes chose different tokens before the load "
             "already. Give a scorer, which compares with the learner's log-probabilities, or let nobody else use the server meanwhile.",
+            api,
             path,
         )
     elif _distance(before[0], after) <= noise:
         raise ServerError(
-            f"The server said that it loaded '{path}', but its log-probabilities of a probe are what they were: it still samples from the "
+            f"{api} said that it loaded '{path}', but its log-probabilities of a probe are what they were: it still samples from the "
             "weights before. Check that it reads this path and serves what it loads; pass verify=False if the weights are the same."
         )
 
 
-def _must_agree(probe: Completion, scorer: Callable[[Completion], Sequence[float]], tolerance: float, path: Path) -> None:
+def _must_agree(
+    probe: Completion, scorer: Callable[[Completion], Sequence[float]] | None, tolerance: float, path: Path, api: str, *, loads: bool = True
+) -> None:
+    assert scorer is not None
     gap = max(abs(x - y) for x, y in zip(probe.logprobs, scorer(probe), strict=True))
     if not gap <= tolerance:
+        then = "" if loads else " It cannot load weights as it runs: start it anew on that checkpoint, or use vllm or sglang."
         raise ServerError(
-            f"The server's log-probabilities of a probe differ from the learner's by up to {gap:.3g}, more than tolerance={tolerance:g}, "
-            f"after loading '{path}'. It samples from other weights, or in a coarser precision than the tolerance allows."
+            f"The log-probabilities that {api} gives a probe differ from the learner's by up to {gap:.3g}, more than "
+            f"tolerance={tolerance:g}, for '{path}'. It samples from other weights, or in a coarser precision than the tolerance "
+            f"allows.{then}"
         )

@@ -192,7 +192,7 @@ class RLPhase:
         return (self.context.workers.restarts if self.context.workers else 0) + (self.remote.pool.replaced if self.remote else 0)
 
     def _publish(self, version: int) -> None:
-        self.agent.llm.version = version
+        self.context.policies.publish(self.agent.llm, self.model, version)
 
     @property
     def _path(self) -> Path:

@@ -205,7 +205,7 @@ def test_an_agent_acts_through_a_server_and_its_episode_is_a_training_row(make: 
 def test_another_tokenizer_is_found_out_before_anything_is_sampled(make: Any, server: FaultServer) -> None:
     assert make().doctor()["tokenizer"] == "the same ids for a probe text"
     server.encode = lambda text: [0, *tiny.encode(TOKENIZER, text)]
-    with pytest.raises(ServerError, match=r"tokenizer is not ours.*token 0 is \[0\] there"):
+    with pytest.raises(ServerError, match=r"tokenizer of .* is not ours.*token 0 is \[0\] there"):
         make().generate([Request(PROMPT, Sampling(2))])
     assert server.payloads("/v1/completions") == []
     server.offers_tokenize = False

@@ -1,0 +1,165 @@
+"""Several servers of one model behind one engine: episodes stay where their prefix is, and a server that dies costs no request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import FaultServer, next_tokens
+
+from dreamgym import plugins
+from dreamgym.engines.server.servers import Servers
+from dreamgym.engines.server.weight_sync import publish_weights
+from dreamgym.errors import InvariantError, ServerError
+from dreamgym.llm import tiny
+from dreamgym.types import Request, Sampling
+
+TOKENIZER = tiny.train_tokenizer(["red mug"], vocab_size=300, special=("<|act|>",))
+
+
+@pytest.fixture
+def three() -> Iterator[list[FaultServer]]:
+    encode = lambda text: tiny.encode(TOKENIZER, text)  # noqa: E731
+    with FaultServer(encode) as a, FaultServer(encode) as b, FaultServer(encode) as c:
+        yield [a, b, c]
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    made: list[Any] = []
+
+    def make(servers: list[FaultServer], **more: Any) -> Any:
+        first, *others = [server.url for server in servers]
+        settings = {"base_url": first, "more_urls": others, "model": "policy", "dialect": "vllm", "tokenizer": TOKENIZER, "backoff_s": 0.01}
+        made.append(plugins.make("engines", "server", **settings | more))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def prompts_at(server: FaultServer) -> set[int]:
+    return {payload["prompt"][0] for payload in server.payloads("/v1/completions")}
+
+
+def turns(n: int, turn: int) -> list[Request]:
+    """The requests of n episodes in one turn; the first id of a prompt names its episode."""
+    return [Request([20 + i, *range(30, 31 + turn)], Sampling(2), (0, i, turn), f"episode/{i}") for i in range(n)]
+
+
+def test_every_turn_of_an_episode_goes_to_the_server_of_its_first(make: Any, three: list[FaultServer]) -> None:
+    engine = make(three)
+    for turn in range(3):
+        completions = engine.generate(turns(9, turn))
+        assert [c.ids for c in completions] == [tuple(next_tokens(r.prompt, 2, 0)) for r in turns(9, turn)]
+    seen = [prompts_at(server) for server in three]
+    assert [len(episodes) for episodes in seen] == [3, 3, 3] and set.union(*seen) == set(range(20, 29))
+    engine.release([f"episode/{i}" for i in range(9)])
+    assert not engine.servers._of
+
+
+def test_requests_of_a_server_that_dies_are_redone_elsewhere_with_their_seeds(
+    make: Any, three: list[FaultServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make(three, retries=1)
+    engine.generate(turns(6, 0))
+    three[1].dead = True
+    lost = prompts_at(three[1])
+    completions = engine.generate(turns(6, 1))
+    assert [c.ids for c in completions] == [tuple(next_tokens(r.prompt, 2, 0)) for r in turns(6, 1)]
+    elsewhere = {p["seed"] for s in (three[0], three[2]) for p in s.payloads("/v1/completions") if p["prompt"][0] in lost}
+    single = make([three[0]])
+    single.generate([r for r in turns(6, 1) if r.prompt[0] in lost])
+    assert elsewhere == {p["seed"] for p in three[0].payloads("/v1/completions")[-len(lost) :]}
+    assert len(lost) == 2 and caplog.text.count("is left out, and its requests are sent again to") == 1
+
+
+def test_without_a_server_left_the_error_says_which_and_what_to_do(make: Any, three: list[FaultServer]) -> None:
+    engine = make(three[:2], retries=0)
+    engine.generate(turns(2, 0))
+    for server in three[:2]:
+        server.dead = True
+    with pytest.raises(ServerError, match=r"failed after 1 attempt. The last: the connection broke off .* Check that the server is up"):
+        engine.generate(turns(4, 1))
+
+
+def test_chats_are_redone_elsewhere_too(make: Any, three: list[FaultServer]) -> None:
+    engine = make(three, dialect="chat", tokenizer=None, retries=0)
+    three[0].dead = True
+    replies = dict(engine.replies([[{"role": "user", "content": f"n{i}"}] for i in range(7)], max_tokens=4))
+    assert [replies[i] for i in range(7)] == [f"You said n{i}" for i in range(7)]
+
+
+def test_a_refusal_is_no_death(make: Any, three: list[FaultServer]) -> None:
+    engine = make(three)
+    for server in three:
+        server.faults.append(("status", 400))
+    with pytest.raises(ServerError, match="refused with status 400"):
+        engine.generate(turns(1, 0))
+    assert len(engine.servers.live) == 3
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_weights_go_to_every_server_and_one_that_died_comes_back_with_them(
+    make: Any, three: list[FaultServer], tmp_path: Path, lora: bool
+) -> None:
+    engine = make(three, retries=0)
+    publish_weights(engine, tmp_path, 1, lora=lora, scorer=lambda c: c.logprobs)
+    assert engine.version == 1
+    assert {c.ids for c in engine.generate(turns(3, 0))} == {tuple(next_tokens(r.prompt, 2, 1)) for r in turns(3, 0)}
+    three[2].dead = True
+    publish_weights(engine, tmp_path, 2, lora=lora, scorer=lambda c: c.logprobs)
+    assert [server.url for server in three[:2]] == engine.servers.live and engine.version == 2
+    assert {c.version for c in engine.generate(turns(6, 1))} == {2}
+    if lora:
+        assert all(sorted(server.weights) == sorted(["policy", engine.model]) for server in three[:2])
+    three[2].dead = False
+    engine.generate(turns(6, 2))
+    assert [server.url for server in three[:2]] == engine.servers.live, "not before it has the weights"
+    publish_weights(engine, tmp_path, 3, lora=lora, scorer=lambda c: c.logprobs)
+    assert engine.servers.live == list(engine.servers.apis)
+    engine.release([f"episode/{i}" for i in range(6)])
+    engine.generate(turns(6, 2))
+    assert len(prompts_at(three[2])) > 1 and {c.version for c in engine.generate(turns(6, 2))} == {3}
+
+
+def test_one_server_that_keeps_its_weights_is_named_and_nothing_is_published(make: Any, three: list[FaultServer], tmp_path: Path) -> None:
+    engine = make(three)
+    three[1].loads = False
+    with pytest.raises(ServerError, match=f"{three[1].url} said that it loaded .* still samples from the weights before"):
+        publish_weights(engine, tmp_path, 1, lora=True)
+    assert engine.version == 0 and engine.model == "policy" and all(list(server.weights) == ["policy"] for server in three)
+
+
+def test_a_server_that_loads_nothing_must_serve_the_weights_already(make: Any, three: list[FaultServer], tmp_path: Path) -> None:
+    engine = make(three[:1], dialect="llama_cpp")
+    publish_weights(engine, tmp_path, 3, lora=False, scorer=lambda c: c.logprobs)
+    assert engine.version == 3 and "/collective_rpc" not in three[0].paths()
+    with pytest.raises(ServerError, match="differ from the learner's by up to 0.5.*cannot load weights as it runs: start it anew"):
+        publish_weights(engine, tmp_path, 4, lora=False, scorer=lambda c: [score - 0.5 for score in c.logprobs])
+    assert engine.version == 3
+
+
+def test_an_engine_whose_weights_another_replaced_does_not_sample_from_them(make: Any, three: list[FaultServer], tmp_path: Path) -> None:
+    one, other = make(three[:1]), make(three[:1])
+    publish_weights(one, tmp_path, 1, lora=False)
+    publish_weights(other, tmp_path, 1, lora=False)
+    with pytest.raises(InvariantError, match="Another engine has published its weights"):
+        one.generate(turns(1, 0))
+    other.generate(turns(1, 0))
+    publish_weights(one, tmp_path, 2, lora=False)
+    assert one.generate(turns(1, 0))[0].version == 2
+
+
+def test_requests_without_a_session_go_where_least_is_under_way() -> None:
+    servers = Servers(["a", "b"])
+    assert [servers.take(), servers.take(), servers.take("x")] == ["a", "b", "a"]
+    servers.done("b")
+    assert servers.take() == "b" and servers.take("x") == "a"
+    servers.drop("a", ServerError("gone"))
+    assert servers.take("x") == "b" and servers.live == ["b"]
+    servers.rejoin(["b", "a"])
+    assert servers.live == ["a", "b"]
