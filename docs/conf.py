@@ -38,6 +38,7 @@ NAVIGATION = {
             "tutorials/verl",
             "tutorials/verifiers",
             "tutorials/scale",
+            "tutorials/servers",
             "tutorials/connect",
             "tutorials/algorithm",
             "tutorials/model",
