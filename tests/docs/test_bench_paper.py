@@ -1,0 +1,76 @@
+"""bench/paper.py: a model travels in pieces, rows join the table of results, and no step is begun that may not end in time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from documents import DOCS, ROOT
+
+from dreamgym.llm import backbones
+from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.recipes.config import CompareConfig
+
+
+@pytest.fixture(scope="module")
+def paper() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "bench"))
+    try:
+        spec = importlib.util.spec_from_file_location("bench_paper", ROOT / "bench/paper.py")
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / "bench"))
+    return module
+
+
+def row(arm: str, seed: int, **more: Any) -> dict[str, Any]:
+    return {"arm": arm, "seed": seed, "real_success": 1.0, "sampled": 2.0, "tokens": 3, "seconds": 36.0, "device": "card"} | more
+
+
+def test_a_model_travels_in_pieces_and_is_read_from_them(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = paper.tiny_instruct_model(tmp_path / "whole")
+    monkeypatch.setattr(paper, "PIECE", "100KB")
+    pieces = paper.prepare(tmp_path / "pieces", str(whole))
+    assert len(list(pieces.glob("*.safetensors"))) > 1
+    one, words = backbones.load(BackboneConfig(model=str(whole), device="cpu"))
+    other, same = backbones.load(BackboneConfig(model=str(pieces), device="cpu", dtype="float32"))
+    assert words.chat_template == same.chat_template
+    assert all(torch.equal(a.bfloat16().float(), b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_row_takes_the_place_of_an_older_one_in_a_table_that_the_results_page_reads(paper: ModuleType, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("make_results_again", DOCS / "make_results.py")
+    assert spec and spec.loader
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    file, config = tmp_path / "paper-smollm2.json", CompareConfig()
+    for one in (row("sft", 1), row("sft", 0), row("sft", 0, device="other"), row("sft", 0, real_success=9.0)):
+        paper.merged(file, one, config)
+    table = json.loads(file.read_text("utf-8"))
+    assert tuple(table) == page.KEYS and table["name"] == file.stem and all(set(one) == set(table["columns"]) for one in table["rows"])
+    assert [(one["seed"], one["device"], one["real_success"]) for one in table["rows"]] == [
+        (0, "card", 9.0),
+        (0, "other", 1.0),
+        (1, "card", 1.0),
+    ]
+    assert table["seeds"] == [0, 1] and table["hours"] == 0.03
+
+
+def test_no_step_is_begun_that_may_not_end_in_time(
+    paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = list[tuple[int, str]]()
+    monkeypatch.setattr(paper, "step", lambda config, data, seed, arm: begun.append((seed, arm)) or row(arm, seed))
+    out = tmp_path / "paper-smollm2.json"
+    assert paper.play(CompareConfig(), tmp_path, out, [0], ["sft"], 9.9) == [] and not begun and not out.exists()
+    assert "the same command goes on with seed 0, warm_start" in capsys.readouterr().out
+    assert len(paper.play(CompareConfig(), tmp_path, out, [0, 1], ["sft"], 25.0)) == 4
+    assert begun == [(0, "warm_start"), (0, "sft"), (1, "warm_start"), (1, "sft")]
