@@ -84,14 +84,19 @@ def build(
     """Build a catalogue and its search index once, so that it opens in moments (built = "FOLDER" in the configuration)."""
     _webshop(env)
     from dreamgym.envs.webshop import lifelike, store
-    from dreamgym.errors import UsageError
+    from dreamgym.errors import UsageError, explained
 
     if (size is None) == (items is None) or (items is None) != (attributes is None):
         raise UsageError("Give either --items and --attributes, or --size.")
-    if size is not None:
-        items, attributes = lifelike.write(out, size, seed)
-    assert items and attributes, "checked above"
-    print(f"{store.build(items, attributes, out):,} products: {out}")
+    for file in (items, attributes):
+        if file:
+            with explained(file):
+                file.open("rb").close()
+    with explained(out):  # a full disk names no file
+        if size is not None:
+            items, attributes = lifelike.write(out, size, seed)
+        assert items and attributes, "checked above"
+        print(f"{store.build(items, attributes, out):,} products: {out}")
 
 
 CHOICES = {"goals": ("synthetic", "human"), "mode": ("text", "text_rich"), "tagger": ("auto", "rule", "spacy")}

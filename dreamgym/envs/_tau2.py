@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from dreamgym.envs.base import EnvSuite
 from dreamgym.envs.tools.conversation import Exchange
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, tools_of
@@ -93,6 +95,17 @@ class Desk(ABC):
         arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else {}
         self.made.append((call.name, json.dumps(arguments, sort_keys=True)))
         return answer(self.world, call.name, arguments)[0]
+
+
+class DeskSuite(EnvSuite):
+    """A domain's tasks. Several can have one key, and all of them are of its split."""
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        known = list(self.all_tasks())
+        chosen = {self.task_key(task) for task in super().tasks(split, len(known), seed=seed)}
+        found = [task for task in known if self.task_key(task) in chosen]
+        random.Random(f"tasks/{split}/{seed}").shuffle(found)
+        return found[:n]
 
 
 def answer(world: Any, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:

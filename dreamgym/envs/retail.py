@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config import Config, build
-from dreamgym.envs._tau2 import DONE, Desk, answer, declared, load_domain
-from dreamgym.envs.base import EnvSuite, play
+from dreamgym.envs._tau2 import DONE, Desk, DeskSuite, answer, declared, load_domain
+from dreamgym.envs.base import play
 from dreamgym.envs.tools.conversation import Limits
 from dreamgym.envs.tools.rules import Shown, ToolRules
 from dreamgym.envs.tools.schemas import Tool
@@ -131,7 +131,7 @@ class RetailEnv(Desk):
         return same(self.world, self.package.after(str((self.task.goal or {})["task"])))
 
 
-class RetailSuite(EnvSuite):
+class RetailSuite(DeskSuite):
     """Customers' wishes, and scripted agents that look up what they change."""
 
     name = "retail"
@@ -151,13 +151,6 @@ class RetailSuite(EnvSuite):
         """The user: no user, and so no order, is in two splits."""
         name = str((task.goal or {}).get("task", ""))
         return str(self.package.rows[name]["user_id"]) if name in self.package.rows else task.id
-
-    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
-        """Tasks whose users are of the split; a user has up to several."""
-        chosen = {self.task_key(task) for task in super().tasks(split, len(self.package.rows), seed=seed)}
-        found = [task for task in self.all_tasks() if self.task_key(task) in chosen]
-        random.Random(f"tasks/{split}/{seed}").shuffle(found)
-        return found[:n]
 
     def env(self) -> RetailEnv:
         return RetailEnv(self.package, self.rules)

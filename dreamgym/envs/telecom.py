@@ -20,8 +20,8 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs._tau2 import DONE, Desk, declared, load_domain
-from dreamgym.envs.base import EnvSuite, play
+from dreamgym.envs._tau2 import DONE, Desk, DeskSuite, declared, load_domain
+from dreamgym.envs.base import play
 from dreamgym.envs.tools.conversation import Limits, latest_turn
 from dreamgym.envs.tools.rules import Shown, ToolRules
 from dreamgym.envs.tools.schemas import Tool
@@ -98,7 +98,7 @@ class TelecomEnv(Desk):
         return all(self.world.run_env_assertion(one, raise_assertion_error=False) for one in wanted.env_assertions or ())
 
 
-class TelecomSuite(EnvSuite):
+class TelecomSuite(DeskSuite):
     """Tickets, phones, and scripted agents that look before they repair."""
 
     name = "telecom"
@@ -118,13 +118,6 @@ class TelecomSuite(EnvSuite):
     def task_key(self, task: Task) -> str:
         """The combination of faults: none is in two splits."""
         return "|".join(sorted(_faults(str((task.goal or {}).get("task", task.id)))))
-
-    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
-        """Tasks whose combinations of faults are of the split; several tickets can share one, and each is a task."""
-        chosen = {self.task_key(task) for task in super().tasks(split, len(self.package.tasks), seed=seed)}
-        found = [task for task in self.all_tasks() if self.task_key(task) in chosen]
-        random.Random(f"tasks/{split}/{seed}").shuffle(found)
-        return found[:n]
 
     def env(self) -> TelecomEnv:
         return TelecomEnv(self.package, self.rules)

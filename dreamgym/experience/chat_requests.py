@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field
 
 from dreamgym.config import Config
 from dreamgym.engines import check_settings
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.experience.json_replies import BadReply, Format, Message, clean, response_format, tokens_of, unmarked
 from dreamgym.protocols import Chat, UsageMeter
 from dreamgym.runs.files import append_jsonl, read_jsonl
@@ -247,8 +247,9 @@ class ReplyLog:
         if self.path is None:
             yield
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        with explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from dreamgym.runs.files import is_number
+
 Format = Literal["json_schema", "json_object", "none"]
 """What the host can be held to: a schema, any JSON object, or nothing but the words of the prompt."""
 
@@ -95,7 +97,7 @@ def text_in(found: Mapping[str, Any], key: str) -> str:
 def number_in(found: Mapping[str, Any], key: str) -> float:
     """A finite number."""
     value = found.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise BadReply(f"'{key}' is {_shown(value)}; it must be a number")
     return float(value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -45,8 +47,28 @@ class BackboneConfig(Config):
     """Add `vocabulary.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""
 
 
+GPU_FILES = ("nvidiactl", "nvhost-*gpu*", "nvgpu*", "dxg", "kfd")
+"""What drivers of GPUs that torch calls cuda put into /dev: NVIDIA's, those of its embedded boards, of Windows and of AMD."""
+
+
+def check_device(name: str) -> None:
+    """ConfigError for a device that this machine or this build of torch cannot have. `backbones.device` tries the others once torch is
+    imported."""
+    kind = name.partition(":")[0]
+    if kind == "mps" and sys.platform != "darwin":
+        raise ConfigError(f"device={name}, which macOS alone has. Use device=cpu, cuda or auto.")
+    if kind == "cuda":
+        if not any(file for pattern in GPU_FILES for file in Path("/dev").glob(pattern)):
+            raise ConfigError(f"device={name}, but this machine has no driver of a GPU. Use device=cpu.")
+        if "+cpu" in (build := metadata.version("torch")):
+            raise ConfigError(f"device={name}, but torch {build} is built for CPUs. Use device=cpu, or install the build for your driver.")
+
+
 def check_backbone(backbone: BackboneConfig | None) -> None:
-    """ConfigError where the model is a path, and nothing is there. Whether the hub has a name is seen when it is loaded."""
+    """ConfigError where the model is a path and nothing is there, and for a device that cannot be. Whether the hub has a name is seen when
+    it is loaded."""
+    if backbone:
+        check_device(backbone.device)
     if backbone and backbone.model.startswith(("/", "./", "../", "~")) and not Path(backbone.model).is_dir():
         raise ConfigError(
             f"No model at '{backbone.model}': there is no such directory. Give the directory of a model, or its name on the hub."

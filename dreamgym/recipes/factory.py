@@ -29,7 +29,7 @@ from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
 from dreamgym.experience.prompts import encode_delta
 from dreamgym.experience.state_delta import encode
 from dreamgym.experience.verifiers import VerifierInputs
-from dreamgym.llm.backbone_settings import check_backbone
+from dreamgym.llm.backbone_settings import check_backbone, check_device
 from dreamgym.llm.sizes import shape_of
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.logs.demonstrations import check_mix
@@ -62,6 +62,7 @@ def begin(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run that begins; ConfigError for settings that cannot be right in it."""
     suite = make_suite(config)
     shape_of(config.model.size)
+    check_device(config.model.device)
     check_backbone(config.policy.backbone)
     check_backbone(config.experience.backbone)
     check_mix(suite, config.logs.mix)

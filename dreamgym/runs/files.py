@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from dreamgym.errors import RunDirError, UsageError, explained
 
@@ -131,7 +131,7 @@ def _record(text: bytes, name: str) -> dict[str, Any]:
     return found
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Whether a value of JSON is a number that a float can hold: finite, and no integer of hundreds of digits."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 

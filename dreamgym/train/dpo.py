@@ -78,20 +78,19 @@ def train(
     optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
     clock = Clock(checkpoint, model, optimiser)
-    metrics: dict[str, float] = {}
     model.train()
     for pairs in _endless(len(chosen), config, skip=clock.step):
         done = clock.step / total
         if done >= 1.0:
             break
         set_lr(optimiser, config, done)
-        metrics = _step(model, optimiser, sequences, reference, pairs, config)
+        clock.losses = _step(model, optimiser, sequences, reference, pairs, config)
         clock.step += 1
-        if on_step and on_step(clock.step, done, metrics):
+        if on_step and on_step(clock.step, done, clock.losses):
             break
         clock.save_if_due()
     model.eval()
-    return {**metrics, "steps": float(clock.step), "seconds": clock.seconds}
+    return {**clock.losses, "steps": float(clock.step), "seconds": clock.seconds}
 
 
 def dpo_loss(differences: torch.Tensor, *, beta: float) -> torch.Tensor:

@@ -23,6 +23,7 @@ class Clock:
     def __init__(self, path: Path | None, model: nn.Module, optimiser: Optimiser) -> None:
         self.path, self.model, self.optimiser = path, model, optimiser
         self.step, self.before = 0, 0.0
+        self.losses: dict[str, float] = {}  # of the last step: an interruption behind it leaves nothing else to report
         if path is not None and path.exists():
             state = checkpoint.load(path)
             restore(model, state["model"])
@@ -32,7 +33,7 @@ class Clock:
                 raise UsageError(
                     f"'{path}' was written under another optimiser. Continue with that optimiser, or remove the file to start again."
                 ) from error
-            self.step, self.before = state["step"], state["seconds"]
+            self.step, self.before, self.losses = state["step"], state["seconds"], state["losses"]
         self.start = self.saved = time.monotonic()
 
     @property
@@ -42,8 +43,8 @@ class Clock:
     def save_if_due(self) -> None:
         if self.path is not None and time.monotonic() - self.saved > self.EVERY_S:
             self.saved = time.monotonic()
-            state = {"model": state_of(self.model), "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds}
-            checkpoint.save(self.path, state)
+            progress = {"step": self.step, "seconds": self.seconds, "losses": self.losses}
+            checkpoint.save(self.path, {"model": state_of(self.model), "optimiser": self.optimiser.state_dict(), **progress})
 
 
 def optimiser_of(model: nn.Module, config: FitConfig) -> Optimiser:

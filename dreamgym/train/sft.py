@@ -51,20 +51,19 @@ def train(
     optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * sum(len(sequence) for sequence in ids) / config.batch_tokens))
     clock = _Clock(checkpoint, model, optimiser)
-    losses: dict[str, float] = {}
     model.train()
     for batch in _endless(ids, weights, config, skip=clock.step):
         done = max(clock.step / total, clock.seconds / config.seconds if config.seconds else 0.0)
         if done >= 1.0:
             break
         _set_lr(optimiser, config, done)
-        losses = _step(model, optimiser, batch, segments, config)
+        clock.losses = _step(model, optimiser, batch, segments, config)
         clock.step += 1
-        if on_step and on_step(clock.step, done, losses):
+        if on_step and on_step(clock.step, done, clock.losses):
             break
         clock.save_if_due()  # after `on_step`, so that a step that was saved has been looked at
     model.eval()
-    return {**losses, "steps": float(clock.step), "seconds": clock.seconds}
+    return {**clock.losses, "steps": float(clock.step), "seconds": clock.seconds}
 
 
 def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:

@@ -103,7 +103,7 @@ class Client:
         try:
             return response.json() if response.content else None
         except (ValueError, RecursionError):
-            return response.text
+            return _text(response)
 
     async def _retry(
         self, method: str, url: str, payload: Any, read: Callable[[Any], tuple[T, Tokens | None]], tokens: int, most: Tokens
@@ -203,7 +203,7 @@ class Client:
 
     def _excerpt(self, response: httpx.Response) -> str:
         """The beginning of what the server said. Some hosts repeat a wrong key in their answer."""
-        text = " ".join(response.text.split())
+        text = " ".join(_text(response).split())
         return (text.replace(self._key, "***") if self._key else text)[:SHOWN] or "(an empty body)"
 
     def _refused(self, method: str, url: str, response: httpx.Response) -> ServerError:
@@ -262,3 +262,8 @@ def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx
     thread.join(timeout=PATIENCE)
     if thread.is_alive():
         log.warning("A request under way did not end within %g seconds of being cancelled; its connection stays open.", PATIENCE)
+
+
+def _text(response: httpx.Response) -> str:
+    """The body as UTF-8. `response.text` fails where what the server calls its charset is no encoding of text, such as base64."""
+    return response.content.decode("utf-8", "replace")

@@ -67,7 +67,7 @@ def apply_delta(state: Observation, delta: str) -> Observation | None:
     if before is None or not _understood(delta) or not _fits(before, delta):
         return None
     tracked = Tracked.of(before)
-    tracked.hear(_unlisted(before, delta))
+    tracked.take_in(_unlisted(before, delta))
     after = tracked.state().text
     return Observation(after) if read(after) is not None else None
 

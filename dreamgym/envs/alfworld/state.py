@@ -220,7 +220,7 @@ class Tracked:
         things = {place.name: place.things for place in state.house if place.things is not None}
         return cls(state.places, state.here, state.held, {place.name: place.door for place in state.house}, things, qualities)
 
-    def hear(self, text: str) -> None:
+    def take_in(self, text: str) -> None:
         """Take in what the engine printed after a command. Whatever is not understood changes nothing."""
         if match := ARRIVED.search(text):
             self.here = match["place"]
@@ -277,5 +277,5 @@ def state_of(story: Story) -> State:
         )
     tracked = Tracked(tuple(sorted(NAME.findall(first["list"]), key=in_order)))
     for _, text in story[1:]:
-        tracked.hear(text)
+        tracked.take_in(text)
     return tracked.state()

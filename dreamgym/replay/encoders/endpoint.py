@@ -64,7 +64,7 @@ class Endpoint:
                 status = answer.status_code
                 if answer.is_success:
                     return answer.json()
-                reason = f"status {status}: {answer.text[:300]}"
+                reason = f"status {status}: {answer.content.decode('utf-8', 'replace')[:300]}"  # whatever charset the server names
                 if status not in TRANSIENT:
                     break
                 asked = answer.headers.get("retry-after", "")
@@ -94,7 +94,7 @@ class Endpoint:
             if [int(row["index"]) for row in rows] != list(range(n)):
                 raise ValueError(f"expected one embedding for each of {n} texts")
             vectors = np.array([row["embedding"] for row in rows], np.float32)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ServerError(f"{self._url} answered something that is no list of embeddings ({error!r}).") from error
         if vectors.shape != (n, self.dim):
             raise ServerError(f"{self._url} answered {vectors.shape} numbers; expected {(n, self.dim)}. Set `dim` to what the model gives.")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import refuse, run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import LOOP, SHARED, shrink
 
-from dreamgym import cli
 from dreamgym.recipes import compare, fidelity, quickstart, train
 
 DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("paired_replays = 0", "paired_replays = 2")
@@ -87,6 +84,20 @@ env replay webshop --items PATH --attributes PATH --seed NUMBER
 env reward webshop --items PATH --attributes PATH --goals TEXT
 env build webshop --out PATH --size NUMBER
 env build webshop --out NEW --items PATH --attributes PATH
+init NEW --logs PATH
+init NEW --logs LOGS --env TEXT
+init NEW --logs LOGS --size TEXT
+init --logs LOGS
+label PATH
+label RUN --n NUMBER
+label RUN --export PATH
+label RUN --import PATH
+serve PATH
+serve RUN --protocol TEXT
+serve RUN --protocol TEXT --port NUMBER
+serve RUN --port NUMBER --host TEXT
+serve RUN --port NUMBER --token-env TEXT
+serve RUN --sessions NUMBER --idle NUMBER
 import PATH --out NEW
 import LOGS --out PATH
 import LOGS --dry-run --format TEXT
@@ -120,36 +131,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setattr(recipe, "prepare_logs", begin)
         for measuring in ("measure_context", "replay_arms"):
             patch.setattr(fidelity, measuring, begin)
+        for serving in ("serve_stdio", "make"):
+            patch.setattr(f"dreamgym.serve.mcp.{serving}", begin)
+            patch.setattr(f"dreamgym.serve.openenv.{serving}", begin, raising=False)
         patch.setattr("builtins.input", lambda _: "")
         patch.setenv("OPENAI_API_KEY", "none")
         patch.chdir(folder)
         yield folder / "run"
-
-
-def run_command(*arguments: str) -> tuple[int, str]:
-    """Exit code and everything that `dreamgym ARGUMENTS` printed; an exception that leaves it is a traceback for the user."""
-    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    code = 0
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        patch.setattr(sys, "argv", ["dreamgym", *arguments])
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    assert isinstance(said.buffer, io.BytesIO)
-    return code, said.buffer.getvalue().decode()
-
-
-def refuse(arguments: list[str], *names: str) -> None:
-    """Run a command; where it fails, its message is no traceback and holds one of the names or arguments."""
-    code, said = run_command(*arguments)
-    assert code in (0, 1, 2) and "Traceback" not in said, said
-    flat = "".join(character for character in said if not character.isspace() and character not in "│╭╮╰╯─")
-    wanted = [
-        name.encode("utf-8", "backslashreplace").decode().replace(" ", "")[:12]
-        for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments), *(word.partition(".")[0] for word in arguments))
-    ]
-    assert code == 0 or any(name in flat for name in wanted), said
 
 
 counter = itertools.count()
@@ -194,7 +182,18 @@ FILES = [
     "checkpoints/experience/model.safetensors",
     "checkpoints/dream/model.safetensors",
 ]
-READERS = ["summary", "report", "fidelity", "eval", "play", "compare", "judge --base-url http://localhost:9 --model m", "train"]
+READERS = [
+    "summary",
+    "report",
+    "fidelity",
+    "eval",
+    "play",
+    "compare",
+    "label",
+    "serve",
+    "judge --base-url http://localhost:9 --model m",
+    "train",
+]
 
 
 @QUICK

@@ -23,6 +23,9 @@ CASES = [
     ("replay.encoder.x=1", "Unknown key 'x'"),
     ('replay.encoder={name="hidden"}', "needs a checkpoint"),
     ("policy.backbone.model=/nowhere warm_start.optimiser=adamw", "No model at '/nowhere'"),
+    ("model.device=cuda", "device=cuda"),
+    ("model.device=mps", "which macOS alone has"),
+    ('policy.backbone={model="m",device="cuda:1"} warm_start.optimiser=adamw', "device=cuda:1"),
     ("policy.engine.x=1", "Unknown key 'x'"),
     ("experience.engine.x=1", "Unknown key 'x'"),
     ('experience.verifier={name="chta"}', "Did you mean 'chat'"),
@@ -36,6 +39,8 @@ def test_every_kind_of_wrong_setting_is_refused_without_torch(tmp_path: Path):
     script = textwrap.dedent(f"""
         import sys
         sys.modules["torch"] = None  # importing it fails
+        from dreamgym.llm import backbone_settings
+        backbone_settings.GPU_FILES = ()  # a machine without a GPU
         from dreamgym import cli
         for setting, _ in {CASES!r}:
             sys.argv = ["dreamgym", "train", {str(tmp_path / "run")!r}, "env.name=corridor", *setting.split()]

@@ -166,6 +166,20 @@ def test_a_server_that_does_not_tell_its_context_says_what_to_set(make: Any, mon
         make(dialect="llama_cpp", max_context=None).generate([ASK])
 
 
+@pytest.mark.parametrize("charset", ["nonsense", "rot13", "base64", "utf-16", "undefined"])
+def test_an_answer_in_no_charset_that_is_known_is_read_as_utf_8(make: Any, monkeypatch: pytest.MonkeyPatch, charset: str) -> None:
+    def do_POST(handler: Any) -> None:
+        handler.send_response(400)
+        handler.send_header("Content-Type", f"text/plain; charset={charset}")
+        handler.send_header("Content-Length", "7")
+        handler.end_headers()
+        handler.wfile.write(b"broken\xff")
+
+    monkeypatch.setattr(Handler, "do_POST", do_POST)
+    with pytest.raises(ServerError, match="refused with status 400: broken"):
+        make().generate([ASK])
+
+
 def test_a_prompt_counted_otherwise_is_not_trained_on(make: Any, server: FaultServer) -> None:
     server.faults.append("count")
     engine = make()

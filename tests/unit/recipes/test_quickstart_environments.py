@@ -45,6 +45,6 @@ def test_the_budget_for_a_gpu_says_before_any_work_that_there_is_none(tmp_path: 
     assert config.model.size == "15m" and config.dream.iterations == budget_config("default").dream.iterations
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(UsageError, match="device=cuda, but torch sees no CUDA device"):
+    with pytest.raises(UsageError, match="device=cuda, but"):
         run_one(config, tmp_path / "run", budget="gpu", say=lambda _: None)
     assert not (tmp_path / "run" / "episodes").exists()

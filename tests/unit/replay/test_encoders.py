@@ -140,9 +140,10 @@ def test_an_endpoint_that_refuses_or_breaks_its_word_is_an_error_that_names_it(m
     twice = {"data": [{"index": 0, "embedding": [1.0] * DIM}] * 2}
     with pytest.raises(ServerError, match="expected one embedding for each of 2 texts"):
         served(lambda *_: httpx.Response(200, json=twice))[0].embed(["a", "b"])
-    for body in ({"data": [{"index": 0, "embedding": [1.0]}]}, {"error": "x"}, {"data": []}, [1]):
+    huge = [{"data": [{"index": 0, "embedding": [10**400] * DIM}]}, {"data": [{"index": 1e400, "embedding": [1.0] * DIM}]}]
+    for body in ({"data": [{"index": 0, "embedding": [1.0]}]}, {"error": "x"}, {"data": []}, [1], *huge):
         with pytest.raises(ServerError, match="http://server/v1/embeddings answered"):
-            served(lambda *_, body=body: httpx.Response(200, json=body))[0].embed(["a"])
+            served(lambda *_, body=body: httpx.Response(200, text=json.dumps(body)))[0].embed(["a"])
 
 
 def test_hidden_states_are_the_mean_over_a_texts_own_tokens_whatever_stands_beside_it() -> None:

@@ -87,6 +87,14 @@ def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_doe
     assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
 
 
+def test_a_training_that_was_interrupted_behind_its_last_step_still_reports_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
+    path, model = tmp_path / "sft.pt", tiny()
+    expected = train(model, IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path)
+    found = train(tiny(), IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path)
+    assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"} and "loss" in found
+
+
 @pytest.mark.parametrize("kinds", [("adamw", "muon"), ("muon", "adamw")])
 def test_a_checkpoint_of_another_optimiser_is_refused_and_stays(kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
