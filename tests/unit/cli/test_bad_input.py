@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import LOOP, SHARED, shrink
 
-from dreamgym.recipes import compare, fidelity, quickstart, train
+from dreamgym.recipes import compare, fidelity, quickstart, serve, train
 
 DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("paired_replays = 0", "paired_replays = 2")
 QUICK = settings(max_examples=2 if settings.default.derandomize else 100)  # more in the explore profile
@@ -131,9 +131,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setattr(recipe, "prepare_logs", begin)
         for measuring in ("measure_context", "replay_arms"):
             patch.setattr(fidelity, measuring, begin)
-        for serving in ("serve_stdio", "make"):
-            patch.setattr(f"dreamgym.serve.mcp.{serving}", begin)
-            patch.setattr(f"dreamgym.serve.openenv.{serving}", begin, raising=False)
+        open_dream = serve.dream_of
+
+        def dream_of(*given: Any) -> Any:
+            with open_dream(*given):
+                raise Began(0)
+
+        patch.setattr(serve, "dream_of", dream_of)
         patch.setattr("builtins.input", lambda _: "")
         patch.setenv("OPENAI_API_KEY", "none")
         patch.chdir(folder)
