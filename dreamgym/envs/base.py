@@ -148,6 +148,8 @@ class EnvSuite(ABC):
     can_ground_tasks: bool = False
     """Whether `ground_task` is implemented for the settings at hand. Default: it is not, and synthetic tasks are not tried for real."""
 
+    max_parallel: int = 256
+    """Real episodes side by side in an evaluation."""
     log_files: Sequence[Path] = ()
     """Recorded episodes that belong to the suite, read where `logs.files` names none. Default: none."""
 

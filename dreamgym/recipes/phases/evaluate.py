@@ -72,7 +72,14 @@ def _judged(context: RunContext, name: str, tasks: Sequence[Task], seed: int) ->
     before = real.steps
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         episodes[kind] = evaluate(
-            agent, real, tasks, max_steps=context.suite.max_steps, temperature=temperature, seed=seed, name=f"{name}/{kind}"
+            agent,
+            real,
+            tasks,
+            max_steps=context.suite.max_steps,
+            temperature=temperature,
+            seed=seed,
+            batch=context.suite.max_parallel,
+            name=f"{name}/{kind}",
         )
         found[kind] = asdict(success(episodes[kind]))
     return found, episodes, real.steps - before

@@ -1,0 +1,105 @@
+"""The web in a real browser: MiniWoB, WebArena-Lite, and a shop that starts with one command.
+
+    pip install 'dreamgym[web]' && apt install chromium-headless-shell
+    dreamgym web up                                       # the shop, to look at
+    dreamgym train runs/web env.name=web env.options='{benchmark = "miniwob"}'
+
+One browser a process is kept, with a context for each episode. With `env.workers` every worker has a browser of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import random
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dreamgym.config import Config, build
+from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.web import chromium
+from dreamgym.envs.web.chromium import Browser
+from dreamgym.envs.web.env import Benchmark, OpenSessions, WebEnv
+from dreamgym.envs.web.miniwob import DEFAULT, MiniWob
+from dreamgym.envs.web.rules import WebRules
+from dreamgym.types import Action, Observation, Task
+
+
+class WebConfig(Config):
+    """Which benchmark, and how the browser is used."""
+
+    benchmark: Literal["miniwob", "webarena_lite", "shop"] = "miniwob"
+    pages: tuple[str, ...] = DEFAULT
+    """Pages of MiniWoB, such as `click-button`."""
+    seeds: int = Field(30, ge=1, le=10_000)
+    """Instances of each page of MiniWoB."""
+    browser: str = ""
+    """Path or name of a Chromium. Empty: the first that is installed (see `chromium.NAMES`)."""
+    max_tokens: int = Field(1500, ge=200)
+    """Of a state, by the estimate of `page_text.rough_tokens`."""
+    max_open: int = Field(16, ge=1)
+    """Episodes whose pages are open at the same time in one browser, at 30 to 60 MB each."""
+    timeout_s: float = Field(5.0, gt=0)
+    """Of one navigation or action of the browser."""
+    step_limit_s: float = Field(60.0, gt=0)
+    """Of a whole reset or step. What takes longer ends the browser, and the episode is a failed rollout."""
+    settle_s: float = Field(0.1, ge=0)
+    """How long the page's scripts may run between an action and the reading of the page."""
+
+
+class WebSuite(EnvSuite):
+    """Tasks of one benchmark in a real browser."""
+
+    name = "web"
+    can_ground_tasks = False
+
+    def __init__(self, config: WebConfig) -> None:
+        self.config = config
+        self.rules = WebRules(max_tokens=config.max_tokens)
+        self.browser = Browser(chromium.find(config.browser))
+        self.benchmark = self._benchmark()
+        self.scripted_policies = self.benchmark.scripted_policies
+        self.max_steps = self.benchmark.max_steps
+        self.max_parallel = config.max_open
+        atexit.register(self.close)
+
+    @cached_property
+    def sessions(self) -> OpenSessions:
+        """The open contexts of this process."""
+        return OpenSessions(self.browser, self.config.max_open)
+
+    def all_tasks(self) -> Iterable[Task]:
+        return self.benchmark.all_tasks()
+
+    def task_key(self, task: Task) -> str:
+        """What the task asks for, so that splits are by content."""
+        return self.benchmark.task_key(task)
+
+    def env(self) -> WebEnv:
+        config = self.config
+        return WebEnv(
+            self.benchmark,
+            self.sessions,
+            self.rules,
+            timeout_s=config.timeout_s,
+            settle_s=config.settle_s,
+            step_limit_s=config.step_limit_s,
+        )
+
+    def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
+        return self.benchmark.scripted_action(task, policy, state, rng)
+
+    def close(self) -> None:
+        """End the browser and what was started for the tasks."""
+        self.browser.close()
+        self.benchmark.close()
+
+    def _benchmark(self) -> Benchmark:
+        return MiniWob(self.config.pages, self.config.seeds, self.browser)
+
+
+def make(**config: Any) -> WebSuite:
+    """The web, by configuration (see WebConfig)."""
+    return WebSuite(build(WebConfig, config, where="env web"))

@@ -1,0 +1,280 @@
+"""One episode's tabs in a context of their own: what they show, and what is done in them. Raises Playwright's errors.
+
+Elements are marked and the tree is read by BrowserGym's own functions, so observations are those of BrowserGym 0.14, less the screenshot,
+plus two properties of an element: `tag` and `hint` (see `page_text`).
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from dreamgym.envs.web.actions import WebAction
+from dreamgym.envs.web.chromium import Browser
+from dreamgym.envs.web.page_text import hint_words
+from dreamgym.errors import EnvironmentFailure
+
+TRIES = 4
+"""How often a page is read that changes while it is read."""
+MAX_ELEMENTS = 15_000
+"""Of a page that is read. BrowserGym's marks take minutes where there are more: each makes the browser lay the page out again."""
+CHANGING = (
+    "Frame was detached", "Frame has been detached", "frameId is not found", "Execution context was destroyed",
+    "Cannot read properties of undefined", "Cannot find context", "Unable to adopt element",
+    "No node with given id", "because of a navigation",
+)  # fmt: skip
+"""Parts of messages that say that a page changed while it was read."""
+CHOOSE = """e => {
+    const list = e.closest("select");
+    e.selected = !list.multiple || !e.selected;
+    list.dispatchEvent(new Event("change", {bubbles: true}));
+}"""
+"""Clicks an option of a list that stands in the page: a real click does nothing in a browser without a window."""
+HINTS = ("class", "id", "title", "data-icon", "src")
+
+
+class Refused(Exception):
+    """An action that a page cannot take: nothing changes."""
+
+
+class WebSession:
+    """The tabs of one episode. `page` is the active one."""
+
+    def __init__(self, browser: Browser, sites: Sequence[str], *, timeout_s: float, settle_s: float, **options: Any) -> None:
+        """`sites`: what is reachable, as "host:port". `timeout_s`: of a navigation or an action. `options`: of Playwright's context."""
+        self.sites, self.settle_s, self.timeout_s = tuple(sites), settle_s, timeout_s
+        self._kept: dict[Any, _Inspected] = {}
+        self.context = browser.context(sites, **options)
+        self.context.set_default_timeout(1e3 * timeout_s)
+        self.context.on("page", self._opened)
+        self.context.on("dialog", lambda dialog: dialog.accept())
+        self.page: Any = self.context.new_page()
+
+    def close(self) -> None:
+        """Give the context back; one that is gone already is no error."""
+        with suppress(Exception):
+            self.context.close()
+
+    def observe(self, *, settled: bool = False) -> dict[str, Any]:
+        """What the active tab shows, as BrowserGym's observation. `settled`: nothing has been done since the page was ready."""
+        from browsergym.core import observation
+        from playwright.sync_api import Error
+
+        if not settled:
+            self._settle()
+        for attempt in range(TRIES):
+            page = self.page
+            try:
+                inspected = self._inspected(page)
+                if (count := page.evaluate("document.getElementsByTagName('*').length")) > MAX_ELEMENTS:
+                    raise EnvironmentFailure(f"The page has {count:,} elements, and one of more than {MAX_ELEMENTS:,} is not read.")
+                _mark(page.main_frame, "")
+                dom = observation.extract_dom_snapshot(inspected, include_dom_rects=False, include_paint_order=False)
+                tree = observation.extract_merged_axtree(inspected)
+                _unmark(page)
+                pages = self.context.pages
+                return {
+                    "url": page.url,
+                    "open_pages_urls": tuple(one.url for one in pages),
+                    "open_pages_titles": tuple(one.title() for one in pages) if len(pages) > 1 else (_title(tree),),
+                    "active_page_index": (pages.index(page),),
+                    "axtree_object": tree,
+                    "extra_element_properties": element_properties(dom),
+                }
+            except Error as error:
+                if attempt == TRIES - 1 or not any(part in str(error) for part in CHANGING):
+                    raise
+                with suppress(Error):
+                    _unmark(page)
+                time.sleep(0.2)
+                self._settle()
+        raise AssertionError("the last attempt returns or raises")
+
+    def perform(self, action: WebAction, bid: str = "") -> None:
+        """Do one action. `bid` is the browser's id of the element. Refused where the page does not take it."""
+        from playwright.sync_api import Error, TimeoutError
+
+        try:
+            self._perform(action, bid)
+        except TimeoutError as error:
+            raise Refused(f"no effect within {self.timeout_s:g} s") from error
+        except (Error, ValueError) as error:
+            if not self.alive:
+                raise
+            raise Refused((str(error).splitlines() or [""])[0][:200]) from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether the browser still answers for this context."""
+        browser = self.context.browser
+        return bool(browser and browser.is_connected())
+
+    def visit(self, url: str) -> None:
+        """Open an address in the active tab."""
+        self.page.goto(url, wait_until="domcontentloaded")
+
+    def allowed(self, url: str) -> bool:
+        """Whether an address is one of the task's sites."""
+        with suppress(ValueError):
+            parts = urlsplit(url)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+            return parts.scheme in ("http", "https") and f"{parts.hostname}:{port}" in self.sites
+        return False
+
+    def _perform(self, action: WebAction, bid: str) -> None:
+        page, text = self.page, action.text
+        match action.name:
+            case "click":
+                element = self._element(bid)
+                if element.evaluate("e => e.tagName") == "OPTION":
+                    element.evaluate(CHOOSE)
+                else:
+                    element.click()
+            case "hover":
+                self._element(bid).hover()
+            case "type":
+                element = self._element(bid)
+                element.fill(text)
+                if action.enter:
+                    element.press("Enter")
+            case "select":
+                self._element(bid).select_option(label=text)
+            case "press":
+                page.keyboard.press(text)
+            case "scroll":
+                page.evaluate(f"window.scrollBy(0, {'-' if text == 'up' else ''}window.innerHeight * 0.8)")
+            case "goto":
+                if not self.allowed(text):
+                    raise Refused(f"{text[:100]} is none of the task's sites")
+                self.visit(text)
+            case "go_back":
+                page.go_back(wait_until="domcontentloaded")
+            case "go_forward":
+                page.go_forward(wait_until="domcontentloaded")
+            case "new_tab":
+                self.page = self.context.new_page()
+            case "tab_focus":
+                pages = self.context.pages
+                if not 0 <= (action.element or 0) < len(pages):
+                    raise Refused(f"there is no tab {action.element}")
+                self.page = pages[action.element or 0]
+                self.page.bring_to_front()
+            case "close_tab":
+                page.close()
+                self.page = self.context.pages[-1] if self.context.pages else self.context.new_page()
+            case _:
+                raise Refused(f"{action.name} is nothing that a page does")
+
+    def _inspected(self, page: Any) -> _Inspected:
+        if page not in self._kept:
+            self._kept = {one: kept for one, kept in self._kept.items() if not one.is_closed()}
+            self._kept[page] = _Inspected(self.context.new_cdp_session(page))
+        return self._kept[page]
+
+    def _element(self, bid: str) -> Any:
+        from browsergym.core.action.utils import get_elem_by_bid
+
+        return get_elem_by_bid(self.page, bid)
+
+    def _opened(self, page: Any) -> None:
+        """A page that opens a tab makes it the active one."""
+        self.page = page
+
+    def _settle(self) -> None:
+        """Let the page's own scripts run, and wait for what is loading."""
+        from playwright.sync_api import Error
+
+        self.page.wait_for_timeout(1e3 * self.settle_s)
+        if self.page.is_closed():
+            self.page = self.context.pages[-1] if self.context.pages else self.context.new_page()
+        for frame in self.page.frames:
+            with suppress(Error):
+                if frame.url:
+                    frame.wait_for_load_state("domcontentloaded")
+
+
+class _Inspected:
+    """A page as BrowserGym's functions see it that ask for a DevTools session and give it back: all get one, which is kept.
+
+    Opening and closing a session for each of them takes longer than what is asked in it.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self.context, self.session = self, session
+
+    def new_cdp_session(self, page: Any) -> _Inspected:
+        return self
+
+    def send(self, method: str, arguments: dict[str, Any] | None = None) -> Any:
+        return self.session.send(method, arguments or {})
+
+    def detach(self) -> None:
+        """The session is kept."""
+
+
+@cache
+def _script(name: str) -> str:
+    """A script of BrowserGym."""
+    from browsergym.core import observation
+
+    data = pkgutil.get_data(observation.__name__, f"javascript/{name}.js")
+    assert data
+    return data.decode("utf-8")
+
+
+def _mark(frame: Any, prefix: str) -> None:
+    """Have BrowserGym's script mark the elements of a frame and of those inside it.
+
+    In place of BrowserGym's loop over frames, which waits for ever for one that was blocked: it has no address and answers nothing.
+    """
+    frame.evaluate(_script("frame_mark_elements"), [prefix, "bid", "standard_html"])
+    for child in frame.child_frames:
+        if child.url and not child.is_detached():
+            element = child.frame_element()
+            sandbox = element.get_attribute("sandbox")
+            bid = element.get_attribute("bid")
+            if bid and (sandbox is None or "allow-scripts" in sandbox.split()) and element.content_frame() == child:
+                _mark(child, bid)
+
+
+def _unmark(page: Any) -> None:
+    """Take back what the marks wrote into attributes that are read aloud; the `bid` stays."""
+    from playwright.sync_api import Error
+
+    for frame in page.frames:
+        if frame.url:
+            with suppress(Error):  # a frame that is gone, or in which no script may run
+                frame.evaluate(_script("frame_unmark_elements"))
+
+
+def _title(tree: Mapping[str, Any]) -> str:
+    """The title of a page is the name of its tree."""
+    return str((tree["nodes"][0].get("name") or {}).get("value") or "") if tree["nodes"] else ""
+
+
+def element_properties(dom: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of every marked element in a DOM snapshot: BrowserGym's `visibility`, `clickable` and `set_of_marks`, and `tag` and `hint`."""
+    strings: Sequence[str] = dom["strings"]
+    found: dict[str, dict[str, Any]] = {}
+    for document in dom["documents"]:
+        nodes = document["nodes"]
+        clickable = set(nodes["isClickable"]["index"])
+        for place, pairs in enumerate(nodes["attributes"]):
+            if not pairs:
+                continue
+            values = {strings[pairs[at]]: strings[pairs[at + 1]] for at in range(0, len(pairs), 2)}
+            if bid := values.get("bid"):
+                ratio = values.get("browsergym_visibility_ratio")
+                found[bid] = {
+                    "visibility": float(ratio) if ratio else None,
+                    "clickable": place in clickable,
+                    "set_of_marks": values.get("browsergym_set_of_marks") == "1",
+                    "tag": strings[nodes["nodeName"][place]].lower(),
+                    "hint": hint_words(*(values[name].rsplit("/", 1)[-1].rsplit(".", 1)[0] for name in HINTS if name in values)),
+                }
+    return found

@@ -1,0 +1,193 @@
+"""The state mapping of the web."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from web_pages import recorded_trees
+
+from dreamgym.envs.web.page_text import ACTIONABLE, DONE, clean, hint_words, page_text, rough_tokens
+from dreamgym.envs.web.rules import WebRules, elements
+
+TREES = recorded_trees()
+every_tree = pytest.mark.parametrize("name", TREES)
+
+
+def tree(*nodes: Any, properties: dict[str, Any] | None = None) -> dict[str, Any]:
+    """An observation from nested (role, name, *children, {extra}) tuples below a root."""
+    found: list[dict[str, Any]] = []
+    count = itertools.count(1)
+
+    def build(node: Any, parent: str | None) -> str:
+        place = len(found)
+        role, name, *rest = node
+        extra = next((one for one in rest if isinstance(one, dict)), {})
+        key = str(next(count))
+        made = {"nodeId": key, "parentId": parent, "ignored": False, "role": {"value": role}, "name": {"value": name}, "childIds": []}
+        if role != "StaticText":
+            made["browsergym_id"] = f"b{key}"
+        found.append({**made, **extra})
+        found[place]["childIds"] = [build(child, key) for child in rest if isinstance(child, tuple)]
+        return key
+
+    build(("RootWebArea", "Shop", *nodes), None)
+    return {"axtree_object": {"nodes": found}, "extra_element_properties": properties or {}, "open_pages_titles": ("Shop",)}
+
+
+def text(*nodes: Any, **more: Any) -> str:
+    return page_text(tree(*nodes, **more)).text
+
+
+@every_tree
+def test_a_state_is_deterministic_and_the_observation_stays_as_it_is(name: str):
+    raw = copy.deepcopy(TREES[name])
+    first = page_text(raw)
+    assert raw == TREES[name]
+    assert page_text(copy.deepcopy(raw)) == first
+    assert WebRules().abstract(raw).text == first.text
+
+
+@every_tree
+@pytest.mark.parametrize("room", [200, 400, 1500])
+def test_a_state_has_at_most_the_tokens_allowed(name: str, room: int):
+    assert rough_tokens(page_text(TREES[name], max_tokens=room).text) <= room
+
+
+@every_tree
+def test_every_number_that_is_shown_names_an_element_and_the_other_way_round(name: str):
+    shown = page_text(TREES[name])
+    assert set(elements(shown.text)) == set(shown.bids)
+    assert len(set(shown.bids.values())) == len(shown.bids)
+
+
+@every_tree
+def test_every_element_of_the_tree_with_a_role_of_its_own_has_a_number(name: str):
+    raw = TREES[name]
+    numbered = set(page_text(raw, max_tokens=10**6).bids.values())
+    roles = {
+        node["browsergym_id"]
+        for node in raw["axtree_object"]["nodes"]
+        if node.get("browsergym_id") and not node.get("ignored") and node["role"]["value"] in ACTIONABLE - {"option"}
+    }
+    assert roles <= numbered
+
+
+@every_tree
+def test_every_text_of_the_tree_is_in_the_state(name: str):
+    raw = TREES[name]
+    state = page_text(raw, max_tokens=10**6).text
+    for node in raw["axtree_object"]["nodes"]:
+        if node["role"]["value"] == "StaticText" and not node.get("ignored"):
+            for word in clean(node["name"]["value"], 60).removesuffix("...").split():
+                assert word in state or "..." in state, word
+
+
+def test_prices_of_neighbouring_items_are_not_merged():
+    item = lambda name, price: ("listitem", "", ("link", name, ("StaticText", name)), ("paragraph", "", ("StaticText", price)))  # noqa: E731
+    assert text(("list", "", item("Scarf", "3.00"), item("Hat", "4.00"))).split("\n")[1:] == [
+        "[1] link 'Scarf' | 3.00",
+        "[2] link 'Hat' | 4.00",
+    ]
+
+
+def test_texts_without_items_stand_on_lines_of_their_own():
+    assert text(("generic", "", ("StaticText", "one")), ("generic", "", ("StaticText", "two"))) == "page: Shop\none\ntwo"
+
+
+def test_formatting_does_not_cut_a_text():
+    assert (
+        text(("paragraph", "", ("StaticText", "a"), ("strong", "", ("StaticText", "bold")), ("StaticText", "word")))
+        == "page: Shop\na bold word"
+    )
+
+
+def test_an_icon_without_a_name_is_named_by_its_class_and_a_field_by_the_text_before_it():
+    shown = text(
+        ("LabelText", "", ("StaticText", "Quantity")),
+        ("textbox", ""),
+        ("image", "", {"browsergym_id": "icon"}),
+        properties={"icon": {"clickable": True, "hint": "trash"}},
+    )
+    assert shown == "page: Shop\nQuantity | [1] textbox near 'Quantity' | [2] image 'trash'"
+
+
+def test_repeated_texts_of_text_boxes_are_left_out():
+    assert text(("StaticText", "once", ("InlineTextBox", "once"))) == "page: Shop\nonce"
+
+
+def test_a_page_cannot_write_elements_of_its_own():
+    state = text(("paragraph", "", ("StaticText", "[7] button 'Buy' | [8] link 'x'\n[9] link 'y'")), ("button", "[5] Real | thing"))
+    assert set(elements(state)) == {1}
+    assert state.split("\n")[1] == "(7) button 'Buy' / (8) link 'x' (9) link 'y'"
+
+
+def test_states_of_elements_are_shown():
+    flags = {"properties": [{"name": "checked", "value": {"value": "true"}}, {"name": "disabled", "value": {"value": True}}]}
+    assert text(("checkbox", "Agree", flags), ("textbox", "Name", {"value": {"value": "Ann"}})).split("\n")[1] == (
+        "[1] checkbox 'Agree' (disabled, checked) | [2] textbox 'Name' = 'Ann'"
+    )
+
+
+def test_a_long_list_of_options_is_counted():
+    options = [("option", f"c{i}") for i in range(20)]
+    shown = text(("combobox", "Country", ("MenuListPopup", "", *options), {"value": {"value": "c3"}}))
+    assert shown.endswith("'c10', 'c11', 8 more") and shown.count("[") == 1
+
+
+def test_a_long_page_shows_its_viewport_and_says_what_is_missing():
+    buttons = [("button", f"button number {i}") for i in range(300)]
+    raw = tree(*(("paragraph", "", button) for button in buttons))
+    ids = [node["browsergym_id"] for node in raw["axtree_object"]["nodes"] if node["role"]["value"] == "button"]
+    raw["extra_element_properties"] = {bid: {"visibility": float(100 <= place < 120)} for place, bid in enumerate(ids)}
+    shown = page_text(raw)
+    assert shown.text.split("\n")[1] == "(100 lines above: scroll up)" and shown.text.endswith("(180 lines below: scroll down)")
+    assert shown.bids == {number + 1: ids[number] for number in range(100, 120)}
+
+
+def test_a_deep_and_a_circular_tree_are_read():
+    nodes = [{"nodeId": str(i), "role": {"value": "generic"}, "name": {"value": ""}, "childIds": [str(i + 1)]} for i in range(5000)]
+    nodes.append({"nodeId": "5000", "role": {"value": "StaticText"}, "name": {"value": "deep"}, "childIds": ["0"]})
+    assert page_text({"axtree_object": {"nodes": nodes}}).text == "page: untitled\ndeep"
+
+
+def test_an_ended_episode_and_an_empty_page_have_texts():
+    assert page_text({"ended": True}).text == DONE
+    assert page_text({"axtree_object": {"nodes": []}}).text == "page: untitled"
+
+
+names = st.text(max_size=40)
+leaves = st.tuples(st.sampled_from(["StaticText", "link", "button", "textbox", "image", "heading", "checkbox"]), names)
+nested = st.recursive(
+    leaves,
+    lambda inner: st.builds(
+        lambda role, children: (role, "", *children),
+        st.sampled_from(["generic", "listitem", "list", "row", "paragraph", "group", "link"]),
+        st.lists(inner, max_size=4),
+    ),
+    max_leaves=25,
+)
+
+
+@given(st.lists(nested, max_size=6))
+def test_any_tree_gives_a_state_whose_numbers_are_its_elements(nodes: list[Any]):
+    shown = page_text(tree(*nodes))
+    assert set(elements(shown.text)) == set(shown.bids)
+    assert rough_tokens(shown.text) <= 1500
+    assert not re.search(r"\[ |\n |\n\n", shown.text) and shown.text == shown.text.strip()
+
+
+@given(st.text())
+def test_a_cleaned_text_is_clean_and_stays_so(value: str):
+    assert clean(clean(value)) == clean(value)
+    assert not set("[]|\n\t") & set(clean(value))
+
+
+def test_words_of_classes_name_icons():
+    assert hint_words("fa fa-trash-o", "deleteButton2") == "trash delete"
+    assert hint_words("glyphicon glyphicon-star") == "star"
