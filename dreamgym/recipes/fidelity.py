@@ -128,8 +128,8 @@ def sampled_episodes(context: RunContext, policy: str, n: int, *, seed: int, spl
     if not tasks:
         raise UsageError(f"'{context.path}' kept no {split} tasks. Give another split.")
     agent, drawn = context.agent(context.policy(policy)), list(islice(cycle(tasks), n))
-    limits = {"max_steps": context.suite.max_steps, "batch": context.suite.max_parallel}
-    return evaluate(agent, context.real(), drawn, temperature=1.0, seed=seed, name=f"{policy}/fidelity", **limits)
+    steps, batch = context.suite.max_steps, context.suite.max_parallel
+    return evaluate(agent, context.real(), drawn, max_steps=steps, temperature=1.0, seed=seed, batch=batch, name=f"{policy}/fidelity")
 
 
 def recorded_episodes(context: RunContext, n: int, *, split: str = SPLIT) -> list[Trajectory]:

@@ -13,6 +13,7 @@ import atexit
 import random
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -24,6 +25,7 @@ from dreamgym.envs.web.chromium import Browser
 from dreamgym.envs.web.env import Benchmark, OpenSessions, WebEnv
 from dreamgym.envs.web.miniwob import DEFAULT, MiniWob
 from dreamgym.envs.web.rules import WebRules
+from dreamgym.envs.web.webarena import WebArenaLite
 from dreamgym.types import Action, Observation, Task
 
 
@@ -31,6 +33,10 @@ class WebConfig(Config):
     """Which benchmark, and how the browser is used."""
 
     benchmark: Literal["miniwob", "webarena_lite", "shop"] = "miniwob"
+    tasks_file: Path | None = None
+    """For WebArena-Lite: the wheel of `browsergym-webarenalite`, or the JSON file in it. Empty: the installed package."""
+    judge: str = ""
+    """For WebArena-Lite: `module:function` that returns a judge (`webarena.evaluators.Judge`). Empty: tasks that need one are left out."""
     pages: tuple[str, ...] = DEFAULT
     """Pages of MiniWoB, such as `click-button`."""
     seeds: int = Field(30, ge=1, le=10_000)
@@ -53,7 +59,7 @@ class WebSuite(EnvSuite):
     """Tasks of one benchmark in a real browser."""
 
     name = "web"
-    can_ground_tasks = False
+    rules: WebRules
 
     def __init__(self, config: WebConfig) -> None:
         self.config = config
@@ -97,6 +103,8 @@ class WebSuite(EnvSuite):
         self.benchmark.close()
 
     def _benchmark(self) -> Benchmark:
+        if self.config.benchmark == "webarena_lite":
+            return WebArenaLite(self.config.tasks_file, self.config.judge)
         return MiniWob(self.config.pages, self.config.seeds, self.browser)
 
 

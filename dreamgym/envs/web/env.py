@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -51,6 +52,10 @@ class Benchmark(Protocol):
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
         """(reward, whether the task has ended) after a step; `answer` where the agent has stopped."""
+        ...
+
+    def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
+        """What one of `scripted_policies` does."""
         ...
 
     def close(self) -> None:

@@ -42,8 +42,8 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         """Measure, keep the best, and say whether it has stopped rising; what an interrupted training measured from here on is dropped."""
         epoch, before = step / steps_per_epoch, real.steps
         curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
-        limits = {"max_steps": context.suite.max_steps, "batch": context.suite.max_parallel}
-        rates = [success(evaluate(acts, real, dev, temperature=t, seed=7, **limits)).value for t in (0.0, 1.0)]
+        steps, batch = context.suite.max_steps, context.suite.max_parallel
+        rates = [success(evaluate(acts, real, dev, max_steps=steps, temperature=t, seed=7, batch=batch)).value for t in (0.0, 1.0)]
         if all(rates[0] > seen["greedy"] for seen in curve):
             context.save_policy(policy, "sft")
         spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before

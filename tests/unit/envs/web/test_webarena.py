@@ -1,0 +1,207 @@
+"""WebArena-Lite without its sites: tasks, evaluators, logins and resets. Beside the original's code: `test_webarena_original`."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamgym.envs.web.webarena import WebArenaLite, evaluators, helpers, tasks
+from dreamgym.envs.web.webarena.benchmark import VARIABLES
+from dreamgym.envs.web.webarena.tasks import WebArenaTask
+from dreamgym.errors import MissingExtra, ServerError, UsageError
+from dreamgym.types import Task
+
+
+def record(number: int = 1, **evaluation: Any) -> dict[str, Any]:
+    found = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "blue"}, "reference_url": "", "program_html": []}
+    return {
+        "task_id": number, "sites": ["reddit"], "start_url": "__REDDIT__/f/books", "intent": f"Which  colour {number}?",
+        "intent_template_id": 7, "eval": {**found, **evaluation},
+    }  # fmt: skip
+
+
+def task(**evaluation: Any) -> WebArenaTask:
+    return WebArenaTask(1, ("reddit",), "Which colour?", "", record(1, **evaluation)["eval"], 7)
+
+
+def file_of(folder: Path, *records: Any) -> Path:
+    path = folder / "tasks.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+class FakePage:
+    """A page that answers scripts from a table."""
+
+    def __init__(self, url: str = "http://site/f/books/12/title", content: str = "", scripts: dict[str, Any] | None = None) -> None:
+        self.url, self._content, self.scripts, self.visited = url, content, scripts or {}, list[str]()
+
+    def goto(self, url: str) -> None:
+        self.visited.append(url)
+
+    def content(self) -> str:
+        return self._content
+
+    def evaluate(self, script: str) -> Any:
+        return self.scripts[script]
+
+
+class FakeJudge:
+    """Takes answers that share a word with the reference."""
+
+    def same(self, answer: str, reference: str, question: str) -> bool:
+        return bool(set(answer.split()) & set(reference.lower().split()))
+
+    same_reason = same
+
+
+def test_tasks_are_read_from_a_file_and_from_a_wheel(tmp_path: Path):
+    path = file_of(tmp_path, record(1), record(2))
+    wheel = tmp_path / "x.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.write(path, f"browsergym/webarenalite/{tasks.FILE}")
+    assert tasks.read(path) == tasks.read(wheel)
+    found, malformed = tasks.read(path)
+    assert [one.intent for one in found] == ["Which colour 1?", "Which colour 2?"] and not malformed
+
+
+def test_a_malformed_task_is_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    bare = record(349, reference_answers={"must_include": "yjlou"})
+    suite = WebArenaLite(file_of(tmp_path, record(1), bare, record(3, eval_types=["guess"])))
+    assert set(suite.malformed) == {349, 3} and [one.id for one in suite.all_tasks()] == ["webarena/1"]
+    assert "349 is malformed" in caplog.text and "a list is expected" in caplog.text
+
+
+def test_tasks_for_a_judge_are_left_out_where_there_is_none(tmp_path: Path):
+    path = file_of(tmp_path, record(1), record(2, reference_answers={"fuzzy_match": ["teal"]}))
+    assert len(list(WebArenaLite(path).all_tasks())) == 1
+    assert len(list(WebArenaLite(path, judge="test_webarena:FakeJudge").all_tasks())) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"intent": None}, "no 'intent' that is a str"), ({"sites": ["myspace"]}, "unknown site 'myspace'"), ({"eval": []}, "no 'eval'")],
+)
+def test_a_record_with_missing_keys_is_named(tmp_path: Path, change: dict[str, Any], error: str):
+    with pytest.raises(UsageError, match=f"Task 2 .*{error}"):
+        tasks.read(file_of(tmp_path, record(1), {**record(2), **change}))
+
+
+def test_a_file_of_something_else_is_named(tmp_path: Path):
+    (tmp_path / "tasks.json").write_text("{")
+    with pytest.raises(UsageError, match="damaged"):
+        tasks.read(tmp_path / "tasks.json")
+    (tmp_path / "tasks.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no list of tasks"):
+        tasks.read(tmp_path / "tasks.json")
+
+
+def test_missing_data_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> None:
+        raise tasks.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(tasks.metadata, "files", missing)
+    with pytest.raises(MissingExtra, match="pip install --no-deps browsergym-webarenalite"):
+        tasks.read()
+
+
+def test_missing_and_wrong_addresses_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    suite = WebArenaLite(file_of(tmp_path, record(1)))
+    for variable in VARIABLES.values():
+        monkeypatch.setenv(variable, "http://127.0.0.1:7770")
+    monkeypatch.delenv("WA_REDDIT")
+    monkeypatch.delenv("WA_MAP")
+    with pytest.raises(UsageError, match="Not set: WA_REDDIT, WA_MAP"):
+        suite.sites(next(iter(suite.all_tasks())))
+    monkeypatch.setenv("WA_REDDIT", "http://127.0.0.1:7770")
+    monkeypatch.setenv("WA_MAP", "127.0.0.1:3000")
+    with pytest.raises(UsageError, match="WA_MAP = '127.0.0.1:3000' is no address"):
+        suite.sites(next(iter(suite.all_tasks())))
+    monkeypatch.setenv("WA_MAP", "https://map.example")
+    assert suite.sites(next(iter(suite.all_tasks()))) == ["127.0.0.1:7770", "map.example:443"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answer", "score"),
+    [
+        ({"exact_match": "Blue"}, " 'blue' ", 1.0), ({"exact_match": "blue"}, "bluer", 0.0),
+        ({"must_include": ["red", "blue"]}, "Blue and red", 1.0), ({"must_include": ["red", "blue"]}, "blue", 0.0),
+        ({"must_include": ["0"]}, "10 orders", 0.0), ({"must_include": ["0"]}, "There are 0.", 1.0),
+        ({"must_include": ["1", "0"]}, "10", 1.0), ({"fuzzy_match": "N/A"}, "N/A", 1.0),
+        ({"fuzzy_match": ["dark teal"]}, "teal", 1.0), ({"fuzzy_match": ["dark teal"]}, "red", 0.0),
+    ],
+)  # fmt: skip
+def test_answers(wanted: dict[str, Any], answer: str, score: float):
+    assert evaluators.string_match(task(reference_answers=wanted), answer, FakeJudge()) == score
+
+
+def test_a_task_for_a_judge_needs_one():
+    with pytest.raises(UsageError, match=r"env\.options\.judge"):
+        evaluators.string_match(task(reference_answers={"fuzzy_match": ["x"]}), "x", None)
+
+
+@pytest.mark.parametrize(
+    ("url", "score"),
+    [("http://s/a/b?sort=price&page=2", 1.0), ("http://s/a/b/?sort=name", 0.0), ("http://s/a", 0.0), ("http://s/c?sort=price", 1.0)],
+)
+def test_addresses(url: str, score: float):
+    assert evaluators.url_match(task(reference_url="http://s/a/b?sort=price |OR| http://s/c"), url) == score
+
+
+def html(url: str, locator: str, wanted: dict[str, Any]) -> WebArenaTask:
+    return task(eval_types=["program_html"], program_html=[{"url": url, "locator": locator, "required_contents": wanted}])
+
+
+def test_contents_of_pages_are_looked_for_in_a_tab_of_their_own():
+    page, fresh = FakePage(), FakePage(scripts={"() => document.title": "A Book"})
+    one = html("func:reddit_get_post_url('__last_url__')", "document.title", {"must_include": ["book |OR| film"]})
+    found = evaluators.score(one, "", page, judge=None, helpers={"reddit_get_post_url": helpers.reddit_post_url}, fresh=fresh)
+    assert found == 1.0 and not page.visited and fresh.visited == ["http://site/f/books/12/"]
+
+
+@pytest.mark.parametrize(
+    ("locator", "wanted", "score"),
+    [
+        ("", {"must_include": ["whole"]}, 1.0), ("document.missing", {"must_include": [""]}, 1.0),
+        ("document.missing", {"exact_match": "x"}, 0.0), ("lambda: 1", {"exact_match": "x"}, 0.0),
+        ("func:gitlab_get_project_memeber_role(__page__, 'ann')", {"exact_match": ""}, 1.0),
+    ],
+)  # fmt: skip
+def test_contents(locator: str, wanted: dict[str, Any], score: float):
+    page = FakePage(content="the whole page")
+    known = {"gitlab_get_project_memeber_role": helpers.member_role}
+    assert evaluators.program_html(html("last", locator, wanted), page, judge=None, helpers=known, lite=True) == score
+
+
+@pytest.mark.parametrize("call", ["func:__import__('os')", "func:reddit_get_post_url(open('x'))", "func:reddit_get_post_url"])
+def test_a_task_file_cannot_run_code(call: str):
+    with pytest.raises(UsageError, match="Task 1 calls"):
+        known = {"reddit_get_post_url": helpers.reddit_post_url}
+        evaluators.program_html(html(call, "", {"must_include": [""]}), FakePage(), judge=None, helpers=known, lite=True)
+
+
+def test_a_reset_of_all_sites_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    suite = WebArenaLite(file_of(tmp_path, record(1)))
+    answers = iter([(200, ""), (200, "busy"), (200, "Ready for duty!")])
+    asked = list[str]()
+
+    def get(url: str) -> tuple[int, str]:
+        asked.append(url)
+        return next(answers)
+
+    with pytest.raises(UsageError, match="WA_FULL_RESET is not set"):
+        suite.reset_sites(get=get)
+    monkeypatch.setenv("WA_FULL_RESET", "http://h:7565/")
+    suite.reset_sites(get=get, wait=lambda seconds: None)
+    assert asked == ["http://h:7565/reset", "http://h:7565/status", "http://h:7565/status"]
+    with pytest.raises(ServerError, match="answered 500"):
+        suite.reset_sites(get=lambda url: (500, "broken"))
+
+
+def test_a_synthetic_task_cannot_be_scored(tmp_path: Path):
+    suite = WebArenaLite(file_of(tmp_path, record(1)))
+    assert not suite.accepts(Task("x", "Which colour?", "web")) and suite.accepts(next(iter(suite.all_tasks())))
