@@ -25,7 +25,7 @@ TREES = Path(__file__).parent / "web_trees.json.gz"
 
 @cache
 def recorded_trees() -> dict[str, dict[str, Any]]:
-    """Observations of real pages by name: MiniWoB's, and pages of the shop."""
+    """Observations of real pages by name: MiniWoB's."""
     with gzip.open(TREES, "rt", encoding="utf-8") as file:
         found: dict[str, dict[str, Any]] = json.load(file)
     return found

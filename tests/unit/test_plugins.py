@@ -36,7 +36,7 @@ def test_a_builtin_is_found_by_its_file_name_and_private_modules_are_not():
 
 def test_every_extra_that_an_error_names_exists_and_every_extra_but_those_of_development_is_named():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(plugins.EXTRAS.values()) == set(project["optional-dependencies"]) - {"dev", "docs", "bench", "trl", "verl"}
+    assert set(plugins.EXTRAS.values()) == set(project["optional-dependencies"]) - {"dev", "docs", "bench", "trl", "verl", "webarena"}
 
 
 def test_a_dotted_name_is_imported_as_it_stands(outside):

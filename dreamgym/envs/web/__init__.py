@@ -19,12 +19,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.base import EnvSuite, check_split, in_split
 from dreamgym.envs.web import chromium
 from dreamgym.envs.web.chromium import Browser
 from dreamgym.envs.web.env import Benchmark, OpenSessions, WebEnv
 from dreamgym.envs.web.miniwob import DEFAULT, MiniWob
 from dreamgym.envs.web.rules import WebRules
+from dreamgym.envs.web.shop.benchmark import Shop
 from dreamgym.envs.web.webarena import WebArenaLite
 from dreamgym.types import Action, Observation, Task
 
@@ -41,6 +42,8 @@ class WebConfig(Config):
     """Pages of MiniWoB, such as `click-button`."""
     seeds: int = Field(30, ge=1, le=10_000)
     """Instances of each page of MiniWoB."""
+    content: int = Field(0, ge=0)
+    """Seed of what the shop holds, and of its tasks."""
     browser: str = ""
     """Path or name of a Chromium. Empty: the first that is installed (see `chromium.NAMES`)."""
     max_tokens: int = Field(1500, ge=200)
@@ -80,8 +83,15 @@ class WebSuite(EnvSuite):
         return self.benchmark.all_tasks()
 
     def task_key(self, task: Task) -> str:
-        """What the task asks for, so that splits are by content."""
+        """What the task is about, so that splits are by content."""
         return self.benchmark.task_key(task)
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        """Tasks whose content belongs to the split; several can share it."""
+        check_split(split)
+        found = [task for task in self.all_tasks() if in_split(self.task_key(task), split)]
+        random.Random(f"tasks/{split}/{seed}").shuffle(found)
+        return found[:n]
 
     def env(self) -> WebEnv:
         config = self.config
@@ -105,6 +115,8 @@ class WebSuite(EnvSuite):
     def _benchmark(self) -> Benchmark:
         if self.config.benchmark == "webarena_lite":
             return WebArenaLite(self.config.tasks_file, self.config.judge)
+        if self.config.benchmark == "shop":
+            return Shop(self.config.content)
         return MiniWob(self.config.pages, self.config.seeds, self.browser)
 
 

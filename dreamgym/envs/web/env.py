@@ -178,7 +178,7 @@ class WebEnv:
         )
         self.sessions.add(self.slot, session)
         self.benchmark.begin(session, self._task)
-        self._show(session.observe(settled=True))
+        self._show(session.observe(ready=True))
         return session
 
     def _redo(self) -> WebSession:

@@ -31,8 +31,8 @@ class MiniWob:
     """The `Benchmark` of MiniWoB pages."""
 
     repeats = True
-    viewport = {"width": 332, "height": 214}
-    scripted_policies = MIX
+    viewport: Mapping[str, int] = {"width": 332, "height": 214}
+    scripted_policies: Mapping[str, float] = MIX
 
     def __init__(self, pages: Sequence[str], seeds: int, browser: Browser, *, max_steps: int = 10) -> None:
         """`seeds` instances of every page. MissingExtra without the packages; UsageError for a page that there is not."""
@@ -135,8 +135,8 @@ class MiniWob:
         return str(goal)
 
     def _goal(self, session: WebSession) -> str:
-        said = session.page.evaluate("() => core.getUtterance()")
-        return str(said["utterance"] if isinstance(said, dict) else said)
+        answer = session.page.evaluate("() => core.getUtterance()")
+        return str(answer["utterance"] if isinstance(answer, dict) else answer)
 
 
 def _anything(found: Sequence[Element], instruction: str, rng: random.Random) -> Action:

@@ -38,10 +38,14 @@ CONTAINERS = frozenset(("StaticText", "RootWebArea", "Iframe", "main", "document
 OPAQUE = frozenset(("textbox", "searchbox", "spinbutton", "slider", "checkbox", "radio", "switch"))
 """Elements that nothing else is inside of."""
 FLAGS = ("disabled", "readonly", "checked", "pressed", "selected", "expanded", "required", "invalid", "focused")
+ALWAYS_MARKED = ("td", "li", "iframe", "video")
+"""Tags that BrowserGym puts among its marks whether or not a click does anything."""
 MAX_NAME = 160
 """Characters of a name or of one text; what is longer ends in `...`."""
 MAX_CLICKABLE = 200
 """Characters of the text inside a plain element that listens for clicks; one with more is a container, and gets no number."""
+MAX_CONTAINER = 80
+"""The same where other elements are inside, such as the icons of a row that opens something."""
 MAX_OPTIONS = 12
 """Options of a list that are shown; the others are counted."""
 MAX_NODES = 60_000
@@ -71,6 +75,7 @@ class _Line:
     parts: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the parts, to drop repetitions
     numbers: list[int] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)  # names, to drop a link that leads where the one before it does
     seen: bool = False  # in the viewport
 
 
@@ -226,7 +231,9 @@ class _Reader:
     def _marked(self, node: Mapping[str, Any], mark: str = "clickable") -> bool:
         """Whether a plain element listens for clicks (`clickable`) or looks as if it did (`set_of_marks`)."""
         known = self.properties.get(str(node.get("browsergym_id") or ""))
-        return bool(known and known.get(mark) and _role(node) not in CONTAINERS and known.get("tag") not in ("body", "label"))
+        if not known or not known.get(mark) or _role(node) in CONTAINERS or known.get("tag") in ("body", "label"):
+            return False
+        return mark == "clickable" or known.get("tag") not in ALWAYS_MARKED
 
     def _is_element(self, name: str, node: Mapping[str, Any], covered: bool) -> bool:
         """Whether a node gets a number: by its role, or because it listens for clicks and is no container."""
@@ -238,7 +245,8 @@ class _Reader:
         if role in ACTIONABLE:
             return True
         looks = not covered and name not in self._inside and self._marked(node, "set_of_marks")
-        return (looks or self._marked(node)) and len(self._inner_text(name, MAX_CLICKABLE + 1)) <= MAX_CLICKABLE
+        room = MAX_CONTAINER if name in self._inside else MAX_CLICKABLE
+        return (looks or self._marked(node)) and len(self._inner_text(name, room + 1)) <= room
 
     def _closed(self, name: str) -> bool:
         """Whether an option is part of a list that the browser shows outside of the page."""
@@ -309,6 +317,9 @@ class _Reader:
         """Number an element. Returns whether its name covers the texts inside it."""
         shown = role.lower() if role in ACTIONABLE else "image" if role in ("image", "img") else "clickable"
         own = clean(_value(node, "name")) or ("" if role in OPAQUE else self._inner_text(name, MAX_NAME))
+        if role == "link" and own and self.lines[-1].links[-1:] == [own]:
+            return True  # the picture and the title of an item, with one address
+        self.lines[-1].links += [own] if role == "link" and own else []
         label = f" '{clean(own)}'" if own else self._surroundings(node, bid, role)
         number = len(self.bids) + 1
         self.bids[number] = str(node["browsergym_id"])

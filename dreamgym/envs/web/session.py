@@ -60,12 +60,12 @@ class WebSession:
         with suppress(Exception):
             self.context.close()
 
-    def observe(self, *, settled: bool = False) -> dict[str, Any]:
-        """What the active tab shows, as BrowserGym's observation. `settled`: nothing has been done since the page was ready."""
+    def observe(self, *, ready: bool = False) -> dict[str, Any]:
+        """What the active tab shows, as BrowserGym's observation. `ready`: nothing has been done since the page was ready."""
         from browsergym.core import observation
         from playwright.sync_api import Error
 
-        if not settled:
+        if not ready:
             self._settle()
         for attempt in range(TRIES):
             page = self.page

@@ -1,0 +1,178 @@
+"""What the shop holds, drawn from a seed: products in six categories, reviews, customers, orders, and a member of staff.
+
+Plain records, so that tasks can be made without Django; `fill` writes them into the database.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+COLOURS = ("amber", "black", "blue", "coral", "green", "grey", "ivory", "olive", "purple", "red", "silver", "teal")
+MATERIALS = ("bamboo", "canvas", "cotton", "glass", "leather", "linen", "oak", "steel", "velvet", "wool")
+NOUNS = {
+    "Clothing": ("scarf", "jacket", "gloves", "hat"), "Kitchen": ("teapot", "bowl", "tray", "mug"),
+    "Office": ("notebook", "lamp", "folder", "clock"), "Garden": ("planter", "bench", "lantern", "basket"),
+    "Travel": ("suitcase", "backpack", "wallet", "pillow"), "Games": ("chess set", "puzzle", "dice cup", "kite"),
+}  # fmt: skip
+FIRST_NAMES = ("Ada", "Ben", "Cleo", "Dev", "Edda", "Finn", "Gwen", "Hugo", "Ines", "Jon", "Kira", "Luis", "Mona", "Nils", "Olga", "Piet")
+LAST_NAMES = ("Abbot", "Brandt", "Castro", "Dahl", "Evans", "Fisher", "Grant", "Hale", "Ito", "Jansen", "Keller", "Lopez")
+PRAISE = ("Lovely", "Sturdy", "As described", "Too small", "Broke quickly", "A gift", "Good value", "Not my colour", "Perfect", "Fine")
+CUSTOMER = ("customer@shop.example", "customer-1")
+STAFF = ("staff@shop.example", "staff-1")
+"""(e-mail address, password) of the two accounts that tasks are done with."""
+STATUSES = ("Pending", "Processing", "Shipped", "Complete", "Cancelled")
+PRODUCTS, ORDERS = 120, 60
+FIRST_ORDER = 100001
+NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product. Prices are in pence."""
+
+    title: str
+    category: str
+    upc: str
+    price: int
+    stock: int
+    reviews: tuple[tuple[str, int, int], ...]
+    """(title, stars, number of the customer who wrote it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order; `lines` are (number of the product, quantity). `customer` 0 is the account of the tasks."""
+
+    number: int
+    customer: int
+    status: str
+    lines: tuple[tuple[int, int], ...]
+    days_ago: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Everything that a seed names."""
+
+    products: tuple[Product, ...]
+    customers: tuple[tuple[str, str], ...]
+    """(name, e-mail address); the first is the account of the tasks."""
+    orders: tuple[Order, ...]
+
+
+def pounds(pence: int) -> str:
+    """A price as the shop writes it, without the sign."""
+    return f"{pence / 100:.2f}"
+
+
+@lru_cache(maxsize=4)
+def content(seed: int) -> Content:
+    """The content that a seed names."""
+    rng = random.Random(f"shop/{seed}")
+    names = [(f"{first} {last}", f"{first.lower()}.{last.lower()}@mail.example") for first in FIRST_NAMES for last in LAST_NAMES]
+    customers = (("Robin Marsh", CUSTOMER[0]), *rng.sample(names, 15))
+    pairs = [(noun, category) for category, nouns in NOUNS.items() for noun in nouns]
+    titles, products = set[str](), list[Product]()
+    while len(products) < PRODUCTS:
+        noun, category = pairs[len(products) % len(pairs)]
+        title = f"{rng.choice(COLOURS)} {rng.choice(MATERIALS)} {noun}".capitalize()
+        if title in titles:
+            continue
+        titles.add(title)
+        writers = rng.sample(range(1, len(customers)), rng.randint(0, 3))
+        reviews = tuple((rng.choice(PRAISE), rng.randint(1, 5), writer) for writer in writers)
+        products.append(Product(title, category, f"{rng.randrange(10**7, 10**8)}", rng.randrange(300, 9000), rng.randint(3, 60), reviews))
+    orders = tuple(
+        Order(
+            FIRST_ORDER + place,
+            0 if place % 2 else rng.randrange(1, len(customers)),
+            rng.choice(STATUSES),
+            tuple((product, rng.randint(1, 3)) for product in rng.sample(range(PRODUCTS), rng.randint(1, 3))),
+            rng.randint(1, 300),
+        )
+        for place in range(ORDERS)
+    )
+    return Content(tuple(products), customers, orders)
+
+
+def fill(seed: int) -> dict[str, str]:
+    """Write the content into the database that Django is set up with. Returns session keys of the logged-in customer and staff."""
+    from decimal import Decimal
+
+    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
+    from django.contrib.sessions.backends.db import SessionStore
+    from django.contrib.sites.models import Site
+    from oscar.apps.catalogue.categories import create_from_breadcrumbs
+    from oscar.core.loading import get_model
+
+    made, user_model = content(seed), get_user_model()
+
+    def model(app: str, name: str) -> Any:
+        return get_model(app, name).objects
+
+    users = [
+        user_model.objects.create_user(
+            username=f"user{place}", email=email, password=CUSTOMER[1], first_name=name.split()[0], last_name=name.split()[1]
+        )
+        for place, (name, email) in enumerate(made.customers)
+    ]
+    staff = user_model.objects.create_superuser(username="staff", email=STAFF[0], password=STAFF[1])
+    Site.objects.update_or_create(id=1, defaults={"domain": "127.0.0.1", "name": "Practice shop"})
+    country = model("address", "Country").create(
+        iso_3166_1_a2="GB", iso_3166_1_a3="GBR", iso_3166_1_numeric="826", printable_name="United Kingdom", name="United Kingdom",
+        is_shipping_country=True,
+    )  # fmt: skip
+    partner = model("partner", "Partner").create(name="Warehouse", code="warehouse")
+    kind = model("catalogue", "ProductClass").create(name="Goods", requires_shipping=True, track_stock=True)
+    categories = {name: create_from_breadcrumbs(name) for name in NOUNS}
+    rows = []
+    for product in made.products:
+        row = model("catalogue", "Product").create(
+            title=product.title, upc=product.upc, product_class=kind, structure="standalone", description=f"For {product.category.lower()}."
+        )
+        row.categories.add(categories[product.category])
+        price = Decimal(product.price) / 100
+        record = model("partner", "StockRecord").create(
+            product=row, partner=partner, partner_sku=product.upc, price=price, price_currency="GBP", num_in_stock=product.stock
+        )
+        rows.append((row, record))
+        for title, stars, writer in product.reviews:
+            review = {"score": stars, "title": title, "body": f"{title}.", "user": users[writer], "status": 1}
+            model("reviews", "ProductReview").create(product=row, **review)
+        row.update_rating()
+    # what the database dates by itself gets the shop's date, so that every build shows the same pages
+    user_model.objects.update(date_joined=NOW)
+    model("catalogue", "Product").update(date_created=NOW, date_updated=NOW)
+    model("reviews", "ProductReview").update(date_created=NOW)
+    address = model("order", "ShippingAddress").create(
+        first_name="Robin", last_name="Marsh", line1="1 Mill Lane", line4="York", postcode="YO1 7HH", country=country
+    )
+    for order in made.orders:
+        prices = [(rows[place], count, Decimal(made.products[place].price) / 100) for place, count in order.lines]
+        total = sum((price * count for _, count, price in prices), Decimal(0))
+        saved = model("order", "Order").create(
+            number=str(order.number), user=users[order.customer], status=order.status, total_incl_tax=total, total_excl_tax=total,
+            shipping_incl_tax=0, shipping_excl_tax=0, currency="GBP", shipping_address=address, shipping_method="Free shipping",
+            date_placed=NOW - timedelta(days=order.days_ago),
+        )  # fmt: skip
+        for (row, record), count, price in prices:
+            model("order", "Line").create(
+                order=saved, product=row, num_allocated=0, title=row.title, upc=row.upc, quantity=count, stockrecord=record,
+                partner=partner, partner_name=partner.name, partner_sku=row.upc, status=order.status, line_price_incl_tax=price * count,
+                line_price_excl_tax=price * count, line_price_before_discounts_incl_tax=price * count,
+                line_price_before_discounts_excl_tax=price * count, unit_price_incl_tax=price, unit_price_excl_tax=price,
+            )  # fmt: skip
+    keys = {}
+    for role, user in (("customer", users[0]), ("staff", staff)):
+        store = SessionStore()
+        store[SESSION_KEY] = str(user.pk)
+        store[BACKEND_SESSION_KEY] = "oscar.apps.customer.auth_backends.EmailBackend"
+        store[HASH_SESSION_KEY] = user.get_session_auth_hash()
+        store.set_expiry(10 * 365 * 24 * 3600)
+        store.create()
+        keys[role] = str(store.session_key)
+    return keys

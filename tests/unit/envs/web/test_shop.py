@@ -1,0 +1,131 @@
+"""The practice shop: its tasks and their checkers, its server and its worlds. What needs django-oscar is skipped without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.envs.base import SPLITS, in_split
+from dreamgym.envs.web.shop.content import content, pounds
+from dreamgym.envs.web.shop.server import HEADER, ShopServer
+from dreamgym.envs.web.shop.tasks import CHECKED, TEMPLATES, ShopTask, every_task, says
+from dreamgym.errors import UsageError
+
+TASKS = list(every_task(content(0), 0))
+with_oscar = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("oscar") is None, reason="django-oscar is not installed: pip install 'dreamgym[web]'"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ShopServer]:
+    started = ShopServer()
+    yield started
+    started.close()
+
+
+def one(template: str) -> ShopTask:
+    return next(task for task in TASKS if task.template == template)
+
+
+def test_there_are_twenty_templates_and_hundreds_of_instances_each_worded_once():
+    counts = Counter(task.template for task in TASKS)
+    assert set(counts) == set(TEMPLATES) and len(counts) >= 20 and min(counts.values()) >= 30
+    assert len({task.instruction for task in TASKS}) == len(TASKS) >= 1_000
+
+
+def test_a_seed_names_content_and_tasks():
+    assert list(every_task(content(0), 0)) == TASKS
+    assert content(1) != content(0) and list(every_task(content(1), 1)) != TASKS
+
+
+def test_every_split_has_tasks_of_every_template_and_none_about_another_splits_content():
+    about = {split: {task.about for task in TASKS if in_split(task.about, split)} for split in SPLITS}
+    assert not (about["train"] & about["dev"] or about["train"] & about["test"] or about["dev"] & about["test"])
+    for split in SPLITS:
+        assert {task.template for task in TASKS if in_split(task.about, split)} == set(TEMPLATES)
+
+
+def test_products_of_one_task_are_of_one_split():
+    for task in TASKS:
+        if task.template in ("basket_two", "basket_cheaper"):
+            assert all(title in task.about for title, _ in task.wanted)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("It costs £13.99, UPC 71085904.", True), ("13.99 71085904", True), ("13.99", False), ("113.99 71085904", False),
+     ("13.999 71085904", False), ("13.99 or 14.99, 71085904", False), ("", False)],
+)  # fmt: skip
+def test_an_answer_must_hold_what_is_asked_for_and_no_other_number(answer: str, right: bool):
+    assert says(answer, "13.99", "71085904") is right
+
+
+@given(st.lists(st.integers(0, 9999), min_size=2, max_size=4, unique=True))
+def test_an_answer_that_lists_guesses_is_wrong(numbers: list[int]):
+    assert not says(" ".join(map(str, numbers)), numbers[0])
+    assert says(f"there are {numbers[0]}", numbers[0])
+
+
+def test_an_empty_answer_solves_no_question():
+    assert not any(task.solved(lambda *_: [], "") for task in TASKS if task.answered)
+
+
+class TestRunning:
+    pytestmark = with_oscar
+
+    def get(self, server: ShopServer, path: str, world: str, role: str = "customer") -> httpx.Response:
+        return httpx.get(f"http://{server.site}{path}", headers={HEADER: world}, cookies={"sessionid": server.sessions[role]}, timeout=60)
+
+    def test_pages_show_the_content_to_customers_and_staff(self, server: ShopServer):
+        server.reset("a")
+        product = content(0).products[0]
+        assert f"£{pounds(product.price)}" in self.get(server, f"/search/?q={product.title}", "a").text
+        assert "100001" in self.get(server, "/dashboard/orders/", "a", "staff").text
+        assert self.get(server, "/dashboard/orders/", "a").status_code == 403
+
+    def test_nothing_is_solved_at_the_start(self, server: ShopServer):
+        server.reset("a")
+        query = partial(server.query, "a")
+        assert not [task for task in TASKS if not task.answered and task.solved(query, "")]
+
+    def test_worlds_do_not_see_each_other_and_a_reset_forgets(self, server: ShopServer):
+        server.reset("a")
+        server.reset("b")
+        task = one("set_stock")
+        title, amount = task.wanted
+        with sqlite3.connect(server.world("a")) as world:
+            world.execute(
+                "UPDATE partner_stockrecord SET num_in_stock = ? WHERE product_id = (SELECT id FROM catalogue_product WHERE title = ?)",
+                (amount, title),
+            )
+        assert task.solved(partial(server.query, "a"), "") and not task.solved(partial(server.query, "b"), "")
+        slug, key = server.query("a", "SELECT slug, id FROM catalogue_product WHERE title = ?", title)[0]
+        assert f"({amount} available)" in self.get(server, f"/catalogue/{slug}_{key}/", "a").text
+        server.reset("a")
+        assert f"({amount} available)" not in self.get(server, f"/catalogue/{slug}_{key}/", "a").text
+
+    @pytest.mark.parametrize("world", ["missing", "../template", "A", "a" * 50])
+    def test_an_unknown_world_is_named(self, server: ShopServer, world: str):
+        answer = self.get(server, "/catalogue/", world)
+        assert answer.status_code == 404 and "There is no world" in answer.text
+
+    def test_a_port_in_use_is_named(self, server: ShopServer):
+        with socket.socket() as line:
+            line.bind(("127.0.0.1", 0))
+            line.listen()
+            with pytest.raises(UsageError, match=r"cannot be used .* dreamgym web up --port 0"):
+                ShopServer(port=line.getsockname()[1])
+
+    def test_every_checker_is_known(self, server: ShopServer):
+        assert all(not checker(partial(server.query, "main"), *one(template).wanted) for template, checker in CHECKED.items())
