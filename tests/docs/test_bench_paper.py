@@ -1,4 +1,4 @@
-"""bench/paper.py: a model travels in pieces, rows join the table of results, and no step is begun that may not end in time."""
+"""bench/paper.py: a model travels in parts, rows join the table of results, and no step is begun that may not end in time."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def row(arm: str, seed: int, **more: Any) -> dict[str, Any]:
 def test_a_model_travels_in_pieces_and_is_read_from_them(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = paper.tiny_instruct_model(tmp_path / "whole")
     monkeypatch.setattr(paper, "PIECE", "100KB")
-    pieces = paper.prepare(tmp_path / "pieces", str(whole))
-    assert len(list(pieces.glob("*.safetensors"))) > 1
+    parts = paper.prepare(tmp_path / "parts", str(whole))
+    assert len(list(parts.glob("*.safetensors"))) > 1
     one, words = backbones.load(BackboneConfig(model=str(whole), device="cpu"))
-    other, same = backbones.load(BackboneConfig(model=str(pieces), device="cpu", dtype="float32"))
+    other, same = backbones.load(BackboneConfig(model=str(parts), device="cpu", dtype="float32"))
     assert words.chat_template == same.chat_template
     assert all(torch.equal(a.bfloat16().float(), b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
