@@ -40,6 +40,7 @@ NAVIGATION = {
             "tutorials/scale",
             "tutorials/servers",
             "tutorials/connect",
+            "tutorials/web",
             "tutorials/algorithm",
             "tutorials/model",
         ],
