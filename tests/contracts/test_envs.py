@@ -153,7 +153,7 @@ def test_an_action_that_is_not_admissible_changes_nothing(name: str):
             if rules.admissible(state, trajectory.transitions[:step], transition.action) is False:
                 assert (transition.next_state, transition.reward, transition.terminated) == (state, 0.0, False)
             state = abstract(name, env.step(transition.action)[0])
-    assert refused > 100
+    assert refused > (20 if name == "web" else 100)  # of six episodes an expert, and of forty
 
 
 @every_family

@@ -71,7 +71,7 @@ class PageBenchmark:
         session.visit(f"http://{self.server.site}/{(task.goal or {})['page']}")
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
-        solved = bool(session.page.evaluate("() => Boolean(window.solved)"))
+        solved = bool(session.evaluate("() => Boolean(window.solved)"))
         return float(solved), solved
 
     def close(self) -> None:

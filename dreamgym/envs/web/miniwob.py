@@ -103,7 +103,7 @@ class MiniWob:
         goal = task.goal or {}
         if session.page.url != self._url(goal["page"]):
             return 0.0, True
-        raw, done = session.page.evaluate("() => [WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
+        raw, done = session.evaluate("() => [WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
         return float(raw > 0), bool(done)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class MiniWob:
         return str(goal)
 
     def _goal(self, session: WebSession) -> str:
-        answer = session.page.evaluate("() => core.getUtterance()")
+        answer = session.evaluate("() => core.getUtterance()")
         return str(answer["utterance"] if isinstance(answer, dict) else answer)
 
 

@@ -95,6 +95,19 @@ class WebSession:
                 self._settle()
         raise AssertionError("the last attempt returns or raises")
 
+    def evaluate(self, script: str) -> Any:
+        """What a script gives in the active tab, asked again while the page is being replaced by another."""
+        from playwright.sync_api import Error
+
+        for _ in range(TRIES - 1):
+            try:
+                return self.page.evaluate(script)
+            except Error as error:
+                if not any(part in str(error) for part in CHANGING):
+                    raise
+            self._settle()
+        return self.page.evaluate(script)
+
     def perform(self, action: WebAction, bid: str = "") -> None:
         """Do one action. `bid` is the browser's id of the element. Refused where the page does not take it."""
         from playwright.sync_api import Error, TimeoutError
