@@ -197,19 +197,21 @@ def _fields(instruction: str, found: Sequence[Element]) -> WebAction:
 
 
 def _tab(instruction: str, found: Sequence[Element]) -> WebAction:
-    link = next((one.number for one in found if one.name.strip(".,").lower() == _quoted(instruction)[0].lower()), None)
-    if link:
-        return WebAction("click", link)
+    link = _link(instruction, found)
+    if link.element:
+        return link
     tabs = [one for one in found if one.role == "tab"]
     place = next((place for place, one in enumerate(tabs) if "selected" in one.flags), -1)
     return WebAction("click", tabs[(place + 1) % len(tabs)].number) if tabs else WebAction("stop")
 
 
 def _link(instruction: str, found: Sequence[Element]) -> WebAction:
-    return next(
-        (WebAction("click", one.number) for one in found if one.name.strip(".,").lower() == _quoted(instruction)[0].lower()),
-        WebAction("stop"),
-    )
+    """The element of the quoted name: as it is written, or else without case and punctuation."""
+    wanted = _quoted(instruction)[0]
+    exact = (one.number for one in found if one.name == wanted)
+    close = (one.number for one in found if one.name.strip(".,").lower() == wanted.strip(".,").lower())
+    number = next(exact, None) or next(close, None)
+    return WebAction("click", number) if number else WebAction("stop")
 
 
 EXPERTS: Mapping[str, Expert] = {
