@@ -208,3 +208,10 @@ def jaccard(one: str, other: str) -> float:
     """The Jaccard index of two texts' words: 0 for nothing in common, 1 for the same words."""
     a, b = set(one.split()), set(other.split())
     return len(a & b) / (len(a | b) or 1)
+
+
+def conformal_limit(reference: Sequence[int], level: float) -> int | None:
+    """The number above which a p-value (1 + #{reference >= number}) / (n + 1) is at most `level`; None where n is
+    too small for any."""
+    k = int(level * (len(reference) + 1))
+    return sorted(reference, reverse=True)[k - 1] if k else None

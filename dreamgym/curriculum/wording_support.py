@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
+from dreamgym.statistics import conformal_limit
+
 LEVEL = 0.05
 WORD = re.compile(r"\d+(?:\.\d+)?|\w+|[^\w\s]")
 
@@ -22,9 +24,9 @@ class WordingSupport:
     def __init__(self, instructions: Iterable[str]) -> None:
         real = [_pairs(text) for text in dict.fromkeys(instructions)]
         self._known = Counter(pair for pairs in real for pair in pairs)
-        novel = sorted((sum(self._known[pair] == 1 for pair in pairs) for pairs in real), reverse=True)
-        k = int(LEVEL * (len(novel) + 1))
-        self.most_novel = novel[k] if k < len(novel) else -1
+        novel = [sum(self._known[pair] == 1 for pair in pairs) for pairs in real]
+        found = conformal_limit(novel, LEVEL)
+        self.most_novel = max(novel, default=-1) if found is None else found
         """The most pairs of words without a precedent; -1: nothing is supported."""
 
     def __contains__(self, instruction: object) -> bool:

@@ -48,10 +48,3 @@ def lines_of(steps: Sequence[Transition]) -> set[int]:
         for text in dict.fromkeys(state.text for step in steps for state in (step.state, step.next_state))
         for line in text.split("\n")
     }
-
-
-def most_novel(reference: Sequence[int], level: float) -> int | None:
-    """The number of novel lines above which a claim's p-value (1 + #{reference >= number}) / (n + 1) is at most `level`; None where n is
-    too small for any."""
-    k = int(level * (len(reference) + 1))
-    return sorted(reference, reverse=True)[k - 1] if k else None

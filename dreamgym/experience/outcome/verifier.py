@@ -23,9 +23,9 @@ from dreamgym.experience.outcome.calibration import Calibration, CalibrationConf
 from dreamgym.experience.outcome.cases import ended, logged, made_up
 from dreamgym.experience.outcome.features import SparseRows, rows_of
 from dreamgym.experience.outcome.head import Case, OutcomeHead, fit
-from dreamgym.experience.outcome.support import KnownLines, most_novel
+from dreamgym.experience.outcome.support import KnownLines
 from dreamgym.runs import atomic_directory
-from dreamgym.statistics import inclusion_probabilities
+from dreamgym.statistics import conformal_limit, inclusion_probabilities
 from dreamgym.types import Trajectory, Transition, Verdict, VerdictKind
 
 MEMBERS = 5
@@ -187,7 +187,7 @@ def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Seque
         )
         made = made_scores[~np.isnan(made_scores)]
         found = calibrate(np.concatenate([log_false, probe_false, made]), log_true, config, of="constructed")
-    return LearnedVerifier(head, found, logs.known, most_novel(logs.novel, config.support_level), messages)
+    return LearnedVerifier(head, found, logs.known, conformal_limit(logs.novel, config.support_level), messages)
 
 
 def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[str, int], Negatives]:

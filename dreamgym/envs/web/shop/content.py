@@ -6,6 +6,7 @@ Plain records, so that tasks can be made without Django; `fill` writes them into
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -101,19 +102,10 @@ def content(seed: int) -> Content:
 
 def fill(seed: int) -> dict[str, str]:
     """Write the content into the database that Django is set up with. Returns session keys of the logged-in customer and staff."""
-    from decimal import Decimal
-
-    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
-    from django.contrib.sessions.backends.db import SessionStore
+    from django.contrib.auth import get_user_model
     from django.contrib.sites.models import Site
-    from oscar.apps.catalogue.categories import create_from_breadcrumbs
-    from oscar.core.loading import get_model
 
     made, user_model = content(seed), get_user_model()
-
-    def model(app: str, name: str) -> Any:
-        return get_model(app, name).objects
-
     users = [
         user_model.objects.create_user(
             username=f"user{place}", email=email, password=CUSTOMER[1], first_name=name.split()[0], last_name=name.split()[1]
@@ -122,57 +114,85 @@ def fill(seed: int) -> dict[str, str]:
     ]
     staff = user_model.objects.create_superuser(username="staff", email=STAFF[0], password=STAFF[1])
     Site.objects.update_or_create(id=1, defaults={"domain": "127.0.0.1", "name": "Practice shop"})
-    country = model("address", "Country").create(
-        iso_3166_1_a2="GB", iso_3166_1_a3="GBR", iso_3166_1_numeric="826", printable_name="United Kingdom", name="United Kingdom",
-        is_shipping_country=True,
-    )  # fmt: skip
-    partner = model("partner", "Partner").create(name="Warehouse", code="warehouse")
-    kind = model("catalogue", "ProductClass").create(name="Goods", requires_shipping=True, track_stock=True)
+    partner = _model("partner", "Partner").create(name="Warehouse", code="warehouse")
+    stock = _fill_catalogue(made, users, partner)
+    # what the database dates by itself gets the shop's date, so that every build shows the same pages
+    user_model.objects.update(date_joined=NOW)
+    _model("catalogue", "Product").update(date_created=NOW, date_updated=NOW)
+    _model("reviews", "ProductReview").update(date_created=NOW)
+    _fill_orders(made, users, partner, stock)
+    return {role: _session(user) for role, user in (("customer", users[0]), ("staff", staff))}
+
+
+def _model(app: str, name: str) -> Any:
+    from oscar.core.loading import get_model
+
+    return get_model(app, name).objects
+
+
+def _fill_catalogue(made: Content, users: Sequence[Any], partner: Any) -> list[tuple[Any, Any]]:
+    """Products, prices, stock and reviews; returns the rows of each product and its stock record, in order."""
+    from decimal import Decimal
+
+    from oscar.apps.catalogue.categories import create_from_breadcrumbs
+
+    kind = _model("catalogue", "ProductClass").create(name="Goods", requires_shipping=True, track_stock=True)
     categories = {name: create_from_breadcrumbs(name) for name in NOUNS}
     rows = []
     for product in made.products:
-        row = model("catalogue", "Product").create(
+        row = _model("catalogue", "Product").create(
             title=product.title, upc=product.upc, product_class=kind, structure="standalone", description=f"For {product.category.lower()}."
         )
         row.categories.add(categories[product.category])
-        price = Decimal(product.price) / 100
-        record = model("partner", "StockRecord").create(
-            product=row, partner=partner, partner_sku=product.upc, price=price, price_currency="GBP", num_in_stock=product.stock
-        )
+        record = _model("partner", "StockRecord").create(
+            product=row, partner=partner, partner_sku=product.upc, price=Decimal(product.price) / 100, price_currency="GBP",
+            num_in_stock=product.stock,
+        )  # fmt: skip
         rows.append((row, record))
         for title, stars, writer in product.reviews:
             review = {"score": stars, "title": title, "body": f"{title}.", "user": users[writer], "status": 1}
-            model("reviews", "ProductReview").create(product=row, **review)
+            _model("reviews", "ProductReview").create(product=row, **review)
         row.update_rating()
-    # what the database dates by itself gets the shop's date, so that every build shows the same pages
-    user_model.objects.update(date_joined=NOW)
-    model("catalogue", "Product").update(date_created=NOW, date_updated=NOW)
-    model("reviews", "ProductReview").update(date_created=NOW)
-    address = model("order", "ShippingAddress").create(
+    return rows
+
+
+def _fill_orders(made: Content, users: Sequence[Any], partner: Any, stock: Sequence[tuple[Any, Any]]) -> None:
+    """Orders and their lines; `stock` is what `_fill_catalogue` returned."""
+    from decimal import Decimal
+
+    country = _model("address", "Country").create(
+        iso_3166_1_a2="GB", iso_3166_1_a3="GBR", iso_3166_1_numeric="826", printable_name="United Kingdom", name="United Kingdom",
+        is_shipping_country=True,
+    )  # fmt: skip
+    address = _model("order", "ShippingAddress").create(
         first_name="Robin", last_name="Marsh", line1="1 Mill Lane", line4="York", postcode="YO1 7HH", country=country
     )
     for order in made.orders:
-        prices = [(rows[place], count, Decimal(made.products[place].price) / 100) for place, count in order.lines]
+        prices = [(stock[place], count, Decimal(made.products[place].price) / 100) for place, count in order.lines]
         total = sum((price * count for _, count, price in prices), Decimal(0))
-        saved = model("order", "Order").create(
+        saved = _model("order", "Order").create(
             number=str(order.number), user=users[order.customer], status=order.status, total_incl_tax=total, total_excl_tax=total,
             shipping_incl_tax=0, shipping_excl_tax=0, currency="GBP", shipping_address=address, shipping_method="Free shipping",
             date_placed=NOW - timedelta(days=order.days_ago),
         )  # fmt: skip
         for (row, record), count, price in prices:
-            model("order", "Line").create(
+            _model("order", "Line").create(
                 order=saved, product=row, num_allocated=0, title=row.title, upc=row.upc, quantity=count, stockrecord=record,
                 partner=partner, partner_name=partner.name, partner_sku=row.upc, status=order.status, line_price_incl_tax=price * count,
                 line_price_excl_tax=price * count, line_price_before_discounts_incl_tax=price * count,
                 line_price_before_discounts_excl_tax=price * count, unit_price_incl_tax=price, unit_price_excl_tax=price,
             )  # fmt: skip
-    keys = {}
-    for role, user in (("customer", users[0]), ("staff", staff)):
-        store = SessionStore()
-        store[SESSION_KEY] = str(user.pk)
-        store[BACKEND_SESSION_KEY] = "oscar.apps.customer.auth_backends.EmailBackend"
-        store[HASH_SESSION_KEY] = user.get_session_auth_hash()
-        store.set_expiry(10 * 365 * 24 * 3600)
-        store.create()
-        keys[role] = str(store.session_key)
-    return keys
+
+
+def _session(user: Any) -> str:
+    """The key of a session in which the user is logged in."""
+    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+    from django.contrib.sessions.backends.db import SessionStore
+
+    store = SessionStore()
+    store[SESSION_KEY] = str(user.pk)
+    store[BACKEND_SESSION_KEY] = "oscar.apps.customer.auth_backends.EmailBackend"
+    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    store.set_expiry(10 * 365 * 24 * 3600)
+    store.create()
+    return str(store.session_key)

@@ -110,6 +110,11 @@ TEMPLATES = (*CHECKED, *ANSWERED)
 def every_task(content: Content, seed: int) -> Iterator[ShopTask]:
     """All tasks about the content; the same seed gives the same tasks."""
     rng = random.Random(f"shop-tasks/{seed}")
+    yield from _about_products(content, rng)
+    yield from _about_orders(content, rng)
+
+
+def _about_products(content: Content, rng: random.Random) -> Iterator[ShopTask]:
     for place, product in enumerate(content.products):
         title, low = product.title, product.title.lower()
         twin = content.products[place ^ 1]  # of the same pair, so that no pair lies in two splits
@@ -157,6 +162,9 @@ def every_task(content: Content, seed: int) -> Iterator[ShopTask]:
             if product.stock != twin.stock:
                 both = f"{low} and {twin.title.lower()}"
                 yield make("basket_stocked", f"Put the one of {both} of which more are in stock into the basket.", (full.title, 1))
+
+
+def _about_orders(content: Content, rng: random.Random) -> Iterator[ShopTask]:
     for order in content.orders:
         number, about = order.number, f"order {order.number}"
         total = pounds(sum(content.products[place].price * count for place, count in order.lines))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dreamgym.errors import UsageError
 from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, beta_cdf, calibrate, least_negatives, threshold
-from dreamgym.experience.outcome.support import most_novel
+from dreamgym.statistics import conformal_limit
 
 
 def rank(n: int, alpha: float, delta: float = 0.1) -> int | None:
@@ -95,5 +95,5 @@ def test_only_probes_certify():
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.integers(0, 6))
 def test_a_claim_is_out_of_support_where_its_p_value_is_at_most_the_level(reference: list[int], novel: int):
     p_value = (1 + sum(one >= novel for one in reference)) / (len(reference) + 1)
-    most = most_novel(reference, 0.05)
+    most = conformal_limit(reference, 0.05)
     assert (most is not None and novel > most) == (p_value <= 0.05)
