@@ -38,7 +38,7 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
 class FinetunedConfig(RetrievalConfig):
     """Settings of the fitted experience model. The first five hold in training as at inference."""
 
-    reasoning: bool | Literal["changes"] = True
+    reasoning: Literal[True, False, "changes"] = True
     """The reasoning trace that precedes a next state. true: what the logs explain, by the agent's recorded thoughts, a teacher or the
     suite's rules. "changes": what a step changed and which precedent says so (`experience.trace`), for logs that explain nothing. false:
     none."""

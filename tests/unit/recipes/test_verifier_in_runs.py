@@ -97,7 +97,7 @@ def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier
 
 def test_dreams_are_cut_off_at_the_horizon_that_is_set_and_real_episodes_are_not(tmp_path: Path):
     config = settings(iterations=1)
-    block = config.experience.model_copy(update={"horizon": 2})
+    block = config.experience.model_copy(update={"horizon": 2, "verifier": None})
     recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     run = RunDir.view(tmp_path / "run")
     assert max(len(t.turns) for t in run.read_episodes("dream-0000")) == 2
