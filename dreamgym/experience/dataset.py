@@ -145,7 +145,7 @@ LEVELS = 3
 
 @dataclass(frozen=True)
 class Variation:
-    """A training example of M_task: seed tasks, the most similar first, and a new task with its difficulty, 0 where it is not told."""
+    """A training example of M_task: a task and others like it as seeds, and a new one with its difficulty, 0 where it is not told."""
 
     seeds: tuple[Task, ...]
     new: Task
@@ -155,15 +155,16 @@ class Variation:
 def task_variations(
     tasks: Sequence[Task], n: int, seed: int, *, seeds: int = 1, levels: Mapping[str, int] | None = None
 ) -> list[Variation]:
-    """Similar but different tasks, for M_task: of 60 random tasks, those that share most words with the new one are its seeds. `levels` are
-    difficulties by instruction."""
+    """Similar but different tasks, for M_task: of 60 random tasks the one that shares most words with a first seed is the new task, and the
+    next ones are further seeds. `levels` are difficulties by instruction."""
     rng = random.Random(f"task-pairs/{seed}")
     found = []
     for _ in range(n):
-        new = tasks[rng.randrange(len(tasks))]
+        first = tasks[rng.randrange(len(tasks))]
         drawn = [tasks[j] for j in rng.sample(range(len(tasks)), min(60, len(tasks)))]
-        if alike := most_similar(new, drawn, seeds):
-            found.append(Variation(tuple(alike), new, (levels or {}).get(new.instruction, 0)))
+        if alike := most_similar(first, drawn, seeds):
+            new, *more = alike
+            found.append(Variation((first, *more), new, (levels or {}).get(new.instruction, 0)))
     return found
 
 

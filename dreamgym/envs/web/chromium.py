@@ -12,11 +12,12 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from dreamgym.errors import EnvironmentFailure, MissingExtra, UsageError
 
@@ -26,10 +27,34 @@ OLDEST = 120
 """The oldest version that is accepted. Tested: 156."""
 NOWHERE = "http://127.0.0.1:9"
 """The proxy of everything that is not reachable: nothing listens on the discard port."""
+THREAD = "dreamgym-browser"
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
     "--mute-audio", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp", "--no-pings",
 )  # fmt: skip
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_browser_thread(work: Callable[P, T]) -> Callable[P, T]:
+    """A function that runs in the one thread of this process in which Playwright lives.
+
+    Playwright's objects belong to the thread that made them, and leave an asyncio loop running there: in the caller's own thread no other
+    code could use asyncio, and in a notebook Playwright would not start.
+    """
+
+    @wraps(work)
+    def moved(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.current_thread().name.startswith(THREAD):
+            return work(*args, **kwargs)
+        return _thread().submit(work, *args, **kwargs).result()
+
+    return moved
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=THREAD)
 
 
 def find(named: str = "") -> str:
@@ -65,8 +90,9 @@ def version(path: str) -> int:
 
 
 @cache
+@in_browser_thread
 def playwright() -> Any:
-    """The Playwright of this process. MissingExtra without the package; UsageError inside a running asyncio loop."""
+    """The Playwright of this process. MissingExtra without the package; UsageError where it does not start."""
     try:
         from browsergym.core import _set_global_playwright
         from playwright.sync_api import Error, sync_playwright
@@ -75,7 +101,9 @@ def playwright() -> Any:
     try:
         started = sync_playwright().start()
     except Error as error:
-        raise UsageError(f"Playwright cannot start here: {error}. Use env.workers, or a process without a running asyncio loop.") from error
+        raise UsageError(
+            f"Playwright does not start: {first_line(error)}. Install it again: pip install --force-reinstall playwright"
+        ) from error
     _set_global_playwright(started)  # which also names the attribute that elements are found by
     started.selectors.set_test_id_attribute("bid")
     return started
@@ -114,8 +142,8 @@ class Browser:
 
     def close(self) -> None:
         """End the browser. It starts again when it is needed."""
-        with suppress(Exception):  # it may be dead
-            self._browser.close()
+        with suppress(Exception):  # it may be dead, or the interpreter is ending
+            in_browser_thread(self._browser.close)()
         self.kill()
 
     def kill(self) -> None:

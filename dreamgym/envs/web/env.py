@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from dreamgym.envs.web.actions import WebAction, parse
-from dreamgym.envs.web.chromium import Browser, first_line
+from dreamgym.envs.web.chromium import Browser, first_line, in_browser_thread
 from dreamgym.envs.web.page_text import PageText, page_text
 from dreamgym.envs.web.rules import WebRules
 from dreamgym.envs.web.session import Refused, WebSession
@@ -90,6 +90,7 @@ class OpenSessions:
         self._open.move_to_end(slot)
         return found
 
+    @in_browser_thread
     def drop(self, slot: int) -> None:
         if found := self._open.pop(slot, None):
             found.close()
@@ -126,11 +127,13 @@ class WebEnv:
     def accepts(self, task: Task) -> bool:
         return self.benchmark.accepts(task)
 
+    @in_browser_thread
     def reset(self, task: Task) -> dict[str, Any]:
         self._task, self._past = task, []
         self._attempts(self._begin)
         return self._raw
 
+    @in_browser_thread
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
         if self._task is None:
             raise EnvironmentFailure("No task has begun.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.web.actions import WebAction
-from dreamgym.envs.web.chromium import Browser
+from dreamgym.envs.web.chromium import Browser, in_browser_thread
 from dreamgym.envs.web.loopback import FolderServer
 from dreamgym.envs.web.rules import Element, elements
 from dreamgym.envs.web.session import WebSession
@@ -53,6 +53,7 @@ class MiniWob:
         return FolderServer(self.folder)
 
     @cached_property
+    @in_browser_thread
     def _tasks(self) -> list[Task]:
         """Every instance, as the pages word them."""
         found: dict[str, Task] = {}

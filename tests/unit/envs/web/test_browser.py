@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -46,6 +47,16 @@ def test_a_task_is_done_by_the_numbers_of_its_elements(folder: Path):
     assert env.step("click [1]")[1:] == (0.0, False)
     raw, reward, ended = env.step("click [1]")
     assert (state(raw), reward, ended) == (DONE, 1.0, True)
+
+
+def test_other_code_of_the_process_may_use_asyncio_and_a_notebook_may_use_the_browser(folder: Path):
+    async def in_a_loop() -> str:
+        return state(page_env(folder).reset(page_task("counter.html")))
+
+    env = page_env(folder)
+    env.reset(page_task("counter.html"))
+    assert asyncio.run(in_a_loop()) == "page: Counter\n[1] button 'Add'\n0"
+    assert state(env.step("click [1]")[0]).endswith("\n1")
 
 
 def test_a_killed_browser_costs_its_episode_which_is_redone(folder: Path):
