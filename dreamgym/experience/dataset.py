@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pydantic import Field
 
@@ -23,7 +24,7 @@ from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta,
 from dreamgym.experience.retriever import Retriever
 from dreamgym.llm.vocabulary import END, Vocabulary
 from dreamgym.statistics import jaccard
-from dreamgym.types import Query, Task, Trajectory
+from dreamgym.types import Memory, Query, Task, Trajectory
 
 
 class SegmentWeights(Config):
@@ -46,6 +47,18 @@ class ExperienceRow:
     segments: list[str]
 
 
+class TrainingRows(Protocol):
+    """Builds the rows that an experience model is fitted to, as it will read and write."""
+
+    def episodes(self, trajectories: Sequence[Trajectory]) -> list[ExperienceRow]:
+        """Whole trajectories with the memories that are retrieved for each step."""
+        ...
+
+    def tasks(self, variations: Sequence[Variation]) -> list[ExperienceRow]:
+        """Task variations (Eq. 6)."""
+        ...
+
+
 class RowBuilder:
     """Builds rows as the experience model of `rules` reads and writes them. It reads the replay buffer once and then follows it."""
 
@@ -55,14 +68,12 @@ class RowBuilder:
         self.words, self.prompt_parts, self.weights, self.rules, self.retriever = words, prompt_parts, weights, rules, retriever
 
     def episodes(self, trajectories: Sequence[Trajectory]) -> list[ExperienceRow]:
-        """Whole trajectories with the memories that are retrieved for each step."""
         if self.retriever is None:
             raise InvariantError("Rows of episodes need a retriever. Give RowBuilder one, with k = 0 for rows without memories.")
         shown = memory_texts(trajectories, self.retriever)
         return [row for trajectory, texts in zip(trajectories, shown, strict=True) for row in self.episode(trajectory, texts)]
 
     def tasks(self, variations: Sequence[Variation]) -> list[ExperienceRow]:
-        """Task variations (Eq. 6)."""
         return [self.task([self.prompt_parts.about(seed) for seed in one.seeds], one.new.instruction, one.level) for one in variations]
 
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
@@ -107,9 +118,14 @@ class RowBuilder:
 
 
 def memory_texts(trajectories: Sequence[Trajectory], retriever: Retriever) -> list[list[tuple[str, ...]]]:
-    """For each step of each trajectory, the texts of its memories, none from its own trajectory. A step that a rule answers has none."""
+    """`memories_of` as the rules of the retriever word them."""
+    return [[tuple(map(retriever.rules.memory_text, one)) for one in steps] for steps in memories_of(trajectories, retriever)]
+
+
+def memories_of(trajectories: Sequence[Trajectory], retriever: Retriever) -> list[list[tuple[Memory, ...]]]:
+    """For each step of each trajectory its memories, none from its own trajectory. A step that a rule answers has none."""
     queries, owners, places = [], [], []
-    found: list[list[tuple[str, ...]]] = []
+    found: list[list[tuple[Memory, ...]]] = []
     for trajectory in trajectories:
         steps = trajectory.transitions
         found.append([()] * len(steps))
@@ -120,7 +136,7 @@ def memory_texts(trajectories: Sequence[Trajectory], retriever: Retriever) -> li
                 owners.append(trajectory.id.partition(RELABELLED)[0])
                 places.append((len(found) - 1, t))
     for (i, t), neighbours in zip(places, retriever.retrieve(queries, owners), strict=True):
-        found[i][t] = tuple(retriever.rules.memory_text(neighbour.memory) for neighbour in neighbours)
+        found[i][t] = tuple(neighbour.memory for neighbour in neighbours)
     return found
 
 

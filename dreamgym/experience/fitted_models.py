@@ -1,4 +1,4 @@
-"""The models that experience models are fitted to: the small transformer, or a pretrained backbone whose vocabulary gets the markers."""
+"""The models that experience models are fitted to: the small transformer, or a pretrained backbone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class FittedModels:
 
     def __init__(self, backbone: BackboneConfig | None, tokenizer: Any, *, device: str = "cpu", seed: int = 0) -> None:
         """`tokenizer` and `device` are those of the small transformer, for runs without a backbone. `seed` draws fresh adapters."""
-        self.backbone = None if backbone is None else backbone.model_copy(update={"markers": True})
-        self.tokenizer = tokenizer if self.backbone is None else backbones.load_tokenizer(self.backbone)
+        self.backbone = backbone
+        self.tokenizer = tokenizer if backbone is None else backbones.load_tokenizer(backbone)
         self.device, self.seed = device, seed
 
     def load(self, path: Path) -> Any:

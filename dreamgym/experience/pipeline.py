@@ -4,7 +4,7 @@ An experience model is a plug-in of `experience/models`, or any module by its do
 
     make(inputs, **settings) -> ExperienceModel       `inputs` are `ModelInputs`
     Config                      optional: a `config.Config` of the settings, checked when a configuration is read
-    row_builder(inputs, **settings) -> RowBuilder     only for a model that is fitted to the logs before use: its training rows
+    row_builder(inputs, **settings) -> TrainingRows   only for a model that is fitted to the logs before use: its training rows
 """
 
 from __future__ import annotations

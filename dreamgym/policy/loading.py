@@ -10,12 +10,12 @@ from dreamgym.engines import build_engine, check_engine
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import ConfigError
 from dreamgym.llm import backbones, tiny
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.settings import PolicyBlock
 from dreamgym.policy.templates import Template
 from dreamgym.policy.templates.chat import Chat
-from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.policy.templates.tools import Tools
 from dreamgym.protocols import LLM

@@ -83,10 +83,12 @@ class RunContext:
         return FittedModels(config.experience.backbone, self.tokenizer, device=config.model.device, seed=config.seed)
 
     @cached_property
-    def experience_vocabulary(self) -> Vocabulary:
-        """The markers and the text encoder of the experience model."""
-        own = self.fitted_models.tokenizer
-        return self.vocabulary if own is self.tokenizer else vocabulary(own)
+    def experience_vocabulary(self) -> Vocabulary | None:
+        """The markers and the text encoder of the experience model; None for a backbone that keeps its vocabulary."""
+        backbone = self.fitted_models.backbone
+        if backbone is None:
+            return self.vocabulary
+        return vocabulary(self.fitted_models.tokenizer) if backbone.markers else None
 
     def load(self, name: str) -> Any:
         """The experience model saved under that name, or "tokenizer": one that was fitted to nothing yet."""

@@ -22,7 +22,7 @@ from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.action_support import ActionSupport
-from dreamgym.experience.dataset import RowBuilder
+from dreamgym.experience.dataset import TrainingRows
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, SecondOpinion
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
@@ -218,10 +218,10 @@ def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, versi
     return DreamBatch(model, context.suite.rules, horizon=horizon, support=ActionSupport(replay)), model
 
 
-def row_builder(context: RunContext, replay: AnyReplay) -> RowBuilder:
+def row_builder(context: RunContext, replay: AnyReplay) -> TrainingRows:
     """Training rows of the experience model. It reads the whole buffer once: keep it as long as the buffer."""
     block = context.config.experience
-    builder: RowBuilder = plugins.load("experience.models", block.name).row_builder(
+    builder: TrainingRows = plugins.load("experience.models", block.name).row_builder(
         _inputs(context, replay, Guard(context.suite.rules, context.config.guard)), **block.settings
     )
     return builder

@@ -14,10 +14,10 @@ from dreamgym.evals.success import evaluate, success
 from dreamgym.llm import tiny
 from dreamgym.llm.backbone_settings import LoraConfig
 from dreamgym.llm.backbones import with_lora
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.loop import train
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat import Chat
-from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.rollout import rollout
 from dreamgym.train import sft
 from dreamgym.train.algos import grpo

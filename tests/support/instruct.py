@@ -16,9 +16,9 @@ from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.models.no_model import NoModel, NoModelConfig
 from dreamgym.llm import tiny
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat import Chat
-from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
 from dreamgym.train import sft

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 from zlib import crc32
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from dreamgym.config import build
 from dreamgym.engines import build_engine, check_settings
@@ -82,6 +82,11 @@ class FinetunedConfig(RetrievalConfig):
     segment_weights: SegmentWeights = SegmentWeights()
     engine: Annotated[dict[str, Any], AfterValidator(_checked)] = Field(default_factory=dict)
     """The engine that samples from the fitted weights, by `name` ("local" by default), with its settings."""
+
+    @field_validator("backbone")
+    @classmethod
+    def _with_markers(cls, backbone: BackboneConfig | None) -> BackboneConfig | None:
+        return backbone and backbone.model_copy(update={"markers": True})
 
     @property
     def prompt_parts(self) -> PromptParts:

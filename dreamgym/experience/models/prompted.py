@@ -16,14 +16,14 @@ from dreamgym.config import build
 from dreamgym.engines import build_engine
 from dreamgym.errors import UsageError
 from dreamgym.experience import chat_prompts as prompts
+from dreamgym.experience.chat_questions import ChatQuestions
 from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask
 from dreamgym.experience.guard import Guard
-from dreamgym.experience.json_replies import Format, Message, about_tokens, messages, read_object, text_in
+from dreamgym.experience.json_replies import Format, Message, read_object, text_in
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
-from dreamgym.statistics import jaccard
 from dreamgym.types import Neighbour, Observation, Query, Task
 
 EXAMPLES = 4  # first states or tasks in a prompt that asks for another one
@@ -85,9 +85,8 @@ class PromptedExperienceModel(ExperienceModel):
         seed: int = 0,
     ) -> None:
         super().__init__(guard, Retriever(replay, guard.rules, config, seed=seed))
-        self.chat, self.config, self.about = chat, config, config.about or guard.rules.about
-        self.openings, self.seed = dict(openings or {}), seed
-        self.count_tokens = count_tokens or (lambda text: about_tokens(text, bytes_per_token=3.0))
+        self.chat, self.config, self.seed = chat, config, seed
+        self.questions = ChatQuestions(config, config.about or guard.rules.about, openings or {}, self.counts, count_tokens)
 
     @property
     def usage(self) -> UsageMeter:
@@ -95,7 +94,7 @@ class PromptedExperienceModel(ExperienceModel):
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         known = {task.instruction: task for task in tasks}
-        talks = [self._opening(task) for task in known.values()]
+        talks = [self.questions.opening(task) for task in known.values()]
         states = self._texts(talks, "state", self.config.temperature, [(self.seed, seed, i) for i in range(len(talks))])
         by_instruction = dict(zip(known, states, strict=True))
         return [Observation(by_instruction[task.instruction]) for task in tasks]
@@ -105,7 +104,7 @@ class PromptedExperienceModel(ExperienceModel):
         reasoning = self.config.reasoning
         replies = ask(
             self.chat,
-            [self._question(query, found) for query, found in zip(queries, memories, strict=True)],
+            [self.questions.step(query, [one.memory for one in found]) for query, found in zip(queries, memories, strict=True)],
             lambda _, text: prompts.read_answer(text, reasoning=reasoning),
             self.config.requests(self.config.temperature),
             prompts.properties(reasoning=reasoning),
@@ -117,48 +116,8 @@ class PromptedExperienceModel(ExperienceModel):
         return [reply.value or Unreadable(reply.raw or reply.problem) for reply in replies]
 
     def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
-        talks = [self._variation(task, level) for task in seeds]
+        talks = [self.questions.variation(task, level) for task in seeds]
         return self._texts(talks, "task", self.config.vary_temperature, [(self.seed, seed, i) for i in range(len(seeds))])
-
-    def _question(self, query: Query, found: Sequence[Neighbour]) -> list[Message]:
-        """The prompt of one query, shortened to fit."""
-        reasoning, size = self.config.reasoning, self.config.history
-        past = [prompts.past_step(step, reasoning=reasoning) for step in query.history[max(0, len(query.history) - size) :]]
-        shown = [prompts.memory_step(neighbour.memory, reasoning=reasoning) for neighbour in found] if self.config.k else None
-        system = prompts.predict(query.task.env, self.about, reasoning=reasoning)
-        while True:
-            talk = messages(system, prompts.step(query.task.instruction, past, shown, query.state.text, query.action))
-            if self._fits(talk):
-                return talk
-            if past:
-                past = past[1:]
-                self.counts["history_left_out"] += 1
-            elif shown:
-                shown = shown[:-1]  # the least similar
-                self.counts["memories_left_out"] += 1
-            else:
-                raise UsageError(self._too_long(talk, f"the state and action of task '{query.task.id}'"))
-
-    def _opening(self, task: Task) -> list[Message]:
-        examples = [{"task": other, "state": self.openings[other]} for other in self._alike(task) if self.config.k]
-        return self._with_examples(prompts.start(task.env, self.about), task, "examples", examples)
-
-    def _variation(self, task: Task, level: int) -> list[Message]:
-        more = [other for other in self._alike(task) if other != task.instruction]
-        return self._with_examples(prompts.vary(task.env, self.about, level), task, "more tasks", more)
-
-    def _alike(self, task: Task) -> list[str]:
-        """The instructions that share most words with this one."""
-        return sorted(self.openings, key=lambda other: (-jaccard(task.instruction, other), other))[:EXAMPLES]
-
-    def _with_examples(self, system: str, task: Task, name: str, examples: Sequence[Any]) -> list[Message]:
-        """A prompt about a task, with as many examples as fit."""
-        for n in range(len(examples), -1, -1):
-            talk = messages(system, {name: list(examples[:n]), "task": task.instruction})
-            if self._fits(talk):
-                self.counts.update({"examples_left_out": len(examples) - n} if n < len(examples) else {})
-                return talk
-        raise UsageError(self._too_long(talk, f"the instruction of task '{task.id}'"))
 
     def _texts(self, talks: Sequence[list[Message]], key: str, temperature: float, seeds: Sequence[tuple[int, ...]]) -> list[str]:
         """The text in each reply; "" for an unreadable one."""
@@ -180,15 +139,3 @@ class PromptedExperienceModel(ExperienceModel):
         self.counts[f"{what}{reply.kind}"] += 1
         if reply.kind == "unaffordable":
             raise UsageError(f"The experience model has spent its budget: {reply.problem}. Raise max_cost and resume.")
-
-    def _fits(self, talk: Sequence[Message]) -> bool:
-        return self._tokens(talk) + self.config.max_answer_tokens <= self.config.max_context
-
-    def _tokens(self, talk: Sequence[Message]) -> int:
-        return sum(self.count_tokens(message["content"]) + 8 for message in talk)  # 8: what a template puts around a message
-
-    def _too_long(self, talk: Sequence[Message], what: str) -> str:
-        return (
-            f"The prompt for {what} alone takes about {self._tokens(talk)} tokens: with max_answer_tokens={self.config.max_answer_tokens} "
-            f"that is more than max_context={self.config.max_context}. Raise max_context if the server takes more, or shorten the states."
-        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.types import Action
 
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)

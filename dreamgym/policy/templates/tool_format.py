@@ -17,7 +17,7 @@ from itertools import product
 from typing import Any
 
 from dreamgym.errors import UsageError
-from dreamgym.policy.templates.chat_format import SYSTEM, ChatFormat, Unstable, between
+from dreamgym.llm.chat_format import SYSTEM, ChatFormat, Unstable, between
 from dreamgym.tool_calls import NAME, ToolCall, action_of, calls_of
 from dreamgym.types import Action
 

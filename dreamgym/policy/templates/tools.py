@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dreamgym.errors import UsageError
-from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.policy.templates.tool_format import NoToolFormat, Reply, ToolFormat
 from dreamgym.tool_calls import RESPOND, action_of, calls_of, respond
 from dreamgym.types import Action, Observation

@@ -21,7 +21,7 @@ from dreamgym.experience.guard import FAILURE_STATE, Guard, GuardConfig
 from dreamgym.experience.json_replies import BadReply
 from dreamgym.experience.models.released import ReleasedWorldModel
 from dreamgym.llm import tiny
-from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.recipes.factory import open_replay
 from dreamgym.types import Completion, Observation, Query, Request, Sampling, StepInfo, Task, Transition
 

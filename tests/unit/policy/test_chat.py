@@ -15,9 +15,9 @@ from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import ConfigError
 from dreamgym.llm import tiny
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat import Chat
-from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.rollout import rollout
 from dreamgym.train.batch import pad, sequences_of
 from dreamgym.train.forward import token_logprobs

@@ -14,9 +14,9 @@ from tool_templates import FAMILIES, MARKS, SPECIAL, XML, tool_tokenizer
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import UsageError
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.policy.agent import Agent, demonstrations
-from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.tool_format import NoToolFormat
 from dreamgym.policy.templates.tools import Tools
 from dreamgym.tool_calls import ToolCall, action_of, calls_of, respond

@@ -17,11 +17,11 @@ from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, PluginError, UsageError
 from dreamgym.llm import sizes, tiny
+from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.chat import Chat
-from dreamgym.policy.templates.chat_format import ChatFormat
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from dreamgym.errors import UsageError
 from dreamgym.llm import tiny
-from dreamgym.policy.templates.chat_format import ENDS as KNOWN_ENDS
-from dreamgym.policy.templates.chat_format import ChatFormat
+from dreamgym.llm.chat_format import ENDS as KNOWN_ENDS
+from dreamgym.llm.chat_format import ChatFormat
 
 SPECIAL = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]",
@@ -161,7 +161,7 @@ def test_text_never_forges_a_special_token(name: str, kind: str) -> None:
 
 def test_a_template_that_opens_the_reply_and_forgets_its_thinking_is_handled_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     words = tokenizer(THINKING)
-    with caplog.at_level(logging.INFO, "dreamgym.policy.templates.chat_format"):
+    with caplog.at_level(logging.INFO, "dreamgym.llm.chat_format"):
         form = ChatFormat(words)
     assert form.rewrites_history and "rewrites earlier turns" in caplog.text
     assert words.decode(form.opening(None, "hi")) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
