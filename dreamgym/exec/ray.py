@@ -328,9 +328,9 @@ def _start(ray: Any, config: Config) -> None:
             ray.init(address=config.address or "local", log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
             return
         except Exception as error:  # a bare one for a node that is late
+            ray.shutdown()
             if "timed out" not in str(error):
                 raise
-            ray.shutdown()
             if attempt == TRIES:
                 raise ServerError(f"Ray did not start in time, {TRIES} times: {_line(error)} Is this machine too busy?") from error
 

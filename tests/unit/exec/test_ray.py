@@ -118,10 +118,19 @@ def test_a_cluster_that_is_not_there_is_named():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    for wrong in (address, "auto", "nonsense:port"):
+    for wrong in (address, "nonsense:port"):
         with pytest.raises(UsageError, match=f"No Ray cluster at '{wrong}'.*ray start --head"):
             make(address=wrong)
         assert not ray.is_initialized()
+
+
+def test_a_machine_without_a_cluster_is_named(monkeypatch: pytest.MonkeyPatch):
+    def alone(**_: Any) -> None:  # a test beside this one may have a cluster here
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", alone)
+    with pytest.raises(UsageError, match="No Ray cluster at 'auto'.*ray start --head"):
+        make(address="auto")
 
 
 def test_a_cluster_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch):
