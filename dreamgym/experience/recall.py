@@ -6,8 +6,9 @@ What counts as the same situation is estimated from the real rows themselves. Th
     previous   (previous state, previous action, state, action)
     task       (instruction, state, action)
 
-For every candidate and class of outcome (steps that go on without a reward; steps that pay or end), each real row is predicted from the
-rows of other trajectories with the same key. A candidate is used for a class where the lower confidence bound of being right reaches
+For every candidate and class of outcome (steps that go on without a reward; steps that pay or end), each real row is predicted from other
+rows with the same key: of other instructions, or for `task` of other trajectories. So a reward that depends on the instruction is not
+recalled for another one, even where logged agents seldom end an episode in a state that is not their goal. A candidate is used for a class where the lower confidence bound of being right reaches
 `MIN_AGREEMENT`, and never for an action whose own rows are significantly below it: going back leads elsewhere by another way. A finer key
 without rows of its own to judge by is as reliable as `state`. Dreamed rows are no precedents.
 """
@@ -31,13 +32,15 @@ MIN_AGREEMENT = 0.98
 ENOUGH = 20
 """Predicted rows by which one action is judged on its own."""
 Key = tuple[str, ...]
+Origin = tuple[str, str]
+"""(group that is left out together, trajectory)"""
 Outcome = tuple[str, float, bool]
 """(next state, reward, whether the episode ended)"""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well precedents of one kind of situation predict real rows of one class."""
+    """How well precedents of one kind of situation predict real rows of one class: across instructions, unless the situation has one."""
 
     situation: Situation
     outcome_class: OutcomeClass
@@ -74,7 +77,7 @@ class ExactRecall:
 
     def _clear(self) -> None:
         n = len(get_args(Situation))
-        self._outcomes: list[dict[Key, dict[Outcome, set[str]]]] = [defaultdict(lambda: defaultdict(set)) for _ in range(n)]
+        self._outcomes: list[dict[Key, dict[Outcome, set[Origin]]]] = [defaultdict(lambda: defaultdict(set)) for _ in range(n)]
         self._rows: dict[tuple[int, Key], Memory] = {}
         self._agreements: list[Agreement] = []
         self._reliable: set[tuple[int, OutcomeClass]] = set()
@@ -96,7 +99,8 @@ class ExactRecall:
                 added = True
                 outcome = (memory.next_state, memory.reward, memory.terminated)
                 for i, key in enumerate(_situations(memory.env, memory.instruction, previous, memory.state, memory.action)):
-                    self._outcomes[i][key][outcome].add(memory.trajectory)
+                    group = memory.trajectory if get_args(Situation)[i] == "task" else memory.instruction
+                    self._outcomes[i][key][outcome].add((group, memory.trajectory))
                     self._rows.setdefault((i, key), memory)
                 previous = (memory.state, memory.action)
         self._read = now
@@ -104,7 +108,7 @@ class ExactRecall:
             self._estimate()
 
     def _estimate(self) -> None:
-        """Predict every real row from other trajectories' rows with the same key, and choose what is reliable."""
+        """Predict every real row from other groups' rows with the same key, and choose what is reliable."""
         self._agreements, self._reliable, self._unreliable = [], set(), set()
         for i, situation in enumerate(get_args(Situation)):
             by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
@@ -125,12 +129,14 @@ class ExactRecall:
                     self._unreliable.add((i, action))
 
 
-def _left_out(outcomes: dict[Outcome, set[str]]) -> Iterator[tuple[Outcome, bool]]:
-    """For each trajectory with the key, the outcome that all others agree on, and whether it is the trajectory's own; where they agree."""
-    for trajectory in set().union(*outcomes.values()):
-        others = [outcome for outcome, known in outcomes.items() if known - {trajectory}]
+def _left_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, bool]]:
+    """For each trajectory with the key, the outcome that all of other groups agree on, and whether it is the trajectory's own; where they
+    agree."""
+    groups = {outcome: {group for group, _ in known} for outcome, known in outcomes.items()}
+    for origin in set().union(*outcomes.values()):
+        others = [outcome for outcome, known in groups.items() if known - {origin[0]}]
         if len(others) == 1:
-            own = {outcome for outcome, known in outcomes.items() if trajectory in known}
+            own = {outcome for outcome, known in outcomes.items() if origin in known}
             yield others[0], own == {others[0]}
 
 

@@ -37,9 +37,10 @@ def test_the_whole_loop_makes_a_policy_better_in_the_real_corridor_by_dreams_alo
 
 @pytest.mark.slow
 def test_the_run_of_the_smallest_environment_learns_its_held_out_tasks(tmp_path: Path):
-    """The command in the first lines of examples/lamps.py: 70.8 % after the warm start and 75.0 % after practice, on seed 0."""
+    """The command in the first lines of examples/lamps.py. Sampled success on three seeds: 17, 29, 46 % before practice, 38, 63, 75 % after."""
     command = ["-m", "dreamgym", "train", str(tmp_path / "run"), "--config", "examples/lamps.toml"]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
-    assert rows["dream"]["real_success"] > 0.4 and rows["dream"]["real_transitions_online"] == 0
+    before, after = (rows[name]["sampled"]["value"] for name in ("warm_start", "dream"))
+    assert after > before + 0.1 and rows["dream"]["real_transitions_online"] == 0

@@ -43,6 +43,21 @@ def test_held_out_steps_are_recalled_exactly_in_a_deterministic_environment(name
     assert found > share * steps and exact >= 0.99 * found
 
 
+def test_a_reward_that_depends_on_the_instruction_is_recalled_for_the_same_instruction_only():
+    """Logged agents leave where their own task is done, so that almost every logged end in a state pays. Another task's does not."""
+    suite = plugins.make("envs", "examples.lamps")
+    logs = collect(suite, 1000, seed=0)
+    recall = ExactRecall(open_replay(None, logs))
+    (task, other), state = suite.tasks("train", 2, seed=0), {}
+    for lamps in (task, other):
+        state[lamps.id] = Observation("lit: " + " ".join(lamps.id))
+    assert (own := recall.recall(Query(task, (), state[task.id], "leave"))) and (own.reward, own.terminated) == (1.0, True)
+    wrong = [recall.recall(Query(task, (), e.transitions[-1].state, "leave")) for e in logs if e.success and e.task.id != task.id]
+    assert len(wrong) > 500 and not any(memory and memory.reward for memory in wrong)
+    across = next(a for a in recall.agreements() if (a.situation, a.outcome_class) == ("state", "pays_or_ends"))
+    assert across.right < 0.3 * across.predicted, "of other instructions; with those of the same one it would be 98 %"
+
+
 def test_in_a_stochastic_environment_no_step_that_varies_is_recalled():
     suite = corridor(slip=0.3)
     recall = ExactRecall(open_replay(None, collect(suite, 300, seed=0)))
