@@ -37,7 +37,7 @@ def test_the_whole_loop_makes_a_policy_better_in_the_real_corridor_by_dreams_alo
 
 @pytest.mark.slow
 def test_the_run_of_the_smallest_environment_learns_its_held_out_tasks(tmp_path: Path):
-    """The command in the first lines of examples/lamps.py. Sampled success of three seeds: 17, 29, 46 % before practice and 38, 63, 75 after."""
+    """The command in the first lines of examples/lamps.py. Sampled success of three seeds: 17, 29, 46 % before, 38, 63, 75 after."""
     command = ["-m", "dreamgym", "train", str(tmp_path / "run"), "--config", "examples/lamps.toml"]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
