@@ -47,11 +47,8 @@ class Agreement:
     outcome_class: OutcomeClass
     right: int
     predicted: int
-
-    @property
-    def low(self) -> float:
-        """The lower 95 % bound of the share that is right; 0 where nothing was predicted."""
-        return wilson(self.right, self.predicted).low
+    used: bool
+    """Whether recall answers from such precedents."""
 
 
 class ExactRecall:
@@ -119,9 +116,9 @@ class ExactRecall:
                     by_class[_class(outcome)].append(right)
                     by_action[key[-1]].append(right)
             for kind, seen in by_class.items():
-                found = Agreement(situation, kind, sum(seen), len(seen))
-                self._agreements.append(found)
-                if found.low >= MIN_AGREEMENT or (len(seen) < ENOUGH and (0, kind) in self._reliable):
+                used = wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT or (len(seen) < ENOUGH and (0, kind) in self._reliable)
+                self._agreements.append(Agreement(situation, kind, sum(seen), len(seen), used))
+                if used:
                     self._reliable.add((i, kind))
             for action in {*by_action, *(action for j, action in self._unreliable if j == 0)}:
                 seen = by_action[action]

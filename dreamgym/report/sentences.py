@@ -7,7 +7,7 @@ from typing import Any
 
 from dreamgym.recipes.rows import LOOPS, ROWS
 from dreamgym.report.data import Audit, Fidelity, Run, block, number
-from dreamgym.statistics import Rate
+from dreamgym.statistics import Rate, wilson
 
 WITHIN = 0.10  # a gap up to this is small enough to read dream success as real success
 FEW = 30  # episodes below which the gap is not interpreted
@@ -234,6 +234,26 @@ def _difference(guarded: Fidelity, bare: Fidelity) -> str:
 def early_stops(run: Run) -> list[str]:
     """The RL phases that stopped early, with the reason."""
     return [f"{ROWS[name].label}: stopped early, {why}." for name in LOOPS if (why := block(run.phases, name).get("stopped"))]
+
+
+SITUATIONS = {
+    "state": "the same state and action",
+    "previous": "the same last two states and actions",
+    "task": "the same task, state and action",
+}
+CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
+
+
+def precedents(run: Run) -> list[str]:
+    """How deterministic the environment is by its logs: what recall rests on, of the first phase that practised in a dream."""
+    found = next((found for name in LOOPS if (found := block(run.phases, name).get("recall"))), ())
+    return [
+        f"Of logged steps that {CLASSES[one['outcome_class']]}, precedents with {SITUATIONS[one['situation']]} predict "
+        f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} exactly; they "
+        f"{'answer in place of the model' if one['used'] else 'are not used'}."
+        for one in found
+        if one["predicted"]
+    ]
 
 
 def verifiers(run: Run) -> list[str]:

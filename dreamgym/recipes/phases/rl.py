@@ -6,6 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,7 @@ class RLPhase:
             "decided_by": self.collector.decided.to_json(),
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
+            "recall": [asdict(one) for one in recall.agreements()] if experience and (recall := experience.retriever.exact_recall) else [],
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
             "verifier_usage": used(usage) if experience and (usage := experience.guard.verifier_usage) else {},
         }

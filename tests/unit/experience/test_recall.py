@@ -88,7 +88,7 @@ def test_without_a_second_opinion_on_anything_nothing_is_recalled():
     logs = collect(suite, 1, seed=0)
     recall = ExactRecall(open_replay(None, logs))
     assert recalled(recall, logs)[1] == 0
-    assert all(found.predicted == 0 and found.low == 0 for found in recall.agreements())
+    assert all(found.predicted == 0 and not found.used for found in recall.agreements())
 
 
 def test_dreams_are_no_precedents_and_new_real_rows_are():

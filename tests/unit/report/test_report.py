@@ -508,6 +508,17 @@ def test_importing_the_report_loads_neither_torch_nor_templates():
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
+def test_what_recall_rests_on_is_said_with_what_is_not_used(tmp_path: Path):
+    run = data.read(RunDir.view(full_run(tmp_path / "run")))
+    agreed = {"situation": "previous", "outcome_class": "continues", "right": 2190, "predicted": 2190, "used": True}
+    disputed = {"situation": "state", "outcome_class": "pays_or_ends", "right": 37, "predicted": 205, "used": False}
+    unknown = {"situation": "task", "outcome_class": "continues", "right": 0, "predicted": 0, "used": True}
+    found = {**run.phases, "dream": {**run.phases["dream"], "recall": [agreed, disputed, unknown]}}
+    texts = sentences.precedents(replace(run, phases=found))
+    assert len(texts) == 2 and "100.0 % [99.8, 100.0] of 2,190 exactly; they answer in place of the model" in texts[0]
+    assert texts[1].startswith("Of logged steps that pay or end") and texts[1].endswith("they are not used.")
+
+
 def test_a_learned_verifier_is_described_by_what_its_threshold_rests_on_and_by_its_probes(tmp_path: Path):
     run = data.read(RunDir.view(full_run(tmp_path / "run")))
     assert sentences.verifiers(run) == []
