@@ -4,11 +4,13 @@ No environment is known here. What is looked for:
 
 * where the argument of an action comes from: the elements that the state lists in brackets, the words of the state, of the instruction, or
   of an earlier state. An action whose argument is from nowhere changes nothing;
+* which few values a named argument takes, where it comes from nowhere;
 * which kinds of action never change anything, those included that no log shows at work;
 * which actions end an episode;
 * what an episode shows twice (`envs.consistency`).
 
-A step *works* where it changes the state, pays or ends. A rule is used from 30 cases on, with at most 1 % of them against it.
+A step *works* where it changes the state, pays or ends. A rule is used from 30 cases on, with at most 1 % of them against it; values
+from 300 on, because what comes next may be new.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from dreamgym.config import toml_value
 from dreamgym.envs.actions import parts
-from dreamgym.envs.consistency import MIN_SUPPORT, WORD, CarryRule, RepeatRule, Shown, carry_rules, holds, repeat_rules
+from dreamgym.envs.consistency import MAX_EXCEPTIONS, MIN_SUPPORT, WORD, CarryRule, RepeatRule, Shown, carry_rules, holds, repeat_rules
 from dreamgym.errors import UsageError
 from dreamgym.types import Observation, Trajectory, Transition
 
+MAX_VALUES = 20
+"""Of an argument that takes a few fixed values."""
 ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 
 Source = Literal["element", "state", "earlier", "instruction"]
@@ -44,6 +48,20 @@ class ArgumentRule:
     """Steps that work."""
     exceptions: int
     """Those of them whose argument is from elsewhere."""
+    used: bool = True
+
+
+@dataclass(frozen=True)
+class ValueRule:
+    """The named argument `key` of an action of this kind takes one of these values, wherever they come from."""
+
+    kind: str
+    key: str
+    values: tuple[str, ...]
+    support: int
+    """Steps that work."""
+    exceptions: int
+    """Those of them whose value stands in no other: an estimate of how often another value would come (Good and Turing)."""
     used: bool = True
 
 
@@ -80,6 +98,7 @@ class Rules:
     """Kinds of action that some log shows at work."""
     repeats: tuple[RepeatRule, ...] = ()
     carries: tuple[CarryRule, ...] = ()
+    values: tuple[ValueRule, ...] = ()
 
 
 def works(step: Transition) -> bool:
@@ -104,13 +123,15 @@ def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
     """The rules that hold in real episodes. Those that hold too seldom to be used are left out. `shown`: what the latest action showed."""
     sound = [t for t in episodes if t.error is None and t.turns]
     working = Counter(kind for t in sound for step in t.transitions if works(step) for kind in {kind for kind, _ in parts(step.action)})
+    arguments = tuple(_argument_rules(sound))
     return Rules(
-        tuple(_argument_rules(sound)),
+        arguments,
         tuple(_idle_rules(sound, working)),
         *_end_rules(sound),
         tuple(sorted(working)),
         tuple(repeat_rules(sound, shown)),
         tuple(carry_rules(sound)),
+        tuple(_value_rules(sound, {(rule.kind, rule.key) for rule in arguments})),
     )
 
 
@@ -132,6 +153,19 @@ def _argument_rules(episodes: Sequence[Trajectory]) -> Iterator[ArgumentRule]:
             if holds(n, against):
                 yield ArgumentRule(kind, key, source, n, against)
                 break
+
+
+def _value_rules(episodes: Sequence[Trajectory], sourced: Set[tuple[str, str]]) -> Iterator[ValueRule]:
+    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for step in (step for t in episodes for step in t.transitions if works(step)):
+        for kind, arguments in parts(step.action):
+            for key, value in arguments.items():
+                if key and (kind, key) not in sourced:
+                    found[kind, key][value] += 1
+    for (kind, key), counts in sorted(found.items()):
+        once = sum(n == 1 for n in counts.values())
+        if len(counts) <= MAX_VALUES and once + 3 <= MAX_EXCEPTIONS * counts.total():  # the rule of three: a 95 % bound where none is new
+            yield ValueRule(kind, key, tuple(sorted(counts)), counts.total(), once)
 
 
 def _idle_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterator[IdleRule]:
@@ -171,7 +205,9 @@ def _words(text: str) -> set[str]:
     return set(WORD.findall(text.lower()))
 
 
-KINDS: Mapping[str, Any] = {"arguments": ArgumentRule, "idle": IdleRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule}
+KINDS: Mapping[str, Any] = {
+    "arguments": ArgumentRule, "values": ValueRule, "idle": IdleRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule
+}  # fmt: skip
 
 HEAD = """\
 # What the logs of this run show of its environment. A rule is used while `used` is true; correct, add or delete as you like before the run

@@ -60,7 +60,7 @@ def render(run: RunDir) -> str:
         details=curves.details(found),
         early_stops=sentences.early_stops(found),
         verifiers=sentences.verifiers(found),
-        precedents=sentences.precedents(found),
+        determinism=sentences.determinism(found),
         episodes=episodes.chosen(run),
         from_logs=logs.read(run, found),
         sources=logs.SOURCES,

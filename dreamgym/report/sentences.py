@@ -244,7 +244,7 @@ SITUATIONS = {
 CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 
 
-def precedents(run: Run) -> list[str]:
+def determinism(run: Run) -> list[str]:
     """How deterministic the environment is by its logs: what recall rests on, of the first phase that practised in a dream."""
     found = next((found for name in LOOPS if (found := block(run.phases, name).get("recall"))), ())
     return [

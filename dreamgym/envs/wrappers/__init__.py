@@ -16,6 +16,7 @@ class WrappedSuite(EnvSuite):
         self.inner, self.rules = inner, rules
         self.name, self.max_steps, self.scripted_policies = inner.name, inner.max_steps, inner.scripted_policies
         self.fractional_reward_option, self.log_files = inner.fractional_reward_option, inner.log_files
+        self.max_parallel = inner.max_parallel
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         return self.inner.tasks(split, n, seed=seed)

@@ -33,10 +33,12 @@ class InducedRules(StateMapping):
             if not name.startswith("_") and name not in vars(InducedRules):
                 setattr(self, name, getattr(inner, name))
         self._arguments = {(rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source != "instruction"}
+        self._values = {(rule.kind, rule.key): rule.values for rule in rules.values if rule.used}
         self._idle = {rule.kind: rule for rule in rules.idle if rule.used}
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
-        """False for an argument from nowhere, and for kinds that no log shows at work; True where each argument has a rule and a source."""
+        """False for an argument from nowhere or of a value that no log has, and for kinds that no log shows at work; True where each
+        argument has a rule and a source."""
         if self.inner.admissible(observation, history, action) is False:
             return False
         earlier = [step.state.text for step in history]
@@ -47,6 +49,8 @@ class InducedRules(StateMapping):
             for key, value in arguments.items():
                 rule = self._arguments.get((kind, key))
                 if rule and rule.source not in sources(value, "", observation.text, earlier if rule.source == "earlier" else ()):
+                    return False
+                if value not in self._values.get((kind, key), (value,)):
                     return False
                 known = known and rule is not None
         return known or None

@@ -54,6 +54,16 @@ def test_the_shops_logs_show_that_clicks_name_an_element_and_that_buying_ends():
     assert "think" in {rule.kind for rule in SHOP_RULES.idle}
 
 
+def test_an_argument_of_a_few_fixed_values_takes_no_others_and_one_of_many_takes_any():
+    modes = [step("a desk", f'set_mode(mode="{("fast", "slow")[i % 2]}", note="n{i}")', f"{i}") for i in range(320)]
+    found = induce([one for mode in modes for one in episodes(mode, n=1)])
+    assert [(rule.kind, rule.key, rule.values, rule.exceptions) for rule in found.values] == [("set_mode", "mode", ("fast", "slow"), 0)]
+    rules = InducedRules(StateMapping(SHOP.rules), from_toml(to_toml(found), "here"))
+    for action, verdict in (('set_mode(mode="fast", note="new")', None), ('set_mode(mode="4", note="n1")', False)):
+        assert rules.admissible(Observation("a desk"), (), action) is verdict
+    assert induce([one for mode in modes[:200] for one in episodes(mode, n=1)]).values == (), "too few to tell"
+
+
 @pytest.mark.parametrize("suite", [SHOP, corridor.make()])
 def test_no_held_out_step_that_works_is_refused_and_most_idle_ones_are(suite):  # type: ignore[no-untyped-def]
     rules = InducedRules(StateMapping(suite.rules), induce(collect(suite, 400, seed=0)))

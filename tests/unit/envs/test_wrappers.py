@@ -40,6 +40,14 @@ def test_a_renamed_world_has_the_dynamics_of_the_original(name: str, options: di
             assert walk is not None and [step.next_state for step in walk] == [step.next_state for step in found.transitions]
 
 
+@pytest.mark.parametrize("wrapper", ["renamed", "without_rules"])
+def test_a_wrapped_suite_has_the_limits_of_the_suite_inside(wrapper: str, monkeypatch: pytest.MonkeyPatch):
+    plain = plugins.make("envs", "corridor", **CORRIDOR)
+    monkeypatch.setattr(type(plain), "max_parallel", 3)
+    wrapped = plugins.make("envs", f"dreamgym.envs.wrappers.{wrapper}", suite="corridor", options=CORRIDOR)
+    assert (wrapped.max_parallel, wrapped.max_steps, wrapped.log_files) == (3, plain.max_steps, plain.log_files)
+
+
 def test_rules_that_know_the_words_of_the_shop_fail_in_the_renamed_one():
     plain = plugins.make("envs", "webshop")
     renamed = plugins.make("envs", "dreamgym.envs.wrappers.renamed", suite="webshop")
