@@ -54,6 +54,7 @@ class WebSession:
         self.context.on("page", self._opened)
         self.context.on("dialog", lambda dialog: dialog.accept())
         self.page: Any = self.context.new_page()
+        self._context_id = self._inspected(self.page).send("Target.getTargetInfo")["targetInfo"].get("browserContextId")
 
     def close(self) -> None:
         """Give the context back; one that is gone already is no error."""
@@ -205,10 +206,22 @@ class WebSession:
         self.page.wait_for_timeout(1e3 * self.settle_s)
         if self.page.is_closed():
             self.page = self.context.pages[-1] if self.context.pages else self.context.new_page()
+        self._await_tabs()
         for frame in self.page.frames:
             with suppress(Error):
                 if frame.url:
                     frame.wait_for_load_state("domcontentloaded")
+
+    def _await_tabs(self) -> None:
+        """Wait for a tab that the browser has opened and Playwright has not told of yet: on a busy machine that takes a while."""
+        from playwright.sync_api import Error
+
+        with suppress(Error):  # a page that is gone, as what reads it next will find
+            found = self._inspected(self.page).send("Target.getTargets")["targetInfos"]
+            tabs = sum(one["type"] == "page" and one.get("browserContextId") == self._context_id for one in found)
+            late = time.monotonic() + self.timeout_s
+            while len(self.context.pages) < tabs and time.monotonic() < late:
+                self.page.wait_for_timeout(20)
 
 
 class _Inspected:

@@ -180,6 +180,16 @@ def test_tabs_dialogs_lists_and_keys_work(folder: Path):
     assert state(env.step("close_tab")[0]).startswith("page: Counter\n[1]")
 
 
+def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tells_of_it(folder: Path):
+    write(folder, "opens.html", "<title>Opens</title><a href='counter.html' target=_blank>open</a>")
+    env = page_env(folder, settle_s=0.0)
+    env.reset(page_task("opens.html"))
+    for tab in (1, 2, 3):
+        assert state(env.step("click [1]")[0]).startswith("page: Counter\ntabs:")
+        assert f"active: {tab}" in state(env.step(f"tab_focus [{tab}]")[0])
+        env.step("tab_focus [0]")
+
+
 def test_an_action_that_the_state_does_not_offer_asks_no_browser(folder: Path):
     env = page_env(folder)
     raw = env.reset(page_task("counter.html"))
