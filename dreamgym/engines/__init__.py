@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from dreamgym import plugins
 from dreamgym.config import build
@@ -31,6 +33,15 @@ def check_settings(settings: Mapping[str, Any], *, where: str = "engine") -> Non
             f"{where}.api_key would be written into the run directory. Name the variable that holds it at {where}.api_key_env."
         )
     _config(settings, where)
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    check_settings(settings)
+    return settings
+
+
+EngineSettings = Annotated[dict[str, Any], AfterValidator(_checked)]
+"""The settings of an engine in another block, checked when the configuration is read."""
 
 
 def check_engine(

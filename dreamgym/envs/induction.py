@@ -9,8 +9,8 @@ No environment is known here. What is looked for:
 * which actions end an episode;
 * what an episode shows twice (`envs.consistency`).
 
-A step *works* where it changes the state, pays or ends. A rule is used from 30 cases on, with at most 1 % of them against it; values
-from 300 on, because what comes next may be new.
+A step *works* where it changes the state, pays or ends. A rule is used from 30 cases on, with at most 1 % of them against it. Values are
+used from 300 episodes on, because what comes next may be new, and an episode tends to repeat its own.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ValueRule:
     key: str
     values: tuple[str, ...]
     support: int
-    """Steps that work."""
+    """Episodes with a step that works, each counted once for every value that it has."""
     exceptions: int
-    """Those of them whose value stands in no other: an estimate of how often another value would come (Good and Turing)."""
+    """Those of them whose value no other episode has: an estimate of how often another value would come (Good and Turing)."""
     used: bool = True
 
 
@@ -157,11 +157,11 @@ def _argument_rules(episodes: Sequence[Trajectory]) -> Iterator[ArgumentRule]:
 
 def _value_rules(episodes: Sequence[Trajectory], sourced: Set[tuple[str, str]]) -> Iterator[ValueRule]:
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for step in (step for t in episodes for step in t.transitions if works(step)):
-        for kind, arguments in parts(step.action):
-            for key, value in arguments.items():
-                if key and (kind, key) not in sourced:
-                    found[kind, key][value] += 1
+    for t in episodes:
+        calls = [call for step in t.transitions if works(step) for call in parts(step.action)]
+        for kind, key, value in {(kind, key, value) for kind, arguments in calls for key, value in arguments.items() if key}:
+            if (kind, key) not in sourced:
+                found[kind, key][value] += 1
     for (kind, key), counts in sorted(found.items()):
         once = sum(n == 1 for n in counts.values())
         if len(counts) <= MAX_VALUES and once + 3 <= MAX_EXCEPTIONS * counts.total():  # the rule of three: a 95 % bound where none is new
@@ -211,7 +211,8 @@ KINDS: Mapping[str, Any] = {
 
 HEAD = """\
 # What the logs of this run show of its environment. A rule is used while `used` is true; correct, add or delete as you like before the run
-# goes on. `support` counts the logged steps that a rule rests on, `exceptions` those against it.
+# goes on. `support` counts the logged steps that a rule rests on, `exceptions` those against it. Of values, `support` counts episodes, and
+# `exceptions` the values that one episode alone has: nothing is against them, but the more there are, the likelier are values yet unseen.
 """
 
 

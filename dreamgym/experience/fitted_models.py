@@ -8,6 +8,7 @@ from typing import Any
 from dreamgym.engines import check_engine
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.llm.chat_format import ChatFormat
 
 FRESH = "tokenizer"
 """The checkpoint of the small transformer with fresh weights."""
@@ -35,9 +36,11 @@ class FittedModels:
 
 
 def check_backbone(backbone: BackboneConfig, engine: dict[str, Any]) -> int:
-    """Try cheaply, without weights, whether the backbone can be fitted and its engine can sample from it. Raises what the run would fail
-    with later. Returns how many parameters are trained, without the markers' few."""
+    """Try cheaply, without weights, whether the backbone can be fitted and its engine can sample from it; one without markers speaks its
+    chat template. Raises what the run would fail with later. Returns how many parameters are trained, without the markers' few."""
     module, tokenizer = backbones.outline(backbone), backbones.load_tokenizer(backbone)
     backbones.require_memory(module, backbone)
+    if not backbone.markers:
+        ChatFormat(tokenizer)
     check_engine(engine, module=module, tokenizer=tokenizer, where="experience.engine")
     return sum(p.numel() for p in module.parameters() if p.requires_grad)

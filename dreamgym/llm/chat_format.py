@@ -54,7 +54,7 @@ class ChatFormat:
         self.tokenizer, self.variables = tokenizer, variables
         self.name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         if not getattr(tokenizer, "chat_template", None):
-            raise UsageError(f"The tokenizer of '{self.name}' has no chat template. Use an instruct model, or leave out policy.backbone.")
+            raise UsageError(f"The tokenizer of '{self.name}' has no chat template. Use an instruct model as backbone.")
         self.special = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
         self.special |= {tokenizer.convert_tokens_to_ids(name): name for name in tokenizer.all_special_tokens}
         self.special.pop(tokenizer.unk_token_id, None)  # a rare letter is not forged

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from dreamgym.errors import EnvironmentFailure, MissingExtra, UsageError
 
@@ -32,6 +33,7 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
     "--mute-audio", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp", "--no-pings",
 )  # fmt: skip
+_browsers: WeakSet[Browser] = WeakSet()
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,14 +42,20 @@ def in_browser_thread(work: Callable[P, T]) -> Callable[P, T]:
     """A function that runs in the one thread of this process in which Playwright lives.
 
     Playwright's objects belong to the thread that made them, and leave an asyncio loop running there: in the caller's own thread no other
-    code could use asyncio, and in a notebook Playwright would not start.
+    code could use asyncio, and in a notebook Playwright would not start. A caller that is interrupted meanwhile ends the browsers.
     """
 
     @wraps(work)
     def moved(*args: P.args, **kwargs: P.kwargs) -> T:
         if threading.current_thread().name.startswith(THREAD):
             return work(*args, **kwargs)
-        return _thread().submit(work, *args, **kwargs).result()
+        future = _thread().submit(work, *args, **kwargs)
+        try:
+            return future.result()
+        finally:
+            if not future.done():  # Ctrl-C: a page that never answers would keep the process from ending
+                for browser in list(_browsers):
+                    browser.give_up()
 
     return moved
 
@@ -117,6 +125,8 @@ class Browser:
         self.generation = 0
         self._browser: Any = None
         self._pid = 0
+        self._late = threading.Event()
+        _browsers.add(self)
 
     @property
     def alive(self) -> bool:
@@ -153,20 +163,20 @@ class Browser:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def give_up(self) -> None:
+        """End the browser at once, from any thread, and what it does now as after its time limit."""
+        self._late.set()
+        self.kill()
+
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[threading.Event]:
         """End the browser when the block takes longer. The event then says that it was this limit."""
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            self.kill()
-
-        timer = threading.Timer(seconds, end)
+        self._late = threading.Event()
+        timer = threading.Timer(seconds, self.give_up)
         timer.daemon = True
         timer.start()
         try:
-            yield late
+            yield self._late
         finally:
             timer.cancel()
 

@@ -188,15 +188,15 @@ class WebEnv:
         """Begin the task anew and repeat what was done."""
         left, past = self._shown.text, self._past
         if not self.benchmark.repeats:
-            raise EnvironmentFailure("The browser of this episode is gone, and its task does not begin the same twice.")
-        log.warning("the browser of an episode is gone: its %d actions are repeated", len(past))
+            raise EnvironmentFailure("The page of this episode is gone, and its task does not begin the same twice.")
+        log.warning("the page of an episode is gone, with its browser or for want of room: its %d actions are repeated", len(past))
         session = self._begin()
         for action in past:
             self._perform(session, action)
             self._show(session.observe())
         self.redone_steps += len(past)
         if self._shown.text != left:
-            raise EnvironmentFailure("The browser of this episode is gone, and the same actions led elsewhere in another.")
+            raise EnvironmentFailure("The page of this episode is gone, and the same actions led elsewhere in another.")
         return session
 
     def _show(self, raw: dict[str, Any]) -> None:

@@ -9,13 +9,13 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from dreamgym.config import build
-from dreamgym.engines import build_engine, check_settings
+from dreamgym.engines import EngineSettings, build_engine
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.dataset import RowBuilder, SegmentWeights, most_similar
 from dreamgym.experience.guard import Guard
@@ -28,11 +28,6 @@ from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
 from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition
-
-
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    check_settings(settings)
-    return settings
 
 
 class FinetunedConfig(RetrievalConfig):
@@ -80,7 +75,7 @@ class FinetunedConfig(RetrievalConfig):
     """A pretrained causal LM to fit, whole or with adapters, instead of the small transformer. The markers of the layout join its
     vocabulary, and their embeddings are trained."""
     segment_weights: SegmentWeights = SegmentWeights()
-    engine: Annotated[dict[str, Any], AfterValidator(_checked)] = Field(default_factory=dict)
+    engine: EngineSettings = Field(default_factory=dict)
     """The engine that samples from the fitted weights, by `name` ("local" by default), with its settings."""
 
     @field_validator("backbone")

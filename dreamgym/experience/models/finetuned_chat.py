@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from dreamgym.config import build
-from dreamgym.engines import build_engine, check_settings
+from dreamgym.engines import EngineSettings, build_engine
 from dreamgym.engines.token_chat import TokenChat
 from dreamgym.errors import InvariantError
 from dreamgym.experience.chat_questions import ChatQuestions
@@ -30,17 +30,12 @@ from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.types import Memory, Query, Task, Trajectory, Transition
 
 
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    check_settings(settings)
-    return settings
-
-
 class FinetunedChatConfig(PromptedConfig):
     """Settings of the prompted model, whose engine now samples from the fitted weights."""
 
     backbone: BackboneConfig
     """The instruct model that is fitted, whole or with adapters."""
-    engine: Annotated[dict[str, Any], AfterValidator(_checked)] = Field(default_factory=dict)
+    engine: EngineSettings = Field(default_factory=dict)
     """The engine that samples from the fitted weights, by `name` ("local" by default), with its settings."""
     segment_weights: SegmentWeights = SegmentWeights()
     format: Format = "none"
@@ -128,7 +123,8 @@ class ChatRows:
         """The reply by segment: one JSON object, cut before the keys. A step that nothing explains is explained by what it changed."""
         segments = {}
         if self.config.reasoning:
-            visible = (*(past.state.text for past in query.history), query.state.text)
+            shown = query.history[max(0, len(query.history) - self.config.history) :]
+            visible = (*(past.state.text for past in shown), query.state.text)
             texts = [self.retriever.rules.memory_text(memory) for memory in memories]
             segments["reasoning"] = _object(reasoning=step.info.reasoning or trace_of_changes(step, visible, texts))[:-1]
         state = _object(next_state=step.next_state.text)[1:-1]

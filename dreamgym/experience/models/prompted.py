@@ -26,8 +26,6 @@ from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
 from dreamgym.types import Neighbour, Observation, Query, Task
 
-EXAMPLES = 4  # first states or tasks in a prompt that asks for another one
-
 
 class PromptedConfig(RetrievalConfig):
     """Settings of the prompted experience model."""

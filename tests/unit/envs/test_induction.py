@@ -64,6 +64,11 @@ def test_an_argument_of_a_few_fixed_values_takes_no_others_and_one_of_many_takes
     assert induce([one for mode in modes[:200] for one in episodes(mode, n=1)]).values == (), "too few to tell"
 
 
+def test_an_episode_that_repeats_its_own_value_says_no_more_of_other_values_than_one_step():
+    few = [step("a desk", f'set_mode(mode="m{i}")', f"{j}") for i in range(10) for j in range(60)]
+    assert induce([episodes(*few[60 * i : 60 * i + 60], n=1)[0] for i in range(10)]).values == ()
+
+
 @pytest.mark.parametrize("suite", [SHOP, corridor.make()])
 def test_no_held_out_step_that_works_is_refused_and_most_idle_ones_are(suite):  # type: ignore[no-untyped-def]
     rules = InducedRules(StateMapping(suite.rules), induce(collect(suite, 400, seed=0)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.rundir import RunDir
-from dreamgym.types import Query, Task, Trajectory
+from dreamgym.types import Observation, Query, Task, Trajectory, Transition, Turn
 
 FORMAT = ChatFormat(bytes_tokenizer())
 ANSWER = '{"reasoning": "so", "next_state": "here", "reward": 0, "done": false}'
@@ -89,7 +91,9 @@ def test_what_is_asked_in_a_dream_is_what_was_trained_on_token_for_token(instruc
         model.generate([Query(episode.task, episode.transitions[:t], step.state, step.action, (0, 0, t))], [()])
         assert model.chat.llm.asked[-1] == question_to(steps[t])
     model.start([Task("unknown", "never heard of", "corridor")], seed=0)
-    assert model.chat.llm.asked[-1][:200] == question_to(first)[:200], "the same words, about another task"
+    known = FORMAT.tokenizer.decode(question_to(first)).rpartition('"task"')
+    stranger = FORMAT.tokenizer.decode(model.chat.llm.asked[-1]).rpartition('"task"')
+    assert stranger[0] == known[0] != "" and "never heard of" in stranger[2], "the same words, about another task"
 
 
 def asked_model(shared: RunContext, replay: Any) -> Any:
@@ -124,6 +128,26 @@ def test_a_reply_is_one_json_object_whose_parts_carry_the_weights_of_their_segme
         assert (found["next_state"], found["reward"], found["done"]) == (step.next_state.text, step.reward, step.terminated)
         assert {(s, w) for s, w in zip(row.segments, row.weights, strict=True)} == {("", 0.0), *weights.items()}
     assert set(first.weights) == {0.0, 0.5} and set(varied.weights) == {0.0, 3.0}
+
+
+@pytest.mark.parametrize(("history", "trace"), [(0, "a new state; it goes on"), (1, "back to an earlier state; it goes on")])
+def test_a_trace_names_only_states_that_the_question_shows(instruct: Path, tmp_path: Path, history: int, trace: str):
+    moves = [("start", "away", "there"), ("there", "home", "start")]
+    turns = tuple(Turn(Transition(Observation(state), action, Observation(after), 0.0, False)) for state, action, after in moves)
+    with prepared(tmp_path / "run", instruct, k=0, history=history) as (_, shared):
+        builder = factory.row_builder(shared, factory.replay_in_memory(shared))
+        *_, last = builder.episodes([replace(shared.logs[0], turns=turns, success=False)])
+    assert reply_of(last)["reasoning"] == trace
+
+
+def test_a_model_without_a_chat_template_is_refused_before_anything_is_made(instruct: Path, tmp_path: Path):
+    plain = shutil.copytree(instruct, tmp_path / "plain")
+    (plain / "chat_template.jinja").unlink()
+    with (
+        pytest.raises(UsageError, match=r"has no chat template\. Use an instruct model"),
+        prepared(tmp_path / "run", instruct, backbone={"model": str(plain)}),
+    ):
+        pass
 
 
 def test_without_reasoning_a_reply_begins_with_the_state(instruct: Path, tmp_path: Path):

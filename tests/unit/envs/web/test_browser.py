@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import stat
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,19 @@ def test_a_page_that_never_answers_ends_as_a_failed_rollout(folder: Path):
     with pytest.raises(EnvironmentFailure, match="within 4 s"):
         env.step("click [1]")
     assert state(env.reset(page_task("counter.html"))).endswith("\n0")
+
+
+def test_an_interrupt_ends_a_browser_whose_page_never_answers(folder: Path):
+    write(folder, "hang.html", "<button onclick='while (true) {}'>Hang</button>")
+    env = page_env(folder)
+    env.reset(page_task("hang.html"))
+    pressed = threading.Timer(1.0, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    pressed.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        env.step("click [1]")
+    assert state(page_env(folder).reset(page_task("counter.html"))).startswith("page: Counter"), "the thread is free again"
+    assert time.monotonic() - began < env.step_limit_s / 2
 
 
 def test_a_site_that_does_not_answer_is_named(folder: Path):
