@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -129,20 +129,6 @@ class SharedConfig(Config):
                     )
         return self
 
-    @model_validator(mode="after")
-    def _somebody_to_start_as(self) -> Self:
-        if self.starts_as_experience and self.experience.backbone:
-            raise ConfigError(
-                "A small policy starts as a small experience model, and experience.backbone is pretrained. Set policy.backbone too, or "
-                'start = "scratch".'
-            )
-        if self.starts_as_experience and not self.experience.fitted:
-            raise ConfigError(
-                f"A small policy starts as a fitted experience model, and experience.name = '{self.experience.name}'. "
-                'Set policy.backbone, or start = "scratch".'
-            )
-        return self
-
     def without(self, ablation: str) -> Self:
         """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
         changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
@@ -161,8 +147,29 @@ class SharedConfig(Config):
         return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})
 
 
+S = TypeVar("S", bound=SharedConfig)
+
+
+def _somebody_to_start_as(self: S) -> S:
+    """ConfigError where the policy would start as an experience model of another kind. A finished run is read without this check: its
+    shared settings do not say how it started."""
+    if self.starts_as_experience and self.experience.backbone:
+        raise ConfigError(
+            "A small policy starts as a small experience model, and experience.backbone is pretrained. Set policy.backbone too, or "
+            'start = "scratch".'
+        )
+    if self.starts_as_experience and not self.experience.fitted:
+        raise ConfigError(
+            f"A small policy starts as a fitted experience model, and experience.name = '{self.experience.name}'. "
+            'Set policy.backbone, or start = "scratch".'
+        )
+    return self
+
+
 class BaselineConfig(SharedConfig):
     """With several seeds and the converged imitation of the logs to compare with."""
+
+    _starts = model_validator(mode="after")(_somebody_to_start_as)
 
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     sft: ConvergedConfig = ConvergedConfig()
@@ -209,6 +216,8 @@ Mode = Literal["dream", "real", "s2r", "mixed"]
 
 class TrainConfig(SharedConfig):
     """One policy: `dreamgym train`."""
+
+    _starts = model_validator(mode="after")(_somebody_to_start_as)
 
     mode: Mode = "dream"
     start: Literal["experience", "scratch"] = "experience"

@@ -18,7 +18,7 @@ from dreamgym.recipes.phases.baselines import converge_sft
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
-from dreamgym.recipes.phases.rl import had_gradient, run_ablation, run_rl_phase
+from dreamgym.recipes.phases.rl import failures, had_gradient, run_ablation, run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.runs.rundir import RunDir
 
@@ -115,7 +115,9 @@ def require_work(run: RunDir, shared: RunContext, config: RunConfig) -> None:
     """InvariantError when a phase ran and did nothing."""
     dream = run.data("dream")
     problems = []
-    if config.dream.iterations and not had_gradient(run, "dream"):
+    if errors := failures(run, "dream"):
+        problems.append(f"every rollout of the dream failed, most of the first with: {errors.most_common(1)[0][0]}")
+    elif config.dream.iterations and not had_gradient(run, "dream"):
         problems.append("no dream iteration had a gradient: every group was all success or all failure")
     if config.dream.iterations and not dream["replay"]["dream"]:
         problems.append("the replay buffer did not grow: no dreamed transition passed the guard")

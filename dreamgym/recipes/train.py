@@ -20,7 +20,7 @@ from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
-from dreamgym.recipes.phases.rl import had_gradient, run_rl_phase
+from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
 from dreamgym.recipes.phases.uncertified import dream_uncertified
 from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.recipes.rows import LOOPS
@@ -109,6 +109,11 @@ def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
     name, _, block, _ = loops(config)[0]
     if not block.iterations or had_gradient(directory, name):
         return ""
+    if errors := failures(directory, name):
+        return (
+            f"'{directory.path}' finished, but every rollout of '{name}' failed, most of the first with: {errors.most_common(1)[0][0]}. "
+            f"Nothing was learned. The episodes are in {directory.path}/episodes."
+        )
     return (
         f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: the rollouts of every task ended alike. "
         f"Give it a better warm start, easier tasks or more iterations, and look at {directory.path}/metrics.jsonl."

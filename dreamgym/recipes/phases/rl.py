@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -235,6 +236,13 @@ def had_gradient(run: RunDir, name: str) -> bool:
     return any((line.get("grad_norm") or 0) > 0 for line in run.read_jsonl("metrics.jsonl") if line["phase"] == name)
 
 
+def failures(run: RunDir, name: str) -> Counter[str]:
+    """The errors of the rollouts that were kept of a loop's first iteration, where no rollout of the loop was without one; else none."""
+    if any(line.get("success") is not None for line in run.read_jsonl("metrics.jsonl") if line["phase"] == name):
+        return Counter()
+    return Counter(episode.error for episode in run.read_episodes(f"{name}-0000") if episode.error)
+
+
 def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     counted = [t for t in trajectories if t.error is None]
     n = len(counted) or math.nan  # a rate of nothing is not a number, and is written as null
@@ -258,5 +266,7 @@ def _success(trajectories: Sequence[Trajectory], source: str) -> float:
 def _note(found: Mapping[str, Any]) -> str:
     """What the progress says of an iteration."""
     real, failed = found.get("probe_real_success"), found["failed_in_a_row"]
+    if math.isnan(found["success"]):
+        return "every rollout failed"
     note = f"success {found['success']:.2f}" + ("" if real is None else f", real {real:.2f}")
     return note + (f", nothing earned for {failed:.0f} iterations" if failed >= 3 else "")

@@ -47,7 +47,7 @@ def instruct(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def prepared(path: Path, model: Path, **experience: Any) -> Iterator[tuple[RunDir, RunContext]]:
+def prepared(path: Path, model: Path, *, acts: bool = True, **experience: Any) -> Iterator[tuple[RunDir, RunContext]]:
     training = {"epochs": 1.0, "lr": 5e-3, "batch_tokens": 8192, "bf16": False}
     found = {
         "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 4}},
@@ -60,6 +60,8 @@ def prepared(path: Path, model: Path, **experience: Any) -> Iterator[tuple[RunDi
         "warm_start": {"optimiser": "adamw", "epochs": 0.0},
         "eval": {"tasks": 3, "dev_tasks": 3, "paired_replays": 0},
     }  # fmt: skip
+    if not acts:
+        found = {key: value for key, value in found.items() if key != "policy"} | {"start": "scratch"}
     config = resolve(TrainConfig, found, where="here")
     with context.open_run(path, config) as run:
         yield run, prepare_logs(run, config)
@@ -148,6 +150,13 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_made(inst
         prepared(tmp_path / "run", instruct, backbone={"model": str(plain)}),
     ):
         pass
+
+
+def test_a_run_in_which_a_small_policy_starts_from_scratch_is_opened_again(instruct: Path, tmp_path: Path):
+    with prepared(tmp_path / "run", instruct, acts=False) as (_, shared):
+        logs = shared.logs
+    again = context.open_context(tmp_path / "run")
+    assert again.logs == logs and again.config.experience.backbone == shared.config.experience.backbone
 
 
 def test_without_reasoning_a_reply_begins_with_the_state(instruct: Path, tmp_path: Path):

@@ -28,6 +28,7 @@ from dreamgym.recipes.settings import train_settings
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Trajectory
 
 REAL = f'mode = "real"\nstart = "scratch"\n{SHARED}\n[rl]\n{LOOP}'
 
@@ -102,6 +103,18 @@ def test_a_training_that_never_moved_the_policy_is_no_success(tmp_path: Path, re
     )  # a policy that has learnt to say nothing
     with pytest.raises(InvariantError, match="no iteration of 'real_only' had a gradient"):
         recipe.run(config, tmp_path / "run", say=lambda text: None)
+
+
+def test_a_training_whose_rollouts_all_failed_names_the_error(tmp_path: Path, real: Path):
+    config = read(TrainConfig, real, {})
+    (task,) = corridor.make(length=4).tasks("train", 1)
+    with context.open_run(tmp_path / "run", config) as run:
+        run.episodes("real_only-0000", [Trajectory("e", task, "real", (), False, error="the door is on fire")])
+        for success in (None, None):
+            run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 0, "success": success})
+        assert "failed, most of the first with: the door is on fire. Nothing was learned" in recipe._without_gradient(run, config)
+        run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 2, "success": 0.0})
+        assert "the rollouts of every task ended alike" in recipe._without_gradient(run, config)
 
 
 def test_every_mode_is_a_list_of_loops(real: Path):
