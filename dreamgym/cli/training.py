@@ -1,4 +1,4 @@
-"""Commands that train and measure policies: `train`, `compare`, `eval` and `init`."""
+"""Commands that train and measure policies: `train`, `compare`, `sweep`, `eval` and `init`."""
 
 from __future__ import annotations
 
@@ -85,6 +85,31 @@ def compare(
         for name, title in (("table1", recipe.title(found)), ("table2", "Without a part of the method")):
             if found[name]:
                 table(title, list(recipe.COLUMNS), [recipe.cells(entry) for entry in found[name].values()], width=180)
+
+
+def sweep(
+    varied: Annotated[list[str], typer.Argument(help="KEY=V1,V2: a setting and its values, such as logs.transitions=2000,10000.")],
+    config: ConfigFile = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the sweep, with a comparison a point; it resumes.")] = None,
+    held_out: Annotated[
+        int, typer.Option(min=0, help="Real episodes on which next states are predicted, a point and seed; 0 leaves that out.")
+    ] = 50,
+    latency: Annotated[float, typer.Option(min=0, max=1e9, help="Assumed seconds of a real step, for the cost columns.")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Repeat a comparison at several values of its settings: sizes of the logs (the paper's Figure 5), models, rates."""
+    from dreamgym.errors import UsageError
+    from dreamgym.recipes import sweep as recipe
+
+    if config is None:
+        raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-small.")
+    chosen = recipe.points(config, recipe.varied(varied))
+    found = recipe.run(chosen, out or Path("runs") / f"{config.stem}-sweep", held_out=held_out, latency_s=latency, say=_say)
+    if as_json:
+        print(json.dumps(found))
+        return
+    head, lines = recipe.rows(found)
+    table(recipe.title(found), head, lines, width=180)
 
 
 def evaluate(
