@@ -1,4 +1,4 @@
-"""Commands that train and measure policies: `train`, `compare`, `sweep`, `eval` and `init`."""
+"""Commands that train and measure policies: `train`, `compare`, `sweep`, `transfer`, `eval` and `init`."""
 
 from __future__ import annotations
 
@@ -105,6 +105,27 @@ def sweep(
         raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-small.")
     chosen = recipe.points(config, recipe.varied(varied))
     found = recipe.run(chosen, out or Path("runs") / f"{config.stem}-sweep", held_out=held_out, latency_s=latency, say=_say)
+    if as_json:
+        print(json.dumps(found))
+        return
+    head, lines = recipe.rows(found)
+    table(recipe.title(found), head, lines, width=180)
+
+
+def transfer(
+    configs: Annotated[
+        list[Path], typer.Argument(help="Two or more configurations of `dreamgym train`, presets or files, of different environments.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder, with a run for each environment; it resumes.")] = Path("runs/transfer"),
+    held_out: Annotated[int, typer.Option(min=2, help="Real episodes of each environment on which next states are predicted.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Train in the dream of each environment, and try every policy and experience model in the others (the paper's Figure 3)."""
+    from dreamgym.config import read
+    from dreamgym.recipes import transfer as recipe
+    from dreamgym.recipes.config import TrainConfig
+
+    found = recipe.run([read(TrainConfig, config) for config in configs], out, held_out=held_out, say=_say)
     if as_json:
         print(json.dumps(found))
         return

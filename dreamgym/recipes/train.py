@@ -30,17 +30,19 @@ Loop = tuple[str, str, RLBlock, World]
 """The name of a loop and of the policy it makes, the policy it starts from, its settings, and where it collects."""
 
 
-def run(config: TrainConfig, path: Path, *, suite: EnvSuite | None = None, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(
+    config: TrainConfig, path: Path, *, suite: EnvSuite | None = None, tokenizer: Any = None, say: Callable[[str], None] = print
+) -> dict[str, Any]:
     """All phases in one run directory; returns its summary. The same call on the same directory goes on where it was interrupted.
 
-    `suite` is what `factory.begin` gives, where it was called already.
+    `suite` is what `factory.begin` gives, where it was called already, and `tokenizer` one that several runs share.
     """
     context.silence_progress_bars()
     with context.open_run(path, config) as directory, start_workers(config.world) as workers:
         context.record_commit(directory)
         context.say_changed(directory, say)
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
-        shared = prepare_logs(directory, config, workers, suite)
+        shared = prepare_logs(directory, config, workers, suite, tokenizer)
         if config.dreams:
             say(
                 "experience model: "

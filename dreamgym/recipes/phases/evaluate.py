@@ -26,7 +26,7 @@ def evaluate_policies(run: RunDir, context: RunContext, names: Sequence[str]) ->
         if run.done(f"eval-{name}"):
             continue
         start = time.monotonic()
-        found, episodes, steps = _judged(context, name, tasks, block.seed)
+        found, episodes, steps = judge_policy(context, name, tasks, block.seed)
         for kind, those in episodes.items():
             run.episodes(f"eval-{name}-{kind}", those[:40], completions=False)
         run.mark(f"eval-{name}", found | {"real_steps": steps, "seconds": time.monotonic() - start})
@@ -52,7 +52,7 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
         raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
     with start_workers(context.config.world) as workers:
-        found, _, steps = _judged(replace(context, workers=workers), name, chosen, seed)
+        found, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)
     return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
 
 
@@ -66,7 +66,9 @@ def policies(path: Path) -> list[str]:
     ]
 
 
-def _judged(context: RunContext, name: str, tasks: Sequence[Task], seed: int) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
+def judge_policy(
+    context: RunContext, name: str, tasks: Sequence[Task], seed: int
+) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
     """(the rates of greedy and sampled episodes, the episodes, the real steps that they took)."""
     agent, real, found, episodes = context.agent(context.policy(name)), context.real(), {}, {}
     before = real.steps

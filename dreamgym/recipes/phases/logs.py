@@ -35,9 +35,15 @@ HELD_OUT = "held-out"
 BYTES_A_PARAMETER = 20  # float32 weights before and after a phase, the copy that replaces a checkpoint, and Adam's two moments
 
 
-def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None = None, suite: EnvSuite | None = None) -> RunContext:
+def prepare_logs(
+    run: RunDir,
+    config: SharedConfig,
+    workers: WorkerPool | None = None,
+    suite: EnvSuite | None = None,
+    tokenizer: Any = None,
+) -> RunContext:
     """Offline trajectories, and the tokenizer of their texts. `workers` are what `factory.start_workers` gives for the configuration, and
-    `suite` is what `factory.begin` gives, where it was called already.
+    `suite` is what `factory.begin` gives, where it was called already, and `tokenizer` one that several runs share.
 
     ConfigError for settings that cannot be right in this environment.
     """
@@ -78,7 +84,7 @@ def prepare_logs(run: RunDir, config: SharedConfig, workers: WorkerPool | None =
         suite.rules = induced_rules(run.path, suite.rules)
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):
-        tokenizer = factory.learn_tokenizer(logs, suite.rules, config.model.vocab_size)
+        tokenizer = tokenizer or factory.learn_tokenizer(logs, suite.rules, config.model.vocab_size)
         tiny.save(tiny.build(tokenizer, config.model.size, seed=config.seed), tokenizer, path)
         run.mark("tokenizer", {"vocabulary": len(tokenizer)})
     run.require_unchanged("tokenizer")

@@ -1,0 +1,140 @@
+"""`dreamgym transfer`: what a policy and an experience model of one environment are worth in another (the paper's Figure 3).
+
+Every environment has a run directory of its own: logs, experience model, warm start, RL in the dream. Small models share one tokenizer of
+the logs of all; pretrained ones share theirs. Then every policy acts in every environment, and every experience model predicts the next
+states of every environment's held-out episodes, with that environment's memories and rules, beside the control without a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.errors import ConfigError
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.factory import TASK_SEED, begin, shared_tokenizer, start_workers
+from dreamgym.recipes.settings import require_plugins
+from dreamgym.runs.files import read_json, write_atomic
+
+POLICIES = ("warm_start", "dream")
+
+
+def check(configs: Sequence[TrainConfig]) -> None:
+    """Whatever is wrong in one of the configurations, or does not fit the others, before anything is trained."""
+    names = [config.env.name for config in configs]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ConfigError(f"A transfer needs two or more environments of different names, not {names}.")
+    for config in configs:
+        require_plugins(config)
+        begin(config)
+        if config.mode != "dream" or not config.experience.fitted or config.exec:
+            raise ConfigError(
+                f"env {config.env.name}: a transfer takes policies that practise in the dream of a fitted model, in this process. Set "
+                "mode = 'dream', name such an experience model, and leave exec out."
+            )
+        if not config.eval.tasks:
+            raise ConfigError(f"env {config.env.name}: eval.tasks = 0 leaves nothing to act on. Set it above 0.")
+    for of in (lambda c: c.model, lambda c: c.policy.backbone, lambda c: c.experience.backbone, lambda c: c.seed):
+        if len({str(of(config)) for config in configs}) > 1:
+            raise ConfigError(
+                f"A policy acts in the other environments with its own model, and these differ: {[of(c) for c in configs]}. Give every "
+                "configuration the same seed, model and backbones."
+            )
+
+
+def run(configs: Sequence[TrainConfig], path: Path, *, held_out: int, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """All runs and all pairs; writes `transfer.json` and `transfer.md` into `path` and returns what they say. The same call goes on where
+    it was. `held_out` are the real episodes of each environment on which next states are predicted."""
+    check(configs)
+    from dreamgym.recipes import context, train
+
+    tokenizer = None
+    if not all((path / config.env.name / "checkpoints" / "tokenizer").is_dir() for config in configs):
+        tokenizer = _tokenizer(configs)
+    for config in configs:
+        say(f"{config.env.name}: its own logs, experience model, warm start and dream")
+        train.run(config, path / config.env.name, tokenizer=tokenizer, say=say)
+    contexts = {config.env.name: context.open_context(path / config.env.name) for config in configs}
+    pairs: dict[str, dict[str, Any]] = {name: {} for name in contexts}
+    for source, target in _pairs(contexts):
+        kept = path / "pairs" / f"{source}-in-{target}.json"
+        if not kept.exists():
+            say(f"models of {source} in {target}")
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(kept, json.dumps(_measure(contexts[source], contexts[target], held_out), allow_nan=False) + "\n")
+        pairs[source][target] = read_json(kept)
+    result = {"environments": list(contexts), "pairs": pairs, "seed": configs[0].seed, "held_out": held_out, "commit": context.commit()}
+    write_atomic(path / "transfer.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
+    write_atomic(path / "transfer.md", markdown(result))
+    return result
+
+
+def _tokenizer(configs: Sequence[TrainConfig]) -> Any:
+    """One tokenizer of the logs of all environments."""
+    from dreamgym.recipes.phases.logs import offline, read_logs, sized
+
+    sources = []
+    for config in configs:
+        suite = begin(config)
+        files = config.logs.files or suite.log_files
+        with start_workers(config.world) as workers:
+            logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
+        sources.append((logs, suite.rules))
+    return shared_tokenizer(sources, configs[0].model.vocab_size)
+
+
+def _pairs(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((source, target) for target in names for source in names)
+
+
+def _measure(source: Any, target: Any, held_out: int) -> dict[str, Any]:
+    """The models of one run in the environment of another: success of its policies, exactness of its experience model and the control."""
+    from dreamgym.recipes.fidelity import measure_context
+    from dreamgym.recipes.phases.evaluate import judge_policy
+
+    mixed = replace(source, config=target.config, suite=target.suite, logs=target.logs)
+    block, found = target.config.eval, dict[str, Any]()
+    with start_workers(target.config.world) as workers:
+        manned = replace(mixed, workers=workers)
+        tasks = target.suite.tasks("test", block.tasks, seed=TASK_SEED)
+        for policy in POLICIES:
+            found[policy], _, _ = judge_policy(manned, policy, tasks, block.seed)
+    exact = measure_context(mixed, held_out)
+    return found | {"next_states_exact": {arm: exact[arm]["with_guard"]["state_exact_valid"] for arm in ("held_out", "no_model")}}
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """What the numbers are."""
+    return (
+        "Success in the real environment on held-out tasks, greedy / sampled, and next states predicted exactly on "
+        f"{result['held_out']} held-out episodes, %; seed {result['seed']}, commit {result['commit']}"
+    )
+
+
+def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """(headings, a line for every model: where it was trained, what it is, and what it does in each environment)."""
+    names = result["environments"]
+    lines = []
+    for source in names:
+        for policy in POLICIES:
+            found = [result["pairs"][source][target][policy] for target in names]
+            lines.append([source, policy, *(f"{_percent(one['greedy'])} / {_percent(one['sampled'])}" for one in found)])
+        exact = [result["pairs"][source][target]["next_states_exact"] for target in names]
+        lines.append([source, "experience model", *(_percent(one["held_out"]) for one in exact)])
+    control = [result["pairs"][target][target]["next_states_exact"]["no_model"] for target in names]
+    lines.append(["none", "control without a model", *map(_percent, control)])
+    return ["trained in", "model", *(f"in {name}" for name in names)], lines
+
+
+def _percent(rate: Mapping[str, Any]) -> str:
+    return f"{100 * rate['value']:.1f}"
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The table in Markdown."""
+    head, lines = rows(result)
+    table = [head, ["---"] * len(head), *lines]
+    return "\n".join([f"{title(result)}.", "", *(f"| {' | '.join(line)} |" for line in table), ""])
