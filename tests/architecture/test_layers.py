@@ -173,6 +173,8 @@ def test_importing_what_starts_a_command_loads_no_torch_and_prints_nothing(name:
         ("eval missing", "'missing' is not a run directory"),
         ("eval missing --split dve", "Did you mean 'dev'?"),
         ("compare missing other", "'missing' is not a run directory"),
+        ("sweep model.size=100k,huge --config compare-small", "No model size 'huge'"),
+        ("transfer train-grpo train-ppo", "two or more environments"),
         ("play missing", "'missing' is not a run directory"),
         ("fidelity missing", "'missing' is not a run directory"),
         ("report missing", "'missing' is not a run directory"),
