@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError
@@ -46,6 +46,15 @@ class BackboneConfig(Config):
     markers: bool = False
     """Add `vocabulary.MARKERS` and `<|end|>` to the vocabulary, for the layout that small models are trained in."""
 
+
+def _refuse_markers(backbone: BackboneConfig) -> BackboneConfig:
+    if backbone.markers:
+        raise ValueError("markers are for the layout of small models, and this backbone speaks its own chat template: leave them out")
+    return backbone
+
+
+ChatBackbone = Annotated[BackboneConfig, AfterValidator(_refuse_markers)]
+"""A backbone that speaks its own chat template."""
 
 GPU_FILES = ("nvidiactl", "nvhost-*gpu*", "nvgpu*", "dxg", "kfd")
 """What drivers of GPUs that torch calls cuda put into /dev: NVIDIA's, those of its embedded boards, of Windows and of AMD."""

@@ -9,13 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from dreamgym.config import Config
 from dreamgym.engines import check_settings
 from dreamgym.errors import ConfigError
-from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.llm.backbone_settings import ChatBackbone
 
 
 class PolicyBlock(Config):
     """Who acts. Without a backbone it is the small transformer, which begins as the experience model (decision 3)."""
 
-    backbone: BackboneConfig | None = None
+    backbone: ChatBackbone | None = None
     """A pretrained instruct model, whole or with adapters. It speaks its own chat template."""
     instructions: str = ""
     """How actions are written, for a backbone; empty: what the environment suite says of itself."""
@@ -46,10 +46,3 @@ class PolicyBlock(Config):
         if self.backbone is None and idle:
             raise ConfigError(f"{', '.join(idle)}: for a pretrained policy only, and the small one is none. Set policy.backbone.")
         return self
-
-    @field_validator("backbone")
-    @classmethod
-    def _refuse_markers(cls, backbone: BackboneConfig | None) -> BackboneConfig | None:
-        if backbone and backbone.markers:
-            raise ValueError("markers are for the layout of small models, and a policy's backbone speaks its own template: leave them out")
-        return backbone

@@ -25,7 +25,7 @@ from dreamgym.experience.models.prompted import PromptedConfig, PromptedExperien
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.experience.retriever import Retriever
 from dreamgym.experience.trace import trace_of_changes
-from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.llm.backbone_settings import ChatBackbone
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.types import Memory, Query, Task, Trajectory, Transition
 
@@ -33,7 +33,7 @@ from dreamgym.types import Memory, Query, Task, Trajectory, Transition
 class FinetunedChatConfig(PromptedConfig):
     """Settings of the prompted model, whose engine now samples from the fitted weights."""
 
-    backbone: BackboneConfig
+    backbone: ChatBackbone
     """The instruct model that is fitted, whole or with adapters."""
     engine: EngineSettings = Field(default_factory=dict)
     """The engine that samples from the fitted weights, by `name` ("local" by default), with its settings."""

@@ -17,7 +17,7 @@ from toy import shrink
 from dreamgym.config import build, resolve
 from dreamgym.engines.scripted import ScriptedLLM
 from dreamgym.engines.token_chat import TokenChat
-from dreamgym.errors import ServerError, UsageError
+from dreamgym.errors import ConfigError, ServerError, UsageError
 from dreamgym.experience.dataset import ExperienceRow, Variation
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.experience.models import finetuned_chat
@@ -150,6 +150,11 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_made(inst
         prepared(tmp_path / "run", instruct, backbone={"model": str(plain)}),
     ):
         pass
+
+
+def test_markers_are_refused_where_the_model_keeps_its_own_layout(instruct: Path):
+    with pytest.raises(ConfigError, match="markers are for the layout of small models"):
+        build(finetuned_chat.Config, {"backbone": {"model": str(instruct), "markers": True}}, prefix="experience.")
 
 
 def test_a_run_in_which_a_small_policy_starts_from_scratch_is_opened_again(instruct: Path, tmp_path: Path):
