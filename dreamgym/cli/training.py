@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -102,14 +103,10 @@ def sweep(
     from dreamgym.recipes import sweep as recipe
 
     if config is None:
-        raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-small.")
+        raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-logs.")
     chosen = recipe.points(config, recipe.varied(varied))
     found = recipe.run(chosen, out or Path("runs") / f"{config.stem}-sweep", held_out=held_out, latency_s=latency, say=_say)
-    if as_json:
-        print(json.dumps(found))
-        return
-    head, lines = recipe.rows(found)
-    table(recipe.title(found), head, lines, width=180)
+    _show_table(found, recipe.title(found), recipe.rows(found), as_json)
 
 
 def transfer(
@@ -126,11 +123,7 @@ def transfer(
     from dreamgym.recipes.config import TrainConfig
 
     found = recipe.run([read(TrainConfig, config) for config in configs], out, held_out=held_out, say=_say)
-    if as_json:
-        print(json.dumps(found))
-        return
-    head, lines = recipe.rows(found)
-    table(recipe.title(found), head, lines, width=180)
+    _show_table(found, recipe.title(found), recipe.rows(found), as_json)
 
 
 def evaluate(
@@ -197,6 +190,14 @@ def init(
     else:
         write_atomic(file, text)
         print(f"written: {file}")
+
+
+def _show_table(found: Mapping[str, Any], title: str, rows: tuple[list[str], list[list[str]]], as_json: bool) -> None:
+    """What a recipe found, as one JSON object or as its table."""
+    if as_json:
+        print(json.dumps(found))
+    else:
+        table(title, *rows, width=180)
 
 
 def _say(text: str) -> None:

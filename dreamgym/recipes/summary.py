@@ -118,6 +118,12 @@ def percent(entry: Mapping[str, Any], kind: str) -> str:
     return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def markdown(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table with its title, in Markdown."""
+    table = [head, ["---"] * len(head), *lines]
+    return "\n".join([f"{title}.", "", *(f"| {' | '.join(line)} |" for line in table), ""])
+
+
 def intervals(seeds: Sequence[int]) -> str:
     """What the intervals of `percent` are over."""
     return "95 % t interval over seeds" if len(seeds) > 1 else "95 % interval over the episodes of one seed"

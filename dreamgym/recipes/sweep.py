@@ -91,7 +91,7 @@ def run(sweep: Sequence[Point], path: Path, *, held_out: int, latency_s: float, 
         found.append({"at": dict(point.at), "folder": point.folder, "next_states_exact": measured, **report})
         result = {"points": found, "of": len(sweep), "seeds": report["seeds"], "held_out": held_out}
         write_atomic(path / "sweep.json", json.dumps(result, indent=2, allow_nan=False, default=str) + "\n")
-        write_atomic(path / "sweep.md", markdown(result))
+        write_atomic(path / "sweep.md", tables.markdown(title(result), *rows(result)))
     return result
 
 
@@ -113,24 +113,17 @@ def title(result: Mapping[str, Any]) -> str:
 
 def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """(headings, a line a point) as people read them."""
-    first = result["points"][0]
-    names = list(first["table1"]) + [f"{name} (ablation)" for name in first["table2"]]
-    head = [*first["at"], *(COLUMNS if result["held_out"] else ()), *names]
+    points = [{**one["table1"], **{f"{name} (ablation)": entry for name, entry in one["table2"].items()}} for one in result["points"]]
+    names = list(dict.fromkeys(name for policies in points for name in policies))
+    head = [*result["points"][0]["at"], *(COLUMNS if result["held_out"] else ()), *names]
     lines = []
-    for point in result["points"]:
+    for point, policies in zip(result["points"], points, strict=True):
         exact = [_share(point["next_states_exact"][arm]) for arm in ARMS] if result["held_out"] else []
-        policies = [tables.percent(entry, "greedy") for entry in (*point["table1"].values(), *point["table2"].values())]
-        lines.append([*map(str, point["at"].values()), *exact, *policies])
+        success = [tables.percent(policies[name], "greedy") if name in policies else "-" for name in names]
+        lines.append([*map(str, point["at"].values()), *exact, *success])
     return head, lines
 
 
 def _share(found: Mapping[str, Any]) -> str:
     interval = found["interval"]
     return f"{100 * found['mean']:.1f}" + (f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else "")
-
-
-def markdown(result: Mapping[str, Any]) -> str:
-    """The table in Markdown."""
-    head, lines = rows(result)
-    table = [head, ["---"] * len(head), *lines]
-    return "\n".join([f"{title(result)}.", "", *(f"| {' | '.join(line)} |" for line in table), ""])

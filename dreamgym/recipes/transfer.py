@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, RunDirError
+from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import TASK_SEED, begin, shared_tokenizer, start_workers
 from dreamgym.recipes.settings import require_plugins
@@ -58,9 +59,11 @@ def run(configs: Sequence[TrainConfig], path: Path, *, held_out: int, say: Calla
         say(f"{config.env.name}: its own logs, experience model, warm start and dream")
         train.run(config, path / config.env.name, tokenizer=tokenizer, say=say)
     contexts = {config.env.name: context.open_context(path / config.env.name) for config in configs}
+    if len({json.dumps(one.tokenizer.get_vocab(), sort_keys=True) for one in contexts.values()}) > 1:
+        raise RunDirError(f"The runs in '{path}' do not share one tokenizer: some were made without the others. Give another folder.")
     pairs: dict[str, dict[str, Any]] = {name: {} for name in contexts}
     for source, target in _pairs(contexts):
-        kept = path / "pairs" / f"{source}-in-{target}.json"
+        kept = path / "pairs" / f"{source}-in-{target}-{held_out}.json"
         if not kept.exists():
             say(f"models of {source} in {target}")
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,7 @@ def run(configs: Sequence[TrainConfig], path: Path, *, held_out: int, say: Calla
         pairs[source][target] = read_json(kept)
     result = {"environments": list(contexts), "pairs": pairs, "seed": configs[0].seed, "held_out": held_out, "commit": context.commit()}
     write_atomic(path / "transfer.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
-    write_atomic(path / "transfer.md", markdown(result))
+    write_atomic(path / "transfer.md", tables.markdown(title(result), *rows(result)))
     return result
 
 
@@ -131,10 +134,3 @@ def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def _percent(rate: Mapping[str, Any]) -> str:
     return f"{100 * rate['value']:.1f}"
-
-
-def markdown(result: Mapping[str, Any]) -> str:
-    """The table in Markdown."""
-    head, lines = rows(result)
-    table = [head, ["---"] * len(head), *lines]
-    return "\n".join([f"{title(result)}.", "", *(f"| {' | '.join(line)} |" for line in table), ""])
