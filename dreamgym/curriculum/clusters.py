@@ -54,8 +54,8 @@ class ClusteredCurriculum:
     def __init__(self, curriculum: Curriculum, clusters: Clusters) -> None:
         self.curriculum, self.clusters = curriculum, clusters
 
-    def sample(self, n: int) -> list[Task]:
-        return self.curriculum.sample(n)
+    def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
+        return self.curriculum.sample(n, ahead=ahead)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         """Each task's group with the other rollouts of its cluster; clusters of fewer than two rollouts without an error are left out."""

@@ -100,9 +100,11 @@ class TaskCurriculum:
         self.fresh: list[float] = []  # values of the real tasks that were sampled for the first time last
         self.success: list[float] = []  # and their mean returns
 
-    def sample(self, n: int) -> list[Task]:
-        """`n` tasks for this iteration: at most lambda * n synthetic ones, replayed ones of high value, the rest those tried least."""
-        rng = np.random.default_rng((self.seed, self.iteration, 0))
+    def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
+        """`n` tasks for this iteration: at most lambda * n synthetic ones, replayed ones of high value, the rest those tried least.
+
+        `ahead` draws those of a later iteration, by what is known now."""
+        rng = np.random.default_rng((self.seed, self.iteration + ahead, 0))
         real = [e for e in self.pool.values() if e.task.source == "real"]
         if self.config.strategy == "uniform":
             return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]

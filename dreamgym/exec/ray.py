@@ -145,6 +145,7 @@ class RayPool:
         self.replaced = self.redone = 0
         self._build = ray.put(ray.cloudpickle.dumps(build))  # opened by `ready`, which says what is missing
         self._stillborn = 0  # workers in a row that died before they were ready
+        self._closed = False  # nobody is hired any more, also by a thread that still waits for answers
         self._hired: list[_Hired] = []
         self._wanted = config.workers
         self._key: Hashable = None
@@ -169,6 +170,7 @@ class RayPool:
         return [found[place] for place in range(len(jobs))]
 
     def close(self) -> None:
+        self._closed = True
         for worker in self._hired:
             self.ray.kill(worker.actor)
         self._hired, self._put = [], (self._put[0], [])
@@ -205,6 +207,8 @@ class RayPool:
                 raise ServerError(self._nobody())
 
     def _hire(self) -> None:
+        if self._closed:
+            raise ServerError(f"The workers of {self.name} were sent away while they worked.")
         while len(self._hired) < self._wanted:
             made = self.ray.remote(_Worker).options(
                 num_cpus=self.config.cpus_per_worker, num_gpus=self.config.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0

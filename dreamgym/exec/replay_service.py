@@ -80,6 +80,7 @@ class ReplayService:
 
     def close(self) -> None:
         self.buffer.close()
+        os.close(self._lock)
 
 
 class RemoteReplay:

@@ -277,6 +277,9 @@ class RLBlock(Config):
     max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     learner: LearnerConfig = LearnerConfig()
+    ahead: bool = False
+    """Play the rollouts of the next iteration while the learner updates, by the weights before that update. Goes with `exec`, and with an
+    importance weight for what other weights sampled: `learner.old = "sampler"`, or the algorithm's `importance_cap`."""
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
@@ -307,6 +310,19 @@ class RLBlock(Config):
         if learner.old == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
             raise ValueError("old = 'sampler' leaves nothing for the algorithm's importance_cap to weigh; use old = 'learner'")
         return learner
+
+    @field_validator("ahead")
+    @classmethod
+    def _weighed(cls, ahead: bool, info: ValidationInfo) -> bool:
+        algorithm, learner = info.data.get("algorithm"), info.data.get("learner")
+        if ahead and info.data.get("max_refills"):
+            raise ValueError("goes with max_refills = 0: further tasks are drawn when an iteration's rollouts are known")
+        if ahead and algorithm and learner and learner.old == "learner" and not algorithm.model_dump().get("importance_cap"):
+            raise ValueError(
+                "needs importance weights, because other weights sampled the rollouts: set learner.old = 'sampler', or "
+                "algorithm.importance_cap"
+            )
+        return ahead
 
     @field_validator("group_size")
     @classmethod

@@ -60,7 +60,13 @@ class SharedConfig(Config):
     @model_validator(mode="after")
     def _played_elsewhere(self) -> Self:
         engines = {"policy.engine": self.policy.engine, "experience.engine": self.experience.settings.get("engine") or {}}
+        ahead = [name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLBlock) and block.ahead]
         if not self.exec:
+            if ahead:
+                raise ConfigError(
+                    f"{ahead[0]}.ahead plays rollouts elsewhere while this process learns: it needs exec, such as "
+                    'exec = {name = "ray", workers = 2}.'
+                )
             return self
         if served := [name for name, engine in engines.items() if engine.get("name") == "server"]:
             raise ConfigError(f"{served[0]}: a server samples outside this process already, so exec adds nothing. Leave exec out.")

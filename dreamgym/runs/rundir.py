@@ -123,7 +123,10 @@ class RunDir:
 
     def read_episodes(self, name: str) -> list[Trajectory]:
         """The trajectories of `episodes/<name>.jsonl`, equal to those that were written; none when it does not exist."""
-        file = f"episodes/{_file_name(name)}.jsonl"
+        return self.trajectories(f"episodes/{_file_name(name)}.jsonl")
+
+    def trajectories(self, file: str) -> list[Trajectory]:
+        """The trajectories in a JSON Lines file of the run; none when it does not exist."""
         return [episode_from_json(record, number, self.path / file) for number, record in enumerate(self.read_jsonl(file), start=1)]
 
     def episode_names(self) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dreamgym.curriculum.task_curriculum import TaskCurriculum
@@ -23,7 +24,15 @@ from dreamgym.rollout import group_by_task, rollout
 from dreamgym.types import Task, Trajectory
 
 Elsewhere = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
-"""(tasks, "dream" or "real", seed, name) -> one trajectory a task, as `rollout` gives them."""
+"""(tasks, "dream" or "real", seed, name) -> one trajectory a task, as `rollout` gives them, by the policy as it was when this was made."""
+
+
+@dataclass
+class Ahead:
+    """The rollouts of an iteration that were begun before it: in play, or played."""
+
+    iteration: int
+    playing: Future[list[Trajectory]]
 
 
 class Environments:
@@ -61,10 +70,18 @@ class Collector:
     """Rolls out an iteration's tasks, each group in its world, and counts steps."""
 
     def __init__(
-        self, envs: Environments, agent: Agent, curriculum: TaskCurriculum, block: RLBlock, name: str, elsewhere: Elsewhere | None = None
+        self,
+        envs: Environments,
+        agent: Agent,
+        curriculum: TaskCurriculum,
+        block: RLBlock,
+        name: str,
+        elsewhere: Callable[[], Elsewhere] | None = None,
     ) -> None:
-        """`elsewhere` plays rollouts in other processes; without it, they are played in this one."""
+        """`elsewhere` gives what plays rollouts in other processes; without it, they are played in this one."""
         self.elsewhere = elsewhere
+        self.ahead: Ahead | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.ahead else None
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
         self.seed = envs.context.config.seed
         self.max_steps = envs.context.suite.max_steps
@@ -81,8 +98,10 @@ class Collector:
         self.decided = Attribution(Counter(state["decided"]["states"]), Counter(state["decided"]["rewards"]))
 
     def collect(self, tasks: Sequence[Task], i: int) -> list[Trajectory]:
-        """The rollouts of an iteration, and of the further tasks that it may draw while too few groups have a mixed outcome."""
-        trajectories = self.roll(tasks, i)
+        """The rollouts of an iteration, and of the further tasks that it may draw while too few groups have a mixed outcome. Those that
+        were begun are waited for; after a resume, their tasks are those that were drawn before it."""
+        begun, self.ahead = self.ahead, None
+        trajectories = begun.playing.result() if begun and begun.iteration == i else self.roll(tasks, i)
         self.refills = 0
         while self.refills < self.block.max_refills and (more := self.refill_tasks(trajectories)):
             self.refills += 1
@@ -92,6 +111,33 @@ class Collector:
         self.decided.add(step.info for t in trajectories for step in t.transitions)
         self.longest = max(self.longest, real_steps(trajectories))
         return trajectories
+
+    def begin(self, tasks: Sequence[Task], i: int, seconds: float) -> None:
+        """Start the rollouts of iteration `i` in another thread, by the policy and the dream as they are now; not where the budget has no
+        room for them."""
+        assert self._thread is not None and self.elsewhere is not None
+        if not self.budget_exhausted(seconds):
+            self.ahead = Ahead(i, self._thread.submit(self.roll, tasks, i, played_by=self.elsewhere()))
+
+    def wait(self) -> list[Trajectory]:
+        """The rollouts that were begun, once they are played; none were: []."""
+        return self.ahead.playing.result() if self.ahead else []
+
+    def resume(self, i: int, trajectories: list[Trajectory]) -> None:
+        """The rollouts of iteration `i` were played before an interruption."""
+        played = Future[list[Trajectory]]()
+        played.set_result(trajectories)
+        self.ahead = Ahead(i, played)
+
+    def discard(self) -> None:
+        """Leave the rollouts that were begun unused. Their real steps were taken all the same."""
+        self.real_steps += real_steps(self.wait())
+        self.ahead = None
+
+    def close(self) -> None:
+        """Let go of rollouts that nobody will wait for; the workers that play them have been sent away."""
+        if self._thread:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     def budget_exhausted(self, seconds: float) -> str:
         """Why no iteration can follow, or ""."""
@@ -113,15 +159,17 @@ class Collector:
         curriculum.seed = self.seed + 1_000_003 * (self.refills + 1)
         return [task for task in curriculum.sample(missing + len(seen)) if task.id not in seen][:missing]
 
-    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0) -> list[Trajectory]:
+    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, played_by: Elsewhere | None = None) -> list[Trajectory]:
         """One rollout per task, in order, each in its world."""
+        if played_by is None and self.elsewhere is not None:
+            played_by = self.elsewhere()
         real = self._real_slots(tasks)
         dreamed = [k for k in range(len(tasks)) if k not in real]
         stream = 2 * refill
         found: dict[int, Trajectory] = {}
         for env, slots, part in ((self.envs.dream, dreamed, stream), (self.envs.real, sorted(real), stream + (self.envs.world == "mixed"))):
             if env is not None and slots:
-                found |= zip(slots, self._rollout([tasks[k] for k in slots], env, i, part), strict=True)
+                found |= zip(slots, self._rollout([tasks[k] for k in slots], env, i, part, played_by), strict=True)
         return [found[k] for k in range(len(tasks))]
 
     def _real_slots(self, tasks: Sequence[Task]) -> set[int]:
@@ -134,11 +182,11 @@ class Collector:
         every = max(1, len(known) // n)
         return {first + j for first in known[::every][:n] for j in range(size)}
 
-    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int) -> list[Trajectory]:
+    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int, played_by: Elsewhere | None) -> list[Trajectory]:
         """`part` keeps the random streams of an iteration's rollouts apart."""
         seed, name = 1_000_000 * self.seed + 20_000 * part + i, f"{self.name}/{i}" + (f"/{part}" if part else "")
-        if self.elsewhere:
-            return self.elsewhere(tasks, env.source, seed, name)
+        if played_by:
+            return played_by(tasks, env.source, seed, name)
         temperature = self.block.learner.temperature
         return rollout(self.agent, env, tasks, seed=seed, max_steps=self.max_steps, temperature=temperature, name=name)
 

@@ -23,7 +23,7 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock, World
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
-from dreamgym.recipes.phases.collect import Environments
+from dreamgym.recipes.phases.collect import Elsewhere, Environments
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import rollout
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
@@ -63,7 +63,7 @@ class RemoteRollouts:
     """The driver's side: workers, and the replay service beside the driver."""
 
     def __init__(self, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
-        self.context, self.block, self.staleness = context, block, 0
+        self.context, self.block = context, block
         self.executor = executors.executor(context.config.exec)
         try:
             place = Place(context.path, context.config, context.experience, context.verifier)
@@ -73,23 +73,24 @@ class RemoteRollouts:
             self.executor.close()
             raise
 
-    def rollout(
-        self, agent: Agent, model: Any, dream: tuple[int, str], tasks: Sequence[Task], source: str, seed: int, name: str
-    ) -> list[Trajectory]:
-        """`rollout.rollout` of the policy `agent` of `model` in the phase's dream or real environment. InvariantError for an episode by
-        other weights."""
-        version = agent.llm.version
+    def player(self, agent: Agent, model: Any, dream: tuple[int, str]) -> Elsewhere:
+        """`rollout.rollout` of the policy `agent` of `model` in the phase's dream or real environment, with everything as it is now: also
+        where it is called in another thread while the learner changes `model`. InvariantError for an episode by other weights."""
+        version, state = agent.llm.version, self.replay.state
         key: Hashable = (version, sum(p._version for p in model.parameters() if p.requires_grad))  # also where weights were brought back
-        weights = {name: p.detach().cpu() for name, p in model.named_parameters() if p.requires_grad}
-        parts = [
-            Part(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, self.replay.state)
-            for numbers in cut(len(tasks), self.block.group_size, self.pool.parts)
-        ]
-        found = [episode for part in self.pool.run(parts, shared=weights, key=key) for episode in part]
-        self.staleness = max((abs(version - episode.policy_version) for episode in found if episode.turns), default=0)
-        if self.staleness:
-            raise InvariantError(f"Workers sampled from weights that are {self.staleness} versions away. Report this.")
-        return found
+        weights = {name: p.detach().to("cpu", copy=self.block.ahead) for name, p in model.named_parameters() if p.requires_grad}
+
+        def play(tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
+            parts = [
+                Part(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, state)
+                for numbers in cut(len(tasks), self.block.group_size, self.pool.parts)
+            ]
+            found = [episode for part in self.pool.run(parts, shared=weights, key=key) for episode in part]
+            if away := max((abs(version - episode.policy_version) for episode in found if episode.turns), default=0):
+                raise InvariantError(f"Workers sampled from weights that are {away} versions away. Report this.")
+            return found
+
+        return play
 
     def close(self) -> None:
         self.pool.close()

@@ -23,12 +23,13 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.blocks import RLBlock, World
 from dreamgym.recipes.context import RunContext
-from dreamgym.recipes.phases.collect import Collector, Environments
+from dreamgym.recipes.phases.collect import Collector, Elsewhere, Environments
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.probe import Prober, last_good
 from dreamgym.recipes.phases.verifier import VerifierProbes
 from dreamgym.recipes.rows import ablated
+from dreamgym.runs.episodes import lines_of
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import checkpoint
@@ -98,12 +99,13 @@ class RLPhase:
                 curriculum=self._observer(),
                 collect=self.collector.collect,
                 learner=self.learner,
-                remember=self.replay.add,
+                remember=self._remember,
                 start=self.iteration,
                 iterations=0 if self.stopped else self.block.iterations,
                 tasks_per_iter=self.block.tasks_per_iter,
                 group_size=self.block.group_size,
                 on_iteration=self._on_iteration,
+                begin=self._begin if self.block.ahead else None,
             )
 
     def close(self) -> None:
@@ -111,10 +113,19 @@ class RLPhase:
         self.replay.close()
         if self.remote:
             self.remote.close()
+        self.collector.close()
 
-    def _elsewhere(self, tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
+    def _elsewhere(self) -> Elsewhere:
         assert self.remote is not None
-        return self.remote.rollout(self.agent, self.model, (self.envs.refreshes, self.envs.verifier), tasks, source, seed, name)
+        return self.remote.player(self.agent, self.model, (self.envs.refreshes, self.envs.verifier))
+
+    def _begin(self, tasks: Sequence[Task], i: int) -> None:
+        self.collector.begin(tasks, i, self.seconds + time.monotonic() - self.clock)
+
+    def _remember(self, trajectories: Sequence[Trajectory]) -> int:
+        """Add to the replay buffer, which all rollouts that are in play see as it was when they began."""
+        self.collector.wait()
+        return self.replay.add(trajectories)
 
     @property
     def used(self) -> dict[str, int]:
@@ -167,7 +178,8 @@ class RLPhase:
         if self.verifier_probes:
             found |= self.verifier_probes.observe(trajectories, self.iteration)
         if self.remote:
-            found |= {"staleness": float(self.remote.staleness), "parts_redone": float(self.remote.pool.redone)}
+            by = [t.policy_version for t in trajectories if t.turns]
+            found |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "parts_redone": float(self.remote.pool.redone)}
         if self.context.workers or self.remote:
             found["workers_replaced"] = self._replaced() - self.replaced
             self.replaced = self._replaced()
@@ -178,6 +190,8 @@ class RLPhase:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
         by_verifier = self.verifier_probes.stopped if self.verifier_probes else ""
         self.stopped = self.prober.stopped or by_verifier or self.collector.budget_exhausted(self.seconds)
+        if self.stopped:
+            self.collector.discard()
         self._save()
         self._advance(note=_note(found))
         return bool(self.stopped)
@@ -203,6 +217,9 @@ class RLPhase:
 
     def _save(self) -> None:
         """Everything `_restore` needs, replaced atomically."""
+        begun = self.collector.ahead
+        if begun:
+            self.run.write_atomic(self._ahead(begun.iteration), lines_of(self.collector.wait(), completions=True))
         state = {
             **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector", "prober")},
             **({"verifier_probes": self.verifier_probes.state_dict()} if self.verifier_probes else {}),
@@ -210,8 +227,14 @@ class RLPhase:
             "iteration": self.iteration,
             "seconds": self.seconds,
             "stopped": self.stopped,
+            "ahead": begun.iteration if begun else None,
         }
         checkpoint.save(self._path, state)
+        (self.run.path / self._ahead(self.iteration - 1)).unlink(missing_ok=True)
+
+    def _ahead(self, i: int) -> str:
+        """The file of the rollouts of iteration `i` that were played before it."""
+        return f"checkpoints/{self.name}-ahead-{i}.jsonl"
 
     def _restore(self) -> None:
         """Go on from the checkpoint; what was written after it is dropped."""
@@ -229,6 +252,8 @@ class RLPhase:
         if self.verifier_probes:
             self.verifier_probes.load_state_dict(state["verifier_probes"])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
+        if state["ahead"] is not None:
+            self.collector.resume(state["ahead"], self.run.trajectories(self._ahead(state["ahead"])))
 
 
 def had_gradient(run: RunDir, name: str) -> bool:

@@ -114,6 +114,16 @@ def test_a_run_over_workers_is_the_run_of_one_process_and_two_drivers_cannot_ope
 
 
 @pytest.mark.slow
+def test_rollouts_ahead_of_the_learner_are_those_of_workers_that_play_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    ahead = {"rl.ahead": True, "rl.learner.old": "sampler"}
+    in_turn = trained(tmp_path, "in-turn", {**ahead, "exec": {"name": "outside.worker_threads"}})
+    spread = trained(tmp_path, "spread", {**ahead, **RAY})
+    assert_same(in_turn, spread)
+    assert [line["staleness"] for line in read_jsonl(spread / "metrics.jsonl") if line["phase"] == "mixed"] == [0, 1, 1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_node_killed_in_the_middle_of_a_run_changes_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shrink(monkeypatch)

@@ -1,0 +1,161 @@
+"""Rollouts one iteration ahead of the learner: what is sampled by which weights, and that stopping leaves no trace there either."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outside import worker_threads
+from toy import LOOP, SHARED, shrink, weights
+
+from dreamgym.config import read
+from dreamgym.errors import ConfigError
+from dreamgym.loop import train
+from dreamgym.recipes import train as recipe
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.phases.collect import Collector
+from dreamgym.recipes.phases.rl import RLPhase
+from dreamgym.runs.files import read_jsonl
+from dreamgym.types import Task, Trajectory
+
+AHEAD = {
+    "exec": {"name": "outside.worker_threads"}, "rl.ahead": True, "rl.learner.old": "sampler", "rl.iterations": 4,
+    "experience.training.epochs": 25.0, "warm_start.epochs": 8.0,
+}  # fmt: skip
+APART = ("seconds", "workers_replaced")
+
+
+def settings(folder: Path, changes: dict[str, Any]) -> TrainConfig:
+    file = folder / "train.toml"
+    file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    return read(TrainConfig, file, {**AHEAD, **changes})
+
+
+def trained(folder: Path, name: str, **changes: Any) -> Path:
+    recipe.run(settings(folder, changes), folder / name, say=lambda text: None)
+    return folder / name
+
+
+def measures(run: Path) -> list[dict[str, Any]]:
+    lines = read_jsonl(run / "metrics.jsonl")
+    return [
+        {key: value for key, value in line.items() if key not in APART and not key.endswith("_s")}
+        for line in lines
+        if line["phase"] == "dream"
+    ]
+
+
+class Killed(BaseException): ...
+
+
+def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_after_it():
+    log: list[str] = []
+
+    class Curriculum:
+        def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
+            log.append(f"sample {ahead}")
+            return [Task("a", "go", "test")] * n
+
+        def observe(self, groups: Any) -> dict[str, float]:
+            return {}
+
+        def expand(self) -> dict[str, int]:
+            return {}
+
+    class Learner:
+        def update(self, groups: Any) -> dict[str, float]:
+            log.append("update")
+            return {}
+
+    def collect(tasks: Sequence[Task], i: int) -> list[Trajectory]:
+        log.append(f"collect {i}")
+        return []
+
+    train(
+        curriculum=Curriculum(), collect=collect, learner=Learner(), remember=len, start=0, iterations=2, tasks_per_iter=1, group_size=2,
+        on_iteration=lambda i, trajectories, metrics: False, begin=lambda tasks, i: log.append(f"begin {i} with {len(tasks)}"),
+    )  # fmt: skip
+    assert log == ["sample 0", "collect 0", "sample 1", "begin 1 with 2", "update", "collect 1", "update"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"exec": {}}, "rl.ahead plays rollouts elsewhere.*exec = {name"),
+        ({"rl.learner.old": "learner"}, "importance weights.*learner.old = 'sampler', or algorithm.importance_cap"),
+        ({"rl.max_refills": 1}, "max_refills = 0"),
+    ],
+)
+def test_what_cannot_be_weighed_or_played_ahead_is_refused(changes: dict[str, Any], words: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=words):
+        settings(tmp_path, changes)
+
+
+def test_a_cap_of_importance_weights_will_do_for_the_learners_own_log_probabilities(tmp_path: Path):
+    changes = {"rl.learner.old": "learner", "rl.algorithm": {"name": "grpo", "importance_cap": 2.0}}
+    assert settings(tmp_path, changes).rl.ahead
+
+
+def test_rollouts_are_one_version_behind_the_weights_that_learn_from_them_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shrink(monkeypatch)
+    threads: set[str] = set()
+    run_in = worker_threads.Pool.run
+
+    def run(pool: Any, *arguments: Any, **options: Any) -> Any:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return run_in(pool, *arguments, **options)
+
+    monkeypatch.setattr(worker_threads.Pool, "run", run)
+    done = trained(tmp_path, "run", seed=1, **{"warm_start.epochs": 10.0})
+    lines = measures(done)
+    assert [line["staleness"] for line in lines] == [0.0, 1.0, 1.0, 1.0]
+    away = [line["mismatch"] for line in lines if "mismatch" in line]  # from the weights that sampled, before the first step
+    assert len(away) > 1 and away[0] < 1e-5 < 1e-3 < min(away[1:])
+    assert threads == {"MainThread", "rollouts"} and not list((done / "checkpoints").glob("*ahead*"))
+
+
+def test_a_loop_that_is_killed_goes_on_with_the_rollouts_that_were_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    whole = trained(tmp_path, "whole")
+    played: list[int] = []
+    roll, on_iteration = Collector.roll, RLPhase._on_iteration
+
+    def noted(collector: Collector, tasks: Sequence[Task], i: int, *arguments: Any, **options: Any) -> list[Trajectory]:
+        played.append(i)
+        return roll(collector, tasks, i, *arguments, **options)
+
+    def killed(phase: RLPhase, i: int, *arguments: Any) -> bool:
+        stop = on_iteration(phase, i, *arguments)
+        if i == 1:
+            raise Killed
+        return stop
+
+    monkeypatch.setattr(Collector, "roll", noted)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RLPhase, "_on_iteration", killed)
+        trained(tmp_path, "resumed")
+    assert played == [0, 1, 2]
+    resumed = trained(tmp_path, "resumed")
+    assert played == [0, 1, 2, 3]  # those of iteration 2 were kept
+    assert measures(resumed) == measures(whole) and weights(resumed, "dream") == weights(whole, "dream")
+
+
+def test_real_steps_of_rollouts_that_nobody_uses_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    stop = RLPhase._on_iteration
+
+    def stopped(phase: RLPhase, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
+        phase.prober.stopped = "told to"
+        return stop(phase, i, trajectories, metrics)
+
+    monkeypatch.setattr(RLPhase, "_on_iteration", stopped)
+    run = trained(tmp_path, "run", mode="real", start="scratch")
+    (line,) = read_jsonl(run / "metrics.jsonl")
+    summary = json.loads((run / "phases.json").read_text())["real_only"]
+    assert summary["iterations"] == 1 and summary["real_steps"] > line["length"] * 16
