@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dreamgym.cli._show import Json, Run, rate, show, table
 
+if TYPE_CHECKING:
+    from dreamgym.recipes.config import CompareConfig, TrainConfig
+
 LARGEST = 2**63 - 1
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many tokens, how much memory and how many hours it would take.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="A preset's name, or a TOML file that lists what differs from the defaults.")
 ]
@@ -50,6 +55,7 @@ def compare(
         Path | None, typer.Option(help="The folder of the comparison; with --config it also holds the runs, and resumes.")
     ] = None,
     latency: Annotated[float, typer.Option(min=0, max=1e9, help="Assumed seconds of a real step, for the cost column.")] = 1.0,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Make Tables 1 and 2 of the paper: train the arms of a configuration, or compare finished runs."""
@@ -70,10 +76,15 @@ def compare(
     for one in runs or ():
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)
+    if dry_run and not settings:
+        raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
     from dreamgym.recipes import compare as recipe
 
     if config and settings:
-        found = recipe.run(settings, out or Path("runs") / config.stem, latency_s=latency, say=_say)
+        folder = out or Path("runs") / config.stem
+        if not _begins(folder, [settings], dry_run, as_json):
+            return
+        found = recipe.run(settings, folder, latency_s=latency, say=_say)
     else:
         with reading(", ".join(map(str, runs or ()))):
             found = recipe.of_runs(runs or (), latency_s=latency)
@@ -96,6 +107,7 @@ def sweep(
         int, typer.Option(min=0, help="Real episodes on which next states are predicted, a point and seed; 0 leaves that out.")
     ] = 50,
     latency: Annotated[float, typer.Option(min=0, max=1e9, help="Assumed seconds of a real step, for the cost columns.")] = 1.0,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Repeat a comparison at several values of its settings: sizes of the logs (the paper's Figure 5), models, rates."""
@@ -105,7 +117,10 @@ def sweep(
     if config is None:
         raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-logs.")
     chosen = recipe.points(config, recipe.varied(varied))
-    found = recipe.run(chosen, out or Path("runs") / f"{config.stem}-sweep", held_out=held_out, latency_s=latency, say=_say)
+    folder = out or Path("runs") / f"{config.stem}-sweep"
+    if not _begins(folder, [point.config for point in chosen], dry_run, as_json):
+        return
+    found = recipe.run(chosen, folder, held_out=held_out, latency_s=latency, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
 
 
@@ -115,6 +130,7 @@ def transfer(
     ],
     out: Annotated[Path, typer.Option(help="The folder, with a run for each environment; it resumes.")] = Path("runs/transfer"),
     held_out: Annotated[int, typer.Option(min=2, help="Real episodes of each environment on which next states are predicted.")] = 50,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Train in the dream of each environment, and try every policy and experience model in the others (the paper's Figure 3)."""
@@ -122,7 +138,11 @@ def transfer(
     from dreamgym.recipes import transfer as recipe
     from dreamgym.recipes.config import TrainConfig
 
-    found = recipe.run([read(TrainConfig, config) for config in configs], out, held_out=held_out, say=_say)
+    settings = [read(TrainConfig, config) for config in configs]
+    recipe.check(settings)
+    if not _begins(out, settings, dry_run, as_json):
+        return
+    found = recipe.run(settings, out, held_out=held_out, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
 
 
@@ -202,3 +222,15 @@ def _show_table(found: Mapping[str, Any], title: str, rows: tuple[list[str], lis
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _begins(folder: Path, configs: Sequence[CompareConfig | TrainConfig], dry_run: bool, as_json: bool) -> bool:
+    """Say what an experiment will take, unless its folder holds some of it already. Whether it shall begin."""
+    from dreamgym.recipes import estimate
+
+    if dry_run:
+        found = estimate.of(configs)
+        print(json.dumps(asdict(found)) if as_json else f"estimate: {found}")
+    elif not folder.is_dir():
+        _say(f"estimate: {estimate.of(configs)}")
+    return not dry_run

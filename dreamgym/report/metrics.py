@@ -173,8 +173,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "staleness": Metric(
             "versions",
-            "how many versions of the policy's weights the rollouts of Ray workers were behind",
-            "above 0 never happens: the run stops",
+            "how many updates older than the policy the weights are that sampled on workers: 0, or 1 with `ahead`",
+            "another value never happens: the run stops",
         ),
         "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
         "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "constant while success rises"),

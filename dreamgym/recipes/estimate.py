@@ -1,0 +1,282 @@
+"""What an experiment will take, before it starts: tokens, memory and hours, from a few dozen logged episodes and seconds of this machine.
+
+A pilot plays (or reads) `PILOT` episodes, counts their tokens as experience model and policy read them, fits the untrained model for a
+few steps, and lets it act. Everything else is arithmetic on the settings. Estimates are high where practice goes well: episodes get
+shorter, rules and recall answer steps, and groups without a signal are not learned from.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dreamgym.envs.batch import SyncBatchEnv
+from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
+from dreamgym.recipes.factory import begin, learn_tokenizer, replay_in_memory, vocabulary
+from dreamgym.recipes.rows import ABLATIONS, OFFLINE
+from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
+
+if TYPE_CHECKING:
+    from dreamgym.recipes.context import RunContext
+
+PILOT = 48
+"""Episodes of the pilot."""
+FIT_S, ACT_TURNS = 2.0, 6
+"""Seconds of fitting, and turns of acting, that the rates are measured in."""
+RECOMPUTED = 1 / 3
+"""What one more forward pass costs beside a forward and a backward one."""
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a logged episode holds on average, and what this machine does in a second. A rate of 0.0 was not measured."""
+
+    steps: float
+    successes: float  # share
+    experience_tokens: float  # of the experience model's training rows
+    answer_tokens: float  # that it writes for the episode
+    policy_tokens: float  # of the policy's rows, prompts included
+    reply_tokens: float  # that it writes
+    real_step_s: float
+    fitted_per_s: float
+    sampled_per_s: float
+    memory_gb: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tokens, real steps, memory and hours. Hours are None where the machine was not measured: a pretrained model is not loaded for it."""
+
+    fitted_tokens: float = 0.0
+    """Read by supervised fits, every epoch counted."""
+    sampled_tokens: float = 0.0
+    """Written by policies and experience models."""
+    learned_tokens: float = 0.0
+    """Read by RL updates, prompts included."""
+    real_steps: float = 0.0
+    memory_gb: float = 0.0
+    hours: float | None = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        hours = None if self.hours is None or other.hours is None else self.hours + other.hours
+        return Cost(
+            self.fitted_tokens + other.fitted_tokens,
+            self.sampled_tokens + other.sampled_tokens,
+            self.learned_tokens + other.learned_tokens,
+            self.real_steps + other.real_steps,
+            max(self.memory_gb, other.memory_gb),
+            hours,
+        )
+
+    def __str__(self) -> str:
+        tokens = (
+            f"{_short(self.fitted_tokens)} tokens fitted, {_short(self.sampled_tokens)} sampled, {_short(self.learned_tokens)} learned from"
+        )
+        hours = "hours unknown: a pretrained model is not measured" if self.hours is None else f"about {_hours(self.hours)} on this machine"
+        return f"{tokens}; {_short(self.real_steps)} real steps; {self.memory_gb:.1f} GB of memory or more; {hours}"
+
+
+def of(configs: Sequence[CompareConfig | TrainConfig]) -> Cost:
+    """What all of them take together, one after the other; a comparison with all of its seeds."""
+    total = Cost()
+    for config in configs:
+        seeds = len(config.seeds) if isinstance(config, CompareConfig) else 1
+        one = cost(config, measure(config))
+        for _ in range(seeds):
+            total += one
+    return total
+
+
+def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
+    """What one seed takes."""
+    n = _episodes(config, pilot)
+    fitted = n * pilot.experience_tokens * (config.experience.training.epochs if config.experience.training else 0.0)
+    wins = n * pilot.successes * pilot.policy_tokens
+    fitted += wins * config.warm_start.epochs
+    sampled = learned = 0.0
+    real = n * pilot.steps * (not config.logs.files)
+    evaluated = 1
+    if isinstance(config, CompareConfig):
+        offline = [arm for arm in config.arms if arm in OFFLINE]
+        fitted += wins * config.sft.epochs * bool(offline)
+        evaluated += len(config.arms) + len(config.ablations)
+        for name in config.ablations:
+            training = config.without(name).experience.training if ABLATIONS[name].own_experience else None
+            fitted += n * pilot.experience_tokens * (training.epochs if training else 0.0)
+    for block, world in _loops(config):
+        episodes = block.iterations * block.tasks_per_iter * block.group_size
+        dreamed = {"dream": 1.0, "real": 0.0, "mixed": 1.0 - block.real_share}[world]
+        sampled += episodes * (pilot.reply_tokens + dreamed * pilot.answer_tokens)
+        learned += episodes * pilot.policy_tokens * block.learner.epochs * (1 + RECOMPUTED * (block.learner.old == "learner"))
+        real += min(episodes * (1 - dreamed) * pilot.steps, block.max_real_steps or float("inf"))
+        if world != "real" and block.probe_every:
+            real += block.iterations // block.probe_every * block.probe_tasks * pilot.steps
+    acted = 2 * config.eval.tasks * evaluated  # greedy and sampled
+    real += acted * pilot.steps
+    sampled += acted * pilot.reply_tokens
+    hours = None
+    if pilot.fitted_per_s:
+        hours = ((fitted + learned) / pilot.fitted_per_s + sampled / pilot.sampled_per_s + real * pilot.real_step_s) / 3600
+    return Cost(fitted, sampled, learned, real, pilot.memory_gb, hours)
+
+
+def measure(config: CompareConfig | TrainConfig) -> Pilot:
+    """Run the pilot of a configuration. Nothing is kept."""
+    from dreamgym.recipes.context import RunContext, silence_progress_bars
+    from dreamgym.recipes.phases.experience import experience_rows
+    from dreamgym.recipes.phases.logs import offline, read_logs
+
+    silence_progress_bars()
+    suite, files = begin(config), config.logs.files
+    few = config.model_copy(update={"logs": config.logs.model_copy(update={"trajectories": PILOT, "transitions": None, "task_pairs": 0})})
+    start = time.monotonic()
+    logs = read_logs(files, suite)[:PILOT] if files or suite.log_files else offline(suite, few, None)
+    played_s = time.monotonic() - start
+    tokenizer = learn_tokenizer(logs, suite.rules, config.model.vocab_size)
+    with tempfile.TemporaryDirectory() as folder:
+        context = RunContext(few, Path(folder), suite, logs, tokenizer, vocabulary(tokenizer))
+        n, steps = len(logs), sum(len(t.turns) for t in logs)
+        level = logging.getLogger("dreamgym").level
+        logging.getLogger("dreamgym").setLevel(logging.ERROR)  # the run itself will say what is odd about its logs
+        try:
+            rows = experience_rows(context, replay_in_memory(context)) if config.experience.training else []
+        finally:
+            logging.getLogger("dreamgym").setLevel(level)
+        acts = [row for t in logs if t.turns for row in context.policies.demonstrations(t)]
+        counts = {
+            "steps": steps / n,
+            "successes": sum(t.success for t in logs) / n,
+            "experience_tokens": sum(len(row.ids) for row in rows) / n,
+            "answer_tokens": sum(sum(weight > 0 for weight in row.weights) for row in rows) / n,
+            "policy_tokens": sum(len(ids) for ids, _ in acts) / n,
+            "reply_tokens": sum(sum(weight > 0 for weight in weights) for _, weights in acts) / n,
+            "real_step_s": 0.0 if files else played_s / max(1, steps),
+        }
+        if config.pretrained or config.experience.backbone:
+            return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
+        fitted, sampled = _rates(context, [(row.ids, row.weights) for row in rows] or acts)
+        return Pilot(**counts, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=_resident_gb())
+
+
+def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World]]:
+    """The RL loops of one seed, each with its world."""
+    if isinstance(config, TrainConfig):
+        world: World = "real" if config.mode == "real" else "mixed" if config.mode == "mixed" else "dream"
+        yield config.rl, world
+        if config.mode == "s2r":
+            yield config.s2r.after(config.rl), "real"
+        return
+    done = set[str]()
+    for arm in [*config.arms, *([config.ablated] if config.ablations else [])]:
+        algorithm, _, mode = arm.rpartition("-")
+        if arm in OFFLINE:
+            continue
+        if mode == "s2r":
+            yield config.s2r.after(config.block(arm)), "real"
+            arm, mode = f"{algorithm}-dream", "dream"
+        if arm not in done:
+            done.add(arm)
+            yield config.block(arm), "real" if mode == "real" else "mixed" if mode == "mixed" else "dream"
+    for name in config.ablations:
+        yield config.block(config.ablated).without(name), "dream"
+
+
+def _episodes(config: SharedConfig, pilot: Pilot) -> float:
+    """How many episodes the logs hold."""
+    if config.logs.files:
+        return float(sum(sum(1 for line in file.open("rb") if line.strip()) for file in config.logs.files))
+    limit = config.logs.transitions
+    return min(config.logs.trajectories, limit / pilot.steps) if limit else config.logs.trajectories
+
+
+def _rates(context: RunContext, rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> tuple[float, float]:
+    """(tokens fitted a second, tokens sampled a second) by the untrained small model."""
+    from dreamgym.llm import backbones, tiny
+    from dreamgym.train import sft
+
+    config = context.config
+    model: Any = tiny.build(context.tokenizer, config.model.size, seed=0)
+    model.to(backbones.device(config.model.device))
+    training = config.experience.training or config.warm_start
+    begun: list[tuple[int, float]] = []
+
+    def watch(step: int, done: float, losses: dict[str, float]) -> bool:
+        begun.append((step, time.monotonic()))
+        return begun[-1][1] - begun[0][1] > FIT_S
+
+    settings = training.model_copy(update={"epochs": 1e3, "seconds": None})
+    sft.train(model, [ids for ids, _ in rows], [weights for _, weights in rows], settings, on_step=watch)
+    (first, since), (last, until) = begun[0], begun[-1]
+    fitted = (last - first) * training.batch_tokens / max(1e-9, until - since)
+    start = time.monotonic()
+    written = _acted(context, model)
+    return fitted, written / (time.monotonic() - start)
+
+
+def _acted(context: RunContext, model: Any) -> int:
+    """Tokens that the untrained policy writes in the first states of the recorded episodes."""
+    from dreamgym.rollout import rollout
+
+    logs = [t for t in context.logs if t.turns]
+    env = _Recorded(logs)
+    found = rollout(context.agent(model), env, [t.task for t in logs], seed=0, max_steps=ACT_TURNS, name="pilot")
+    return sum(len(turn.completion.ids) for t in found for turn in t.turns if turn.completion)
+
+
+class _Recorded(SyncBatchEnv):
+    """Episodes that go on as they were recorded, whatever the action."""
+
+    source, version = "real", 0
+
+    def __init__(self, episodes: Sequence[Trajectory]) -> None:
+        super().__init__()
+        self.states = [[step.state for step in episode.transitions] for episode in episodes]
+        self.at = [0] * len(episodes)
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        return [states[0] for states in self.states]
+
+    def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
+        found = []
+        for slot, action in zip(slots, actions, strict=True):
+            self.at[slot] += 1
+            over = self.at[slot] >= len(self.states[slot])
+            state = self.states[slot][-1 if over else self.at[slot]]
+            found.append(StepResult(state, 0.0, False, over, action=action))
+        return found
+
+
+def _resident_gb() -> float:
+    """The most memory that this process has had, and that of its GPU."""
+    import torch
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return (used + (torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0)) / 1e9
+
+
+def _outlined_gb(config: SharedConfig) -> float:
+    """What the pretrained models of a run need, by their configuration files."""
+    from dreamgym.llm import backbones
+
+    needed = [backbones.memory_of(backbones.outline(one)) for one in (config.policy.backbone, config.experience.backbone) if one]
+    return sum(needed) / 1e9
+
+
+def _short(n: float) -> str:
+    """A count as people say it: 950, 12 k, 3.4 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.2g} {unit}" if n < 10 * size else f"{n / size:,.0f} {unit}"
+    return f"{n:.0f}"
+
+
+def _hours(hours: float) -> str:
+    return f"{60 * hours:.0f} minutes" if hours < 1.5 else f"{hours:.1f} hours"

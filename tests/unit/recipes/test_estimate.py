@@ -1,0 +1,103 @@
+"""What an experiment will take, said before it starts: the arithmetic, and the pilot against what a run really reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import LOOP, SHARED, command, object_in, shrink
+
+from dreamgym.cli import training
+from dreamgym.config import dump, read
+from dreamgym.recipes import estimate
+from dreamgym.recipes.config import CompareConfig, TrainConfig
+from dreamgym.recipes.estimate import Pilot
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.runs.rundir import RunDir
+
+PILOT = Pilot(
+    steps=10.0, successes=0.5, experience_tokens=400.0, answer_tokens=100.0, policy_tokens=200.0, reply_tokens=50.0, real_step_s=2.0,
+    fitted_per_s=1000.0, sampled_per_s=500.0, memory_gb=1.0,
+)  # fmt: skip
+SMALL = {
+    "logs.trajectories": 100, "experience.training.epochs": 2.0, "warm_start.epochs": 1.0, "eval.tasks": 0, "sft.epochs": 0.0,
+    "dream.iterations": 5, "dream.tasks_per_iter": 4, "dream.group_size": 2, "dream.probe_every": 0, "dream.learner.old": "sampler",
+}  # fmt: skip
+
+
+def compared(folder: Path, **changes: Any) -> CompareConfig:
+    file = folder / "compare.toml"
+    file.write_text('arms = ["grpo-dream"]\n[env]\nname = "corridor"\n')
+    return read(CompareConfig, file, {**SMALL, **changes})
+
+
+def test_a_comparison_takes_its_fits_its_rollouts_and_its_updates(tmp_path: Path):
+    found = estimate.cost(compared(tmp_path), PILOT)
+    assert found.fitted_tokens == 100 * 400 * 2 + 100 * 0.5 * 200
+    assert found.sampled_tokens == 40 * (50 + 100) and found.learned_tokens == 40 * 200
+    assert found.real_steps == 100 * 10 and found.memory_gb == 1.0
+    assert found.hours == pytest.approx(((90_000 + 8_000) / 1000 + 6_000 / 500 + 1_000 * 2) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "more"),
+    [
+        ({"arms": ["grpo-real"], "real.iterations": 5, "real.tasks_per_iter": 4, "real.group_size": 2}, "real_steps", 40 * 10),
+        ({"arms": ["sft"], "sft.epochs": 3.0}, "fitted_tokens", 3 * 50 * 200),
+        ({"ablations": ["model"]}, "learned_tokens", 40 * 200),  # the control is fitted to nothing
+        ({"ablations": ["replay"]}, "fitted_tokens", 100 * 400 * 2),  # it has an experience model of its own
+        ({"dream.learner.old": "learner"}, "learned_tokens", 40 * 200 / 3),
+        ({"dream.probe_every": 5, "dream.probe_tasks": 7}, "real_steps", 7 * 10),
+        ({"eval.tasks": 30}, "real_steps", 2 * 30 * 10 * 2),  # the warm start is judged too
+    ],
+)
+def test_what_is_added_to_a_comparison_adds_its_cost(changes: dict[str, Any], name: str, more: float, tmp_path: Path):
+    plain, added = (getattr(estimate.cost(compared(tmp_path, **one), PILOT), name) for one in ({}, changes))
+    assert added - plain == pytest.approx(more)
+
+
+def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_path: Path):
+    known, unknown = (estimate.cost(compared(tmp_path), replace(PILOT, fitted_per_s=rate)) for rate in (1000.0, 0.0))
+    assert unknown.hours is None and (known + unknown).hours is None and "hours unknown" in str(unknown)
+    both = known + known
+    assert both.fitted_tokens == 180_000 and both.memory_gb == 1.0 and both.hours == pytest.approx(2 * (known.hours or 0))
+    assert str(both).startswith("180 k tokens fitted, 12 k sampled, 16 k learned from; 2 k real steps; 1.0 GB")
+
+
+def test_the_pilot_counts_the_tokens_that_a_run_reads_within_a_quarter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    file = tmp_path / "train.toml"
+    file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    config = read(TrainConfig, file, {"logs.trajectories": 150, "experience.training.epochs": 1.0})
+    pilot = estimate.measure(config)
+    with RunDir.open(tmp_path / "run", dump(config)) as run:
+        train_experience(run, prepare_logs(run, config))
+        tokens = run.data("experience")["tokens"]
+    assert pilot.experience_tokens * 150 == pytest.approx(tokens, rel=0.25)
+    assert pilot.fitted_per_s > 0 and pilot.sampled_per_s > 0 and pilot.memory_gb > 0.1
+
+
+def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    shrink(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("toy.toml").write_text(f'arms = ["grpo-dream"]\nseeds = [0, 1]\n{SHARED}\n[dream]\n{LOOP}')
+    code, out, _ = command(monkeypatch, capsys, "compare", "--config", "toy.toml", "--dry-run")
+    assert code == 0 and out.startswith("estimate: ") and "minutes on this machine" in out
+    code, out, _ = command(monkeypatch, capsys, "sweep", "logs.trajectories=20,40", "--config", "toy.toml", "--dry-run")
+    assert code == 0 and out.startswith("estimate: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.toml"]
+    code, out, _ = command(monkeypatch, capsys, "compare", "--config", "toy.toml", "--dry-run", "--json")
+    assert code == 0 and object_in(out)["fitted_tokens"] > 0
+    code, _, err = command(monkeypatch, capsys, "compare", "--dry-run")
+    assert code != 0 and "give --config FILE" in err
+
+
+def test_an_experiment_that_goes_on_is_not_estimated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(estimate, "of", lambda configs: "much")
+    assert training._begins(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
+    assert training._begins(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err
