@@ -130,6 +130,7 @@ def transfer(
     ],
     out: Annotated[Path, typer.Option(help="The folder, with a run for each environment; it resumes.")] = Path("runs/transfer"),
     held_out: Annotated[int, typer.Option(min=2, help="Real episodes of each environment on which next states are predicted.")] = 50,
+    universal: Annotated[bool, typer.Option("--universal", help="Also fit one experience model to the logs of all.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -139,10 +140,10 @@ def transfer(
     from dreamgym.recipes.config import TrainConfig
 
     settings = [read(TrainConfig, config) for config in configs]
-    recipe.check(settings)
+    recipe.check(settings, all_in_one=universal)
     if not _begins(out, settings, dry_run, as_json):
         return
-    found = recipe.run(settings, out, held_out=held_out, say=_say)
+    found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
 
 

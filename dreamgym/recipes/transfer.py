@@ -2,7 +2,8 @@
 
 Every environment has a run directory of its own: logs, experience model, warm start, RL in the dream. Small models share one tokenizer of
 the logs of all; pretrained ones share theirs. Then every policy acts in every environment, and every experience model predicts the next
-states of every environment's held-out episodes, with that environment's memories and rules, beside the control without a model.
+states of every environment's held-out episodes, with that environment's memories and rules, beside the control without a model. A
+universal model, fitted to the logs of all, is measured in the same way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from dreamgym.recipes.settings import require_plugins
 from dreamgym.runs.files import read_json, write_atomic
 
 POLICIES = ("warm_start", "dream")
+UNIVERSAL = "universal"
 
 
-def check(configs: Sequence[TrainConfig]) -> None:
-    """Whatever is wrong in one of the configurations, or does not fit the others, before anything is trained."""
+def check(configs: Sequence[TrainConfig], *, all_in_one: bool = False) -> None:
+    """Whatever is wrong in one of the configurations, or does not fit the others, before anything is trained. `all_in_one`: a universal
+    model is fitted too."""
     names = [config.env.name for config in configs]
     if len(names) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"A transfer needs two or more environments of different names, not {names}.")
@@ -36,6 +40,11 @@ def check(configs: Sequence[TrainConfig]) -> None:
                 f"env {config.env.name}: a transfer takes policies that practise in the dream of a fitted model, in this process. Set "
                 "mode = 'dream', name such an experience model, and leave exec out."
             )
+        if all_in_one and "name_env" not in config.experience.settings:
+            raise ConfigError(
+                f"env {config.env.name}: a universal model is told which environment it dreams, and experience.name = "
+                f"'{config.experience.name}' is not. Use experience.name = 'finetuned'."
+            )
         if not config.eval.tasks:
             raise ConfigError(f"env {config.env.name}: eval.tasks = 0 leaves nothing to act on. Set it above 0.")
     for of in (lambda c: c.model, lambda c: c.policy.backbone, lambda c: c.experience.backbone, lambda c: c.seed):
@@ -46,11 +55,14 @@ def check(configs: Sequence[TrainConfig]) -> None:
             )
 
 
-def run(configs: Sequence[TrainConfig], path: Path, *, held_out: int, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(
+    configs: Sequence[TrainConfig], path: Path, *, held_out: int, all_in_one: bool = False, say: Callable[[str], None] = print
+) -> dict[str, Any]:
     """All runs and all pairs; writes `transfer.json` and `transfer.md` into `path` and returns what they say. The same call goes on where
-    it was. `held_out` are the real episodes of each environment on which next states are predicted."""
-    check(configs)
-    from dreamgym.recipes import context, train
+    it was. `held_out` are the real episodes of each environment on which next states are predicted. `all_in_one` adds a universal
+    experience model."""
+    check(configs, all_in_one=all_in_one)
+    from dreamgym.recipes import context, train, universal
 
     tokenizer = None
     if not all((path / config.env.name / "checkpoints" / "tokenizer").is_dir() for config in configs):
@@ -63,16 +75,29 @@ def run(configs: Sequence[TrainConfig], path: Path, *, held_out: int, say: Calla
         raise RunDirError(f"The runs in '{path}' do not share one tokenizer: some were made without the others. Give another folder.")
     pairs: dict[str, dict[str, Any]] = {name: {} for name in contexts}
     for source, target in _pairs(contexts):
-        kept = path / "pairs" / f"{source}-in-{target}-{held_out}.json"
-        if not kept.exists():
-            say(f"models of {source} in {target}")
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(kept, json.dumps(_measure(contexts[source], contexts[target], held_out), allow_nan=False) + "\n")
-        pairs[source][target] = read_json(kept)
+        file = path / "pairs" / f"{source}-in-{target}-{held_out}.json"
+        measured = partial(_measure, contexts[source], contexts[target], held_out)
+        pairs[source][target] = _kept(file, measured, f"models of {source} in {target}", say)
     result = {"environments": list(contexts), "pairs": pairs, "seed": configs[0].seed, "held_out": held_out, "commit": context.commit()}
+    if all_in_one:
+        say("one experience model of all environments")
+        together = universal.train(contexts, path / UNIVERSAL)
+        result[UNIVERSAL] = {
+            name: _kept(path / "pairs" / f"{UNIVERSAL}-in-{name}-{held_out}.json", partial(_exact, one, held_out), f"it in {name}", say)
+            for name, one in together.items()
+        }
     write_atomic(path / "transfer.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
     write_atomic(path / "transfer.md", tables.markdown(title(result), *rows(result)))
     return result
+
+
+def _kept(file: Path, measure: Callable[[], dict[str, Any]], what: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """What was measured, from its file where it was measured before."""
+    if not file.exists():
+        say(what)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(measure(), allow_nan=False) + "\n")
+    return read_json(file) or {}
 
 
 def _tokenizer(configs: Sequence[TrainConfig]) -> Any:
@@ -95,7 +120,6 @@ def _pairs(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _measure(source: Any, target: Any, held_out: int) -> dict[str, Any]:
     """The models of one run in the environment of another: success of its policies, exactness of its experience model and the control."""
-    from dreamgym.recipes.fidelity import measure_context
     from dreamgym.recipes.phases.evaluate import judge_policy
 
     mixed = replace(source, config=target.config, suite=target.suite, logs=target.logs)
@@ -105,8 +129,15 @@ def _measure(source: Any, target: Any, held_out: int) -> dict[str, Any]:
         tasks = target.suite.tasks("test", block.tasks, seed=TASK_SEED)
         for policy in POLICIES:
             found[policy], _, _ = judge_policy(manned, policy, tasks, block.seed)
-    exact = measure_context(mixed, held_out)
-    return found | {"next_states_exact": {arm: exact[arm]["with_guard"]["state_exact_valid"] for arm in ("held_out", "no_model")}}
+    return found | {"next_states_exact": _exact(mixed, held_out)}
+
+
+def _exact(context: Any, held_out: int) -> dict[str, Any]:
+    """Exactly predicted next states, of the experience model and of the control."""
+    from dreamgym.recipes.fidelity import measure_context
+
+    found = measure_context(context, held_out)
+    return {arm: found[arm]["with_guard"]["state_exact_valid"] for arm in ("held_out", "no_model")}
 
 
 def title(result: Mapping[str, Any]) -> str:
@@ -127,6 +158,8 @@ def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             lines.append([source, policy, *(f"{_percent(one['greedy'])} / {_percent(one['sampled'])}" for one in found)])
         exact = [result["pairs"][source][target]["next_states_exact"] for target in names]
         lines.append([source, "experience model", *(_percent(one["held_out"]) for one in exact)])
+    if together := result.get(UNIVERSAL):
+        lines.append(["all", "experience model", *(_percent(together[name]["held_out"]) for name in names)])
     control = [result["pairs"][target][target]["next_states_exact"]["no_model"] for target in names]
     lines.append(["none", "control without a model", *map(_percent, control)])
     return ["trained in", "model", *(f"in {name}" for name in names)], lines

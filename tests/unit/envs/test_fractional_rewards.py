@@ -9,8 +9,7 @@ import pytest
 
 from dreamgym.config import resolve
 from dreamgym.errors import ConfigError
-from dreamgym.recipes import train, universal
-from dreamgym.recipes.blocks import EnvBlock
+from dreamgym.recipes import train, transfer
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import begin
 
@@ -45,7 +44,7 @@ def test_whole_successes_need_no_such_care():
     assert begin(resolve(SharedConfig, {"env": {"name": "corridor", "options": {"length": 4}}})).name == "corridor"
 
 
-def test_one_environment_of_several_that_fractional_reward_option_is_refused_too(tmp_path: Path):
-    envs = [EnvBlock(name="corridor", options={"length": 4}), EnvBlock(**SHOP["env"])]
-    with pytest.raises(ConfigError, match="env webshop: it pays fractions"):
-        universal.train(SharedConfig(), envs, tmp_path)
+def test_one_environment_of_several_that_fractional_reward_option_is_refused_too():
+    corridor = resolve(TrainConfig, {"env": {"name": "corridor", "options": {"length": 4}}})
+    with pytest.raises(ConfigError, match="env webshop: it pays fractions|webshop.*pays fractions"):
+        transfer.check([corridor, resolve(TrainConfig, SHOP)])

@@ -35,7 +35,7 @@ def test_every_model_is_tried_in_every_environment_and_nothing_is_measured_twice
     configs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "both"
-    call = ("transfer", *configs, "--out", out, "--held-out", "8", "--json")
+    call = ("transfer", *configs, "--out", out, "--held-out", "8", "--universal", "--json")
     code, said, _ = command(monkeypatch, capsys, *call)
     found = object_in(said)
     assert code == 0 and found == json.loads((out / "transfer.json").read_text())
@@ -48,11 +48,13 @@ def test_every_model_is_tried_in_every_environment_and_nothing_is_measured_twice
     for source in (plain, renamed):
         for target in (plain, renamed):
             assert {"warm_start", "dream", "next_states_exact"} == found["pairs"][source][target].keys()
+    together = {name: found["universal"][name]["held_out"] for name in (plain, renamed)}
+    assert together[plain]["n"] == own["n"] and together[renamed]["value"] > abroad["value"]
     table = (out / "transfer.md").read_text().splitlines()
-    assert len(table) == 2 + 2 + 2 * 3 + 1 and table[-1].startswith("| none | control without a model |")
+    assert len(table) == 2 + 2 + 2 * 3 + 2 and table[-1].startswith("| none | control without a model |")
     before = {file: file.stat().st_mtime_ns for file in out.glob("pairs/*.json")}
     assert command(monkeypatch, capsys, *call)[0] == 0
-    assert len(before) == 4 and before == {file: file.stat().st_mtime_ns for file in out.glob("pairs/*.json")}
+    assert len(before) == 4 + 2 and before == {file: file.stat().st_mtime_ns for file in out.glob("pairs/*.json")}
 
 
 def test_configurations_that_do_not_fit_one_another_are_refused(configs: list[Path]):

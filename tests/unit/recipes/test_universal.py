@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from dreamgym.config import build
+from dreamgym.config import build, dump
 from dreamgym.errors import ConfigError
 from dreamgym.experience.prompts import PromptParts
-from dreamgym.recipes import factory, universal
-from dreamgym.recipes.blocks import EnvBlock
-from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes import factory, transfer, universal
+from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.experience import experience_rows
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Query, Task
 
-ENVS = (EnvBlock(name="corridor", options={"length": 4}), EnvBlock(name="webshop"))
+ENVS: dict[str, dict[str, Any]] = {"corridor": {"length": 4}, "webshop": {}}
 SETTINGS: dict[str, Any] = {
     "logs": {"trajectories": 12, "task_pairs": 4},
     "model": {"size": "100k", "vocab_size": 700},
@@ -26,12 +29,22 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The parts of a universal model of a corridor and a shop, hardly trained."""
-    return universal.train(build(RunConfig, SETTINGS), ENVS, tmp_path_factory.mktemp("universal") / "run")
+def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunContext]:
+    """The contexts of a universal model of a corridor and a shop, hardly trained."""
+    return universal.train(runs(tmp_path_factory.mktemp("universal")), tmp_path_factory.mktemp("model") / "universal")
 
 
-def test_the_environment_is_named_in_the_context_of_every_row_and_of_every_question(together: dict[str, Any]):
+def runs(folder: Path) -> dict[str, RunContext]:
+    """A run of each environment, with its logs and the tokenizer that they share."""
+    configs = [build(TrainConfig, SETTINGS | {"env": {"name": name, "options": options}}) for name, options in ENVS.items()]
+    tokenizer, found = transfer._tokenizer(configs), {}
+    for config in configs:
+        with RunDir.open(folder / config.env.name, dump(config)) as run:
+            found[config.env.name] = prepare_logs(run, config, tokenizer=tokenizer)
+    return found
+
+
+def test_the_environment_is_named_in_the_context_of_every_row_and_of_every_question(together: dict[str, RunContext]):
     for name, context in together.items():
         rows = experience_rows(context, factory.replay_in_memory(context))
         instructions = {f"{name}: {trajectory.task.instruction}" for trajectory in context.logs}
@@ -49,20 +62,20 @@ def test_the_environment_is_named_in_the_context_of_every_row_and_of_every_quest
         assert asked and all(f"{name}: {episode.task.instruction}" in context.vocabulary.decode(prompt) for prompt in asked)
 
 
-def test_weights_are_shared_and_memories_are_not(together: dict[str, Any]):
-    corridor, shop = (together[env.name] for env in ENVS)
-    assert corridor.checkpoint("experience") == shop.checkpoint("experience") and corridor.vocabulary is shop.vocabulary
-    for context, name in ((corridor, "corridor"), (shop, "webshop")):
+def test_weights_are_shared_and_memories_are_not(together: dict[str, RunContext]):
+    corridor, shop = together.values()
+    assert corridor.checkpoint("experience") == shop.checkpoint("experience")
+    for name, context in together.items():
         _, model = factory.dream(context, factory.replay_in_memory(context))
         assert {memory.env for memory in model.replay.memories()} == {name} and model.guard.rules is context.suite.rules
 
 
-def test_a_universal_training_resumes_and_says_what_it_was_made_of(together: dict[str, Any]):
+def test_a_universal_training_resumes_and_says_what_it_was_made_of(together: dict[str, RunContext]):
     path = together["webshop"].path
     config = tomllib.loads((path / "config.toml").read_text("utf-8"))
     assert [one["env"]["name"] for one in config["environments"].values()] == ["corridor", "webshop"]
     before = (path / "checkpoints" / "experience" / "model.safetensors").stat().st_mtime_ns
-    again = universal.train(build(RunConfig, SETTINGS), ENVS, path)
+    again = universal.train(together, path)
     assert (path / "checkpoints" / "experience" / "model.safetensors").stat().st_mtime_ns == before
     assert again["corridor"].logs == together["corridor"].logs
 
@@ -72,23 +85,10 @@ def test_a_model_of_one_environment_is_not_told_its_name():
     assert PromptParts().about(task) == "find a lamp" and PromptParts(name_env=True).about(task) == "webshop: find a lamp"
 
 
-@pytest.mark.parametrize("envs", [ENVS[:1], (ENVS[0], ENVS[0])])
-def test_one_environment_is_not_several(envs: tuple[EnvBlock, ...], tmp_path: Path):
-    with pytest.raises(ConfigError, match="two or more environments of different names"):
-        universal.train(build(RunConfig, SETTINGS), envs, tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_a_universal_model_is_measured_beside_the_models_of_each_environment(tmp_path: Path):
-    settings = SETTINGS | {
-        "logs": {"trajectories": 60, "task_pairs": 0},
-        "experience": {"max_answer_tokens": 60, "training": SETTINGS["experience"]["training"] | {"epochs": 20.0}},
-    }
-    found = universal.compare(build(RunConfig, settings), ENVS, tmp_path / "compared", held_out=12)
-    assert found.keys() == {"corridor", "webshop"}
-    for both in found.values():
-        for one in both.values():
-            assert one["held_out"]["with_guard"]["state_exact_valid"]["n"] > 20
-            assert one["held_out"]["with_guard"]["state_exact_invalid"]["value"] == 1.0  # by rule
-    corridor = {kind: one["held_out"]["without_guard"]["state_exact_valid"]["value"] for kind, one in found["corridor"].items()}
-    assert corridor["universal"] > 0.3 and corridor["single"] > 0.3, corridor
+def test_a_model_that_cannot_be_told_its_environment_is_refused():
+    configs = [build(TrainConfig, SETTINGS | {"env": {"name": name, "options": options}}) for name, options in ENVS.items()]
+    chat = {"name": "finetuned_chat", "backbone": {"model": "smollm2", "lora": {"rank": 4}}}
+    wrong = [one.model_copy(update={"experience": ExperienceBlock.model_validate(chat), "start": "scratch"}) for one in configs]
+    with pytest.raises(ConfigError, match="is told which environment it dreams, and experience.name = 'finetuned_chat'"):
+        transfer.check(wrong, all_in_one=True)
+    transfer.check(configs, all_in_one=True)
