@@ -1,12 +1,17 @@
-"""`dreamgym web`: the practice shop, to look at and to test browsers against."""
+"""`dreamgym web`: the practice shop, to look at and to test browsers against, and recorded episodes of other tools."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The web environments: start the practice shop.", no_args_is_help=True)
+from dreamgym.cli._show import Json, table
+
+app = typer.Typer(help="The web environments: start the practice shop, read recorded episodes.", no_args_is_help=True)
 
 
 @app.command()
@@ -26,3 +31,29 @@ def up(
         server.process.wait()
     finally:
         server.close()
+
+
+@app.command("import")
+def import_episodes(
+    records: Annotated[list[Path], typer.Argument(help="Files, or folders that hold tape.json or steps_info.json.")],
+    out: Annotated[Path | None, typer.Option(help="The file of episodes, for logs.files.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Of a state; as env.options.max_tokens of the run.", min=200)] = 1500,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what was understood and what was left out; write nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read recorded episodes of AgentLab and BrowserGym as logs of the web: the states and actions are those of the real browser here."""
+    from dreamgym.envs.web.recorded import import_recorded
+    from dreamgym.errors import UsageError
+
+    if out is None and not dry_run:
+        raise UsageError("Give --out FILE, such as --out episodes.jsonl, or --dry-run.")
+    found = import_recorded(records, None if dry_run else out, max_tokens=max_tokens)
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    print(f"{found.episodes:,} episodes ({found.successes:,} successes, {found.steps:,} steps) of {found.files:,} files")
+    if found.left_out:
+        rows = [[reason, f"{n:,}", found.examples[reason]] for reason, n in sorted(found.left_out.items(), key=lambda one: -one[1])]
+        table("left out", ["reason", "episodes", "for example"], rows)
+    if out is not None and not dry_run:
+        print(f"written: {out}")
