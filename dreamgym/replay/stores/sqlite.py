@@ -375,9 +375,14 @@ def _memory(
 
     TypeError or ValueError where a column holds something else: SQLite does not enforce the types of columns.
     """
-    for number in (row, step, reward, terminated, success, policy_version, model_version):
-        if not isinstance(number, int | float) or not math.isfinite(number):
-            raise ValueError(f"expected a finite number, found {number!r:.80}")
+    try:
+        sound = math.isfinite(row + step + reward + terminated + success + policy_version + model_version)
+    except TypeError:
+        sound = False
+    if not sound:  # one look at the sum is faster than one at each
+        for number in (row, step, reward, terminated, success, policy_version, model_version):
+            if not isinstance(number, int | float) or not math.isfinite(number):
+                raise ValueError(f"expected a finite number, found {number!r:.80}")
     if source not in SOURCES:
         raise ValueError(f"expected a source of {', '.join(SOURCES)}, found {source!r:.80}")
     return Memory(
