@@ -7,7 +7,6 @@ with the nearest known one, because an option that is silently ignored costs som
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tomllib
@@ -20,6 +19,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 
 from dreamgym.errors import ConfigError, nearest
 
+LARGEST = 1e30
+"""No number of a configuration is as large: float32 ends soon after."""
+
 
 class Config(BaseModel):
     """Base of every configuration block."""
@@ -31,7 +33,7 @@ class Config(BaseModel):
     def _writable(cls, values: Any) -> Any:
         """Numbers are finite and fit in 64 bits, and texts can be encoded, in free tables too: everything goes into the run directory."""
         for name, value in _leaves("", values):
-            if (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and not math.isfinite(value)):
+            if (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and not abs(value) < LARGEST):
                 raise ConfigError(f"'{name}' is {str(value)[:30]}. Expected a finite number of at most 64 bits.")
             if isinstance(value, str) and ("\0" in value or value != value.encode("utf-8", "replace").decode()):
                 raise ConfigError(f"'{name}' is {value[:60]!r}, which holds half a character or a null character. Correct it.")
@@ -60,7 +62,7 @@ RENAMED = {
     "policy.warm_start": "warm_start.epochs = 0",
     "experience_training": "experience.training",
     "segments": "experience.segment_weights",
-    "dreamer": "experience, with name = 'prompted'",
+    "dreamer": "experience (with name = 'prompted')",
     "experience.llm": "experience.engine",
     "experience.things": "env.options.compose_results",
     "experience.compose": "env.options.compose_results",
@@ -71,8 +73,17 @@ RENAMED = {
     "curriculum.band": "curriculum.success_band",
     "curriculum.alike": "curriculum.max_similarity",
     "eval.paired": "eval.paired_replays",
+    "other_goals": "relabelled_goals",
+    "near_goals": "near_miss_goals",
+    "remembered_starts": "replayed_starts",
+    "unprecedented_penalty": "ood_penalty",
 }
 """Former keys, the ends of dotted names, and what they are called now. An old key is refused; the error names the new one."""
+REMOVED = (
+    "min_lr", "label_smoothing", "pool_limit", "coarse_from", "rebuild_share", "compact_every", "replay.distinct", "replay.diversity",
+    "replay.evict", "replay.min_similarity", "replay.real_quota",
+)  # fmt: skip
+"""Former keys without a successor."""
 PRESETS = Path(str(resources.files("dreamgym"))) / "presets"
 
 
@@ -263,9 +274,11 @@ def _keys(kind: Any, path: tuple[Any, ...]) -> list[str]:
 def _explain(kind: type[Config], item: Any, where: str, prefix: str) -> str:
     location = prefix + ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        if new := next((new for old, new in RENAMED.items() if f".{location}".endswith(f".{old}")), None):
-            return f"Unknown key '{location}' in {where}. It is called '{new}' now."
+        if old := next((old for old in RENAMED if f".{location}".endswith(f".{old}")), None):
+            return f"Unknown key '{location}' in {where}. It is called {location.removesuffix(old)}{RENAMED[old]} now."
+        if any(f".{location}".endswith(f".{old}") for old in REMOVED):
+            return f"Unknown key '{location}' in {where}. It was removed, and nothing takes its place: leave it out."
         known = _keys(kind, item["loc"][:-1])
         hint = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
         return f"Unknown key '{location}' in {where}.{hint}"
-    return f"'{location}' in {where}: {item['msg']} (got {item['input']!r})."
+    return f"'{location}' in {where}: {item['msg'].removeprefix('Value error, ')} (got {item['input']!r})."

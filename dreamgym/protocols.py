@@ -235,14 +235,6 @@ class ReplayBuffer(Protocol):
         ...
 
 
-class Teacher(Protocol):
-    """Explains logged episodes: the R* of Eq. 5."""
-
-    def annotate(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The trajectories with a reasoning trace on every transition, in order; those that could not be annotated are left out."""
-        ...
-
-
 class Verifier(Protocol):
     """A second opinion on what an experience model claims."""
 

@@ -147,11 +147,6 @@ class SeedMean:
     seeds: int
 
     @property
-    def positive(self) -> bool:
-        """Whether enough seeds agree that the mean is above 0."""
-        return self.seeds >= CLAIM_SEEDS and self.low is not None and self.low > 0
-
-    @property
     def interval(self) -> list[float] | None:
         """[low, high], as summary.json holds it."""
         return None if self.low is None or self.high is None else [self.low, self.high]

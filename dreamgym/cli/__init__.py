@@ -27,7 +27,7 @@ def quickstart(
         str,
         typer.Option(help="small (minutes), default (twenty minutes), large (three seeds and baselines; hours) or gpu (a larger model)."),
     ] = "default",
-    env: Annotated[str, typer.Option(help="webshop, or alfworld (its extra installed; small and default).")] = "webshop",
+    env: Annotated[str, typer.Option(help="webshop, alfworld (small, default) or web (small); their extras.")] = "webshop",
     model: Annotated[str, typer.Option(help="smollm2 (hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,

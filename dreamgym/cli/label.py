@@ -22,10 +22,13 @@ def label(
 ) -> None:
     """Judge dreamed episodes by hand: is what the dream claims right? The answers estimate how often claimed successes are false."""
     from dreamgym.errors import UsageError
-    from dreamgym.recipes import label as recipe
+    from dreamgym.runs.rundir import RunDir
 
     if export and read:
         raise UsageError("Give --export or --import, not both.")
+    RunDir.view(run)
+    from dreamgym.recipes import label as recipe
+
     if export:
         print(f"{recipe.export(run, export, n)} episodes to be answered: {export}")
         return

@@ -27,10 +27,13 @@ def merge(
 ) -> None:
     """Write a checkpoint's adapters, and the tokens that it learned, into their model: one folder that any server loads."""
     from dreamgym.errors import UsageError
-    from dreamgym.llm import backbones
-    from dreamgym.recipes.context import silence_progress_bars
 
     if out.exists():
         raise UsageError(f"'{out}' exists, and is left as it is. Give another folder.")
+    if not checkpoint.is_dir():
+        raise UsageError(f"No folder '{checkpoint}'. Give a folder of adapters, such as runs/mine/checkpoints/dream.")
+    from dreamgym.llm import backbones
+    from dreamgym.recipes.context import silence_progress_bars
+
     silence_progress_bars()
     print(backbones.merge(checkpoint, out))

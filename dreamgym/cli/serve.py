@@ -27,8 +27,8 @@ def serve(
     """Serve a fitted dream, guard included, as an MCP server or an OpenEnv environment. Everything in it is simulated."""
     from dreamgym import plugins
     from dreamgym.errors import UsageError
-    from dreamgym.recipes.serve import TokenRequired, check_address, dream_of
-    from dreamgym.serve.sessions import Limits
+    from dreamgym.runs.rundir import RunDir
+    from dreamgym.serve import check_address
 
     plugins.require("serve", protocol)
     if protocol != "mcp" and not port:
@@ -37,6 +37,10 @@ def serve(
     if token_env and not token:
         raise UsageError(f"The environment variable '{token_env:.64}' is not set. It must hold the secret which clients send.")
     check_address(host, token)
+    RunDir.view(run)
+    from dreamgym.recipes.serve import TokenRequired, dream_of
+    from dreamgym.serve.sessions import Limits
+
     module = plugins.load("serve", protocol)
     with dream_of(run, Limits(sessions, idle)) as dream:
         if not port:

@@ -163,7 +163,9 @@ def evaluate(
 
     if split not in (known := ("train", "dev", "test")):
         raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
-    RunDir.view(run)
+    folder = RunDir.view(run)
+    if policy and not folder.done(policy):
+        raise UsageError(f"'{run}' has no policy '{policy}'.{nearest(policy, folder.begun())} Its phases: {', '.join(folder.begun())}.")
     from dreamgym.recipes.phases.evaluate import evaluate_policy
 
     found = evaluate_policy(run, policy, split=split, tasks=tasks, seed=seed)
@@ -183,7 +185,7 @@ def init(
         list[Path] | None, typer.Option(help="Recorded episodes to make the settings from; repeat it for several files.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="With --logs: the suite, tools or logs; by default as the actions are.")] = None,
-    size: Annotated[str, typer.Option(help="With --logs: the size of the model, such as 1m or 4m.")] = "1m",
+    size: Annotated[str, typer.Option(help="With --logs: the size of the model, such as 4m; 1m where it is not given.")] = "",
 ) -> None:
     """Write all settings of `dreamgym train` with their defaults, commented out, or those that fit recorded episodes."""
     from dreamgym.config import template
@@ -193,11 +195,15 @@ def init(
 
     if file and file.exists():
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
+    if size and not logs:
+        raise UsageError("--size goes with --logs. Set model.size in the file.")
     if logs:
+        from dreamgym.llm.sizes import shape_of
         from dreamgym.recipes.init_logs import examine, settings
 
+        shape_of(size or "1m")
         account = examine(logs, env=env)
-        text = settings(logs, account, size=size)
+        text = settings(logs, account, size=size or "1m")
         _say(f"logs: {account}")
         for warning in account.warnings():
             _say(f"warning: {warning}")

@@ -99,13 +99,6 @@ def carry_rules(episodes: Sequence[Trajectory]) -> Iterator[CarryRule]:
             yield CarryRule(kind, key, what, n, exceptions)
 
 
-def disagreements(
-    steps: Sequence[Transition], repeats: Sequence[RepeatRule], carries: Sequence[CarryRule], shown: Shown
-) -> list[tuple[int, str]]:
-    """(step, why) for every step of an episode that contradicts what the episode showed before."""
-    return [(i, why) for i, agrees, why in checks(steps, repeats, carries, shown) if not agrees]
-
-
 def checks(
     steps: Sequence[Transition], repeats: Sequence[RepeatRule], carries: Sequence[CarryRule], shown: Shown
 ) -> Iterator[tuple[int, bool, str]]:

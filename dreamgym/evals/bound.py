@@ -31,7 +31,7 @@ class Bound:
 
     reward_error: Rate  # eps_R: mean |dreamed reward - real reward| a step, for rewards in [0, 1]
     transition_error: Rate  # eps_P: share of steps whose next state differs
-    parted: Rate  # share of episodes that part from reality in state, reward or end, or were left out
+    differs: Rate  # share of episodes that part from reality in state, reward or end, or were left out
     gamma: float
     r_max: float
 
@@ -43,7 +43,7 @@ class Bound:
     @property
     def gap(self) -> float:
         """The finite-horizon bound of |J_dream - J_real|, at the upper end of its interval."""
-        return self.r_max * self.parted.high
+        return self.r_max * self.differs.high
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with a word about each bound that says nothing."""
@@ -51,7 +51,7 @@ class Bound:
         return {
             "reward_error": asdict(self.reward_error),
             "transition_error": asdict(self.transition_error),
-            "parted": asdict(self.parted),
+            "differs": asdict(self.differs),
             "gamma": self.gamma,
             "r_max": self.r_max,
             "theorem": self.theorem,
@@ -68,19 +68,11 @@ def penalty(reward_error: float, transition_error: float, *, gamma: float, r_max
     return 2 * (reward_error / (1 - gamma) + 2 * gamma * r_max * transition_error / (1 - gamma) ** 2)
 
 
-def improvement(advantage: float, delta: float, penalty: float, *, gamma: float, v_max: float = 1.0) -> float:
-    """The right side of Theorem 1: E[A] / (1 - gamma) - 4 gamma V_max delta / (1 - gamma)^2 - penalty.
-
-    `advantage` is the mean advantage in the dream under the new policy, `delta` the largest total variation between old and new policy.
-    """
-    return advantage / (1 - gamma) - 4 * gamma * v_max * delta / (1 - gamma) ** 2 - penalty
-
-
 def measure(replays: Sequence[Replay], *, left_out: int = 0, gamma: float = 0.99, r_max: float = 1.0) -> Bound:
     """The bounds of a set of paired replays. Rewards must lie in [0, r_max] for the interval of the reward error to be one.
 
     `left_out`: dreams of the same policy that no replay is of, because the guard masked them or they broke. The policy's dream success is
-    over them too, and nothing is known of how they compare: each counts as parted.
+    over them too, and nothing is known of how they compare: each counts as differs.
     """
     steps = sum(one.compared for one in replays)
     wrong = sum(one.reward_error for one in replays) / r_max
@@ -89,7 +81,7 @@ def measure(replays: Sequence[Replay], *, left_out: int = 0, gamma: float = 0.99
     return Bound(
         reward_error=Rate(mean, min(mean, r_max * centre.low), max(mean, r_max * centre.high), steps),
         transition_error=wilson(sum(one.diverged for one in replays), steps),
-        parted=wilson(sum(one.parted for one in replays) + left_out, len(replays) + left_out),
+        differs=wilson(sum(one.differs for one in replays) + left_out, len(replays) + left_out),
         gamma=gamma,
         r_max=r_max,
     )

@@ -25,7 +25,7 @@ class Replay:
     steps: int  # taken in the real environment, which may have ended before the dream did
     diverged: bool
     raw_success: bool  # the model's own claim, before the guard
-    parted: bool  # in state, reward or end
+    differs: bool  # in state, reward or end
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
@@ -142,7 +142,7 @@ def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
 
 def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated") -> Replay:
     """A dreamed episode beside its real twin, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
-    agreeing, diverged, parted, reward_error = 0, False, False, 0.0
+    agreeing, diverged, differs, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     generated, judged = [0, 0], list[tuple[StepInfo, bool]]()
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
@@ -156,7 +156,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
             generated[1] += 1
         agreeing, diverged = agreeing + exact, not exact
         reward_error += abs(dreamed.reward - true.reward)
-        parted = parted or diverged or dreamed.reward != true.reward or dreamed.terminated != true.terminated
+        differs = differs or diverged or dreamed.reward != true.reward or dreamed.terminated != true.terminated
         if diverged:
             break
     last = episode.transitions[-1]
@@ -169,7 +169,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         steps=len(real.turns),
         diverged=diverged,
         raw_success=last.terminated and claim >= 1.0,
-        parted=parted,
+        differs=differs,
         reward_error=reward_error,
         valid=(counts[True][0], counts[True][1]),
         invalid=(counts[False][0], counts[False][1]),

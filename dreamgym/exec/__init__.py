@@ -3,6 +3,7 @@
 A plug-in is a module with a `Config` and
 
     make(**settings) -> Executor     it starts workers, which a function builds where they are, and services beside the driver
+    check(**settings) -> None        optional: raises what `make` would raise later, before anything is computed
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if not isinstance(name, str):
         raise ConfigError('exec needs a name: exec = {name = "ray"}. Leave exec out to play rollouts in this process.')
     build(plugins.load("exec", name).Config, {key: value for key, value in settings.items() if key != "name"}, prefix="exec.")
+
+
+def try_out(settings: Mapping[str, Any]) -> None:
+    """Whatever would be missing when rollouts begin, before anything is computed."""
+    check = getattr(plugins.load("exec", settings["name"]), "check", None)
+    if check is not None:
+        check(**{key: value for key, value in settings.items() if key != "name"})
 
 
 def executor(settings: Mapping[str, Any]) -> Executor:

@@ -53,6 +53,12 @@ def make(**settings: Any) -> RayExecutor:
     return RayExecutor(build_config(Config, settings, prefix="exec."))
 
 
+def check(**settings: Any) -> None:
+    """UsageError where nobody answers at the address of the cluster; MissingExtra without ray."""
+    _ray()
+    _knock(build_config(Config, settings, prefix="exec."))
+
+
 class RayExecutor:
     """See `exec.Executor`. It connects when it is made, and disconnects with `close` unless the process was connected before."""
 
@@ -303,7 +309,7 @@ def _ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, config: Config) -> None:
+def _knock(config: Config) -> None:
     host, _, port = config.address.rpartition(":")
     if host:
         try:
@@ -312,6 +318,10 @@ def _connect(ray: Any, config: Config) -> None:
             raise UsageError(
                 f"No Ray cluster at '{config.address}' ({error}). Start one with `ray start --head`, or correct exec.address."
             ) from error
+
+
+def _connect(ray: Any, config: Config) -> None:
+    _knock(config)
     try:
         _start(ray, config)
     except ConnectionError as error:

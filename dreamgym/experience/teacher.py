@@ -1,8 +1,7 @@
-"""Teachers: who writes the reasoning traces that the experience model learns from (R* of Eq. 5).
+"""The teacher: an instruct model that writes the reasoning traces which the experience model learns from (R* of Eq. 5).
 
-`ScriptedTeacher` lets the environment's TextRules explain each step: free, and the default. `ChatTeacher` asks an instruct model about
-whole
-episodes, outcome included. It keeps every reply in a file, so that nothing is paid for twice: the same call goes on where it stopped.
+It is asked about whole episodes, outcome included. Every reply is kept in a file, so that nothing is paid for twice: the same call goes on
+where it stopped. Without it, the environment's `TextRules.explain` writes the traces of logged steps.
 
     teacher = ChatTeacher(plugins.make("engines", "server", base_url=..., model=..., dialect="chat"), Path("replies.jsonl"))
     print(teacher.estimate(trajectories))
@@ -18,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dreamgym.envs.base import TextRules
 from dreamgym.experience import teacher_prompts as prompts
 from dreamgym.experience.chat_requests import AskConfig, Reply, ReplyLog, ask
 from dreamgym.experience.json_replies import tokens_of
@@ -27,24 +25,6 @@ from dreamgym.protocols import Chat
 from dreamgym.types import Trajectory, Transition, Turn
 
 LIKELY, AT_MOST = 4.0, 2.0  # bytes per token
-
-
-class ScriptedTeacher:
-    """Lets a TextRules explain every step. Implements `protocols.Teacher`."""
-
-    def __init__(self, rules: TextRules) -> None:
-        self.rules = rules
-
-    def annotate(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """All of them, each transition explained in the light of those before it."""
-        return [self._explained(trajectory) for trajectory in trajectories]
-
-    def _explained(self, trajectory: Trajectory) -> Trajectory:
-        past: list[Transition] = []
-        for transition in trajectory.transitions:
-            bare = transition.with_reasoning("")
-            past.append(bare.with_reasoning(self.rules.explain(trajectory.task, past, bare)))
-        return _with(trajectory, past)
 
 
 @dataclass(frozen=True)
@@ -65,7 +45,7 @@ class Estimate:
 
 
 class ChatTeacher:
-    """Asks an instruct model to explain whole episodes. Implements `protocols.Teacher`.
+    """Asks an instruct model to explain whole episodes.
 
     `counts` says what became of the trajectories: annotated (new), known (from the file), repaired (those of the new that were asked for
     twice), and, left out of the result: unreadable, failed, unaffordable, empty, broken. Without a file, replies are kept in memory only.

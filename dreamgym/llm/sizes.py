@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dreamgym.errors import ConfigError, nearest
 
+MAX_POSITIONS = 4096
+"""Tokens that the small transformer reads at most."""
 SIZES: dict[str, dict[str, int]] = {
     "100k": {"layers": 2, "width": 64, "heads": 2, "kv_heads": 1, "mlp": 128},  # for toys
     # One key-value head: decoding reads the cache of every token, and four query heads on one key halve what two would read.

@@ -22,11 +22,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dreamgym.errors import ConfigError, UsageError, nearest
-from dreamgym.llm.sizes import shape_of
+from dreamgym.llm.sizes import MAX_POSITIONS, shape_of
 from dreamgym.runs import atomic_directory
 
 PAD, END = "<|pad|>", "<|end|>"
-MAX_POSITIONS = 4096
 
 _JOINTS = (
     (r"\[", "["),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,7 @@ from dreamgym.errors import ConfigError
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.policy.settings import PolicyBlock
 from dreamgym.recipes.blocks import (
+    MOST,
     AblationName,
     AlgorithmBlock,
     ConvergedConfig,
@@ -177,10 +178,17 @@ class BaselineConfig(SharedConfig):
 
     _starts = model_validator(mode="after")(_somebody_to_start_as)
 
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
     sft: ConvergedConfig = ConvergedConfig()
-    sft_patience: int = 4
+    sft_patience: int = Field(default=4, ge=1)
     """Looks at development tasks, one every two epochs, without a rise before imitation is taken to have converged."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+            raise ValueError(f"seed {twice[0]} is given twice, and one run is not two")
+        return seeds
 
 
 class RunConfig(BaselineConfig):
@@ -204,11 +212,11 @@ class RunConfig(BaselineConfig):
 class SimToReal(Config):
     """The second stage of sim-to-real: the loop that practised in the dream, in the real environment with these settings instead."""
 
-    iterations: int = 8
-    tasks_per_iter: int = Field(default=8, ge=1)
-    lr: float = 1e-4
-    minibatches: int = Field(default=1, ge=1)
-    max_real_steps: int | None = 2000
+    iterations: int = Field(default=8, ge=0, le=MOST)
+    tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
+    lr: float = Field(default=1e-4, gt=0)
+    minibatches: int = Field(default=1, ge=1, le=10_000)
+    max_real_steps: int | None = Field(default=2000, ge=1)
 
     def after(self, block: RLBlock) -> RLBlock:
         """The block of the second stage; whatever is not named here stays as it was."""

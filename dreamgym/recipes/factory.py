@@ -30,7 +30,7 @@ from dreamgym.experience.prompts import encode_delta
 from dreamgym.experience.state_delta import encode
 from dreamgym.experience.verifiers import VerifierInputs
 from dreamgym.llm.backbone_settings import check_backbone, check_device
-from dreamgym.llm.sizes import shape_of
+from dreamgym.llm.sizes import MAX_POSITIONS, shape_of
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.logs.demonstrations import check_mix
 from dreamgym.protocols import Encoder
@@ -62,6 +62,11 @@ def begin(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run that begins; ConfigError for settings that cannot be right in it."""
     suite = make_suite(config)
     shape_of(config.model.size)
+    answer = config.experience.settings.get("max_answer_tokens", 0)
+    if config.experience.fitted and config.experience.backbone is None and answer >= MAX_POSITIONS:
+        raise ConfigError(
+            f"experience.max_answer_tokens = {answer} leaves no room for a question: the small model reads {MAX_POSITIONS} tokens."
+        )
     check_device(config.model.device)
     check_backbone(config.policy.backbone)
     check_backbone(config.experience.backbone)

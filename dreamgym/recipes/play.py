@@ -19,7 +19,11 @@ def play_dream(path: Path, instruction: str | None) -> None:
     batch, _ = factory.dream(context, factory.replay_in_memory(context))
     env = DreamEnv(batch)
     print(f"task: {task.instruction}\n(type an action{_such_as(context.logs)}; an empty line ends)\n")
-    _show(env.reset(task))
+    first = env.reset(task)
+    if not first.text:
+        print("the dream cannot begin: the experience model's first state could not be read. Train it for more epochs, or on more logs.")
+        return
+    _show(first)
     while action := _ask():
         result = env.step(action)
         if result.info.error is not None:

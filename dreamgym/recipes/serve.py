@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.errors import RunDirError
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
@@ -63,16 +62,6 @@ def shared_sessions(run: str, sessions: int = 1 << 16) -> DreamSessions:
     for every episode."""
     dream = fitted(Path(run))
     return DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=Limits(sessions=sessions))
-
-
-def check_address(host: str, token: str) -> None:
-    """UsageError for an address that others reach, without a token."""
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if not local and not token:
-        raise UsageError(f"'{host}' can be reached from other machines. Name an environment variable with a secret: --token-env NAME.")
 
 
 class TokenRequired:

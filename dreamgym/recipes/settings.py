@@ -9,7 +9,8 @@ from dreamgym import config as configuration
 from dreamgym import plugins
 from dreamgym.errors import ConfigError, UsageError, explained, nearest
 from dreamgym.recipes.config import RunConfig, SharedConfig, TrainConfig
-from dreamgym.runs.rundir import CONFIG
+from dreamgym.recipes.resume import read_by
+from dreamgym.runs.rundir import CONFIG, RunDir
 
 RUNS = {"small": "quickstart-small", "default": "quickstart", "large": "quickstart-large", "gpu": "quickstart-gpu"}
 PRETRAINED = ("smollm2",)
@@ -31,6 +32,7 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
     else:
         found = configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
     require_plugins(found)
+    RunDir.check(path, configuration.dump(found), read_by)
     if not (path / "episodes" / "logs.jsonl").exists():
         for one in found.logs.files:
             with explained(one):
@@ -61,6 +63,8 @@ def run_name(budget: str, env: str = "webshop", model: str = "") -> str:
         if (budget, env) != ("default", "webshop"):
             raise ConfigError(f"The quickstart with {model} has one budget, in the shop. Leave out the budget and the environment.")
         return f"quickstart-{model}"
+    if budget == "full":
+        raise ConfigError("The budget 'full' is called 'large' now.")
     if budget not in RUNS:
         raise ConfigError(f"No budget '{budget}'.{nearest(budget, RUNS)} Known: {', '.join(RUNS)}.")
     name = RUNS[budget] if env == "webshop" else RUNS[budget].replace("quickstart", f"quickstart-{env}")

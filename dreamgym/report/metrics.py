@@ -92,7 +92,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "out_of_support": Metric("rates", "the same for dreams with an action that no real memory holds", "far below in_support"),
         "reward_error": Metric("share", "mean absolute difference of dreamed and real reward a step, over the same steps", "above 0.01"),
         "transition_error": Metric("share", "next states that differ, over the same steps", "rises during training"),
-        "parted": Metric(
+        "differs": Metric(
             "share", "dreamed episodes that diverge from reality in state, reward or end: bounds the gap", "near 1: the bound is vacuous"
         ),
         "first_divergence": Metric("step", "mean step, from 1, of the first state that differs from the real one", "near 1"),

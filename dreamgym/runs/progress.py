@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -47,14 +47,6 @@ def progress(total: int | None, description: str, *, start: int = 0, every_s: fl
             bar.update(job, advance=count, note=note)
 
         yield advance
-
-
-def track(items: Iterable[T], description: str, *, total: int | None = None) -> Iterator[T]:
-    """`items`, with `progress` shown while they are used up."""
-    with progress(total if total is not None else len(items) if isinstance(items, Sized) else None, description) as advance:
-        for item in items:
-            yield item
-            advance()
 
 
 def _lines(total: int | None, description: str, start: int, every_s: float) -> Advance:

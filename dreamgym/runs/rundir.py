@@ -74,7 +74,16 @@ class RunDir:
             if not (path / MARKER).is_file():
                 raise RunDirError(f"'{path}' is not a run directory: it has no {MARKER}. Give the directory that a run has written.")
             _require_format(path, version)
-        return cls(path, None)
+        run = cls(path, None)
+        if (path / CONFIG).exists():
+            parse(path / CONFIG)  # one that is damaged is told at once
+        return run
+
+    @classmethod
+    def check(cls, path: Path, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
+        """Raise what `open` would of another configuration, without taking the run: before anything is imported that takes seconds."""
+        if (path / MARKER).is_file():
+            cls.view(path)._compare(config_toml, read_by)
 
     def close(self) -> None:
         """Give the directory back."""
@@ -193,21 +202,26 @@ class RunDir:
             _require_format(self.path, version)
         else:
             self.write_atomic(MARKER, json.dumps({"format": version}) + "\n")
+        self._compare(config_toml, read_by)
+        self.write_atomic(CONFIG, config_toml)
+
+    def _compare(self, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
+        """Note the settings that differ from the stored ones; RunDirError where phases that read them have begun."""
         begun = self.begun()
         if begun and (self.path / CONFIG).exists():
             stored, asked = (dict(_settings("", values)) for values in (self.config, parse_text(config_toml, "the configuration")))
             self.changed = sorted(name for name in {*stored, *asked} if stored.get(name) != asked.get(name))
-            refused = {name: phase for name in self.changed for phase in begun if any(fnmatchcase(phase, one) for one in read_by(name))}
+            refused = {name: [one for one in begun if any(fnmatchcase(one, like) for like in read_by(name))] for name in self.changed}
+            refused = {name: phases for name, phases in refused.items() if phases}
             if refused:
                 lines = [f"- {name} = {stored[name]}" for name in refused if name in stored]
                 lines += [f"+ {name} = {asked[name]}" for name in refused if name in asked]
                 raise RunDirError(
                     f"'{self.path}' holds a run with another configuration ('-' is stored, '+' is asked for):\n"
                     + "\n".join(sorted(lines, key=lambda line: line[2:]))
-                    + f"\nPhases that read these settings have begun: {', '.join(sorted(set(refused.values())))}. "
+                    + f"\nPhases that read these settings have begun: {', '.join(sorted(set().union(*refused.values())))}. "
                     "Ask for the stored values to resume, or choose another directory."
                 )
-        self.write_atomic(CONFIG, config_toml)
 
     def begun(self) -> list[str]:
         """The phases that are finished, or that an interrupted process left a checkpoint or metrics of."""

@@ -72,8 +72,8 @@ class ObjectiveConfig(Config):
 class ClippedConfig(ObjectiveConfig):
     """The switches of a clipped surrogate."""
 
-    clip_low: float = 0.2
-    clip_high: float = 0.28
+    clip_low: float = Field(default=0.2, ge=0.0)
+    clip_high: float = Field(default=0.28, ge=0.0)
     dual_clip: float = Field(default=0.0, ge=0.0)
     """A bad token's objective never falls below this many times its advantage, however far its ratio rose (arXiv:1912.09729); 3 is
     usual, 0 is off."""

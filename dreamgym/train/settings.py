@@ -24,7 +24,7 @@ class FitConfig(Config):
     weight_decay: float = Field(default=0.01, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     bf16: bool = True
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
 
 class SFTConfig(FitConfig):
@@ -56,12 +56,12 @@ class LearnerConfig(Config):
     """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     grad_clip: float = Field(default=0.5, gt=0.0)
-    minibatches: int = Field(default=4, ge=1)
+    minibatches: int = Field(default=4, ge=1, le=10_000)
     """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
     min_trajectories: int = Field(default=24, ge=1)
     """The size of Adam's step does not depend on the number of episodes, and late in training few groups are mixed: a step on five
     episodes is mostly noise."""
-    epochs: int = Field(default=1, ge=1)
+    epochs: int = Field(default=1, ge=1, le=10_000)
     micro_tokens: int = Field(default=16_384, ge=1)
     temperature: float = Field(default=1.0, gt=0.0)
     """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""

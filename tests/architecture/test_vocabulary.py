@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dreamgym.config import PRESETS
+from dreamgym.config import PRESETS, RENAMED
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("dreamgym", "tests", "bench", "examples")
@@ -55,14 +55,6 @@ IDENTIFIERS = {
 VAGUE = {"said": "reply, message or answer", "told": "message or metadata", "_said": "what it returns", "_told": "what it returns"}
 
 # Old configuration key (its last part, or the last two) -> the present one.
-KEYS = {
-    "warm": "warm_start", "policy.warm_start": "warm_start.epochs = 0", "experience_training": "experience.training",
-    "segments": "experience.segment_weights", "dreamer": "experience.name = 'prompted'", "experience.things": "env.options.compose_results",
-    "experience.changes": "experience.state_delta", "experience.named": "experience.name_env", "curriculum.revisit": "replay_fraction",
-    "curriculum.fade": "decay", "curriculum.band": "success_band", "curriculum.alike": "max_similarity",
-    "eval.paired": "eval.paired_replays", "unprecedented_penalty": "ood_penalty", "other_goals": "relabelled_goals",
-    "near_goals": "near_miss_goals", "remembered_starts": "replayed_starts",
-}  # fmt: skip
 
 
 def names(path: Path) -> Iterator[tuple[int, str]]:
@@ -103,8 +95,8 @@ def keys(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[st
 @pytest.mark.parametrize("preset", sorted(PRESETS.glob("*.toml")), ids=lambda path: path.stem)
 def test_no_preset_uses_a_key_that_was_replaced(preset: Path):
     found = [
-        f"{'.'.join(path)} (now {KEYS[old]})"
+        f"{'.'.join(path)} (now {RENAMED[old]})"
         for path in keys(tomllib.loads(preset.read_text("utf-8")))
-        for old in {path[-1], ".".join(path[-2:])} & KEYS.keys()
+        for old in {path[-1], ".".join(path[-2:])} & RENAMED.keys()
     ]
     assert not found, found

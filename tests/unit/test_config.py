@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from dreamgym.config import PRESETS, RENAMED, Config, build, dump, find, merge, read, resolve
+from dreamgym.config import PRESETS, REMOVED, RENAMED, Config, build, dump, find, merge, read, resolve
 from dreamgym.errors import ConfigError
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import RunConfig, TrainConfig
@@ -109,7 +109,7 @@ def test_a_configuration_cannot_be_changed():
 
 
 letters = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=9)
-plain = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | letters
+plain = st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e29, 1e29) | letters
 tables = st.recursive(
     plain | st.lists(plain, max_size=3), lambda inner: st.dictionaries(letters, inner, max_size=3) | st.lists(inner, max_size=2)
 )
@@ -125,9 +125,9 @@ class Everything(Settings):
     sizes=st.lists(st.integers(-(2**40), 2**40), max_size=4),
     guard=st.booleans(),
     limit=st.none() | st.integers(0, 9),
-    temperature=st.floats(allow_nan=False, allow_infinity=False),
+    temperature=st.floats(-1e29, 1e29),
     options=st.dictionaries(letters, tables, max_size=3),
-    shares=st.dictionaries(letters, st.floats(allow_nan=False, allow_infinity=False), max_size=2),
+    shares=st.dictionaries(letters, st.floats(-1e29, 1e29), max_size=2),
 )
 def test_what_is_dumped_reads_back_as_the_same(tmp_path_factory: pytest.TempPathFactory, temperature: float, sizes: list[int], **more: Any):
     settings = Everything(sizes=tuple(sizes), dream=Dream(temperature=temperature), **more)
@@ -206,10 +206,20 @@ def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a
     assert RLBlock.model_validate({"learner": {"old": "sampler"}}).learner.old == "sampler"
 
 
+BLOCKS = {"other_goals": "rl.refresh.", "near_goals": "logs.", "remembered_starts": "experience.", "unprecedented_penalty": "rl.algorithm."}
+
+
 @pytest.mark.parametrize("old", sorted(RENAMED))
 def test_an_old_key_is_refused_with_its_new_name(old: str):
-    block = "rl." if old.startswith("curriculum.") else ""
+    block = BLOCKS.get(old, "rl." if old.startswith("curriculum.") else "")
+    said = block.replace("rl.algorithm.", "")  # an algorithm reads its own settings
     values = merge({}, {f"{block}{old}": 1, **({"experience.name": "prompted"} if old == "experience.llm" else {})})
     with pytest.raises(ConfigError) as caught:
         resolve(TrainConfig, values)
-    assert f"Unknown key '{block}{old}'" in str(caught.value) and f"It is called '{RENAMED[old]}' now." in str(caught.value)
+    assert f"Unknown key '{said}{old}'" in str(caught.value) and f"It is called {said}{RENAMED[old]} now." in str(caught.value)
+
+
+@pytest.mark.parametrize("old", REMOVED)
+def test_a_removed_key_is_refused_and_said_to_be_gone(old: str):
+    with pytest.raises(ConfigError, match=f"Unknown key '{old}'.* It was removed"):
+        resolve(TrainConfig, merge({}, {old: 1}))

@@ -95,14 +95,6 @@ def read(folder: Path, split: str, *, limit: int | None = None) -> Iterator[Game
         )
 
 
-def data_folder() -> Path:
-    """The folder that `$ALFWORLD_DATA` names; UsageError when it names none."""
-    named = os.environ.get("ALFWORLD_DATA")
-    if not named:
-        raise UsageError("ALFWORLD_DATA is not set. Set it to the folder of the official games, or play generated games.")
-    return Path(named)
-
-
 def write(games: Iterable[Game], folder: Path) -> int:
     """Write games in the official layout under `folder`, each file whole or not at all, so that ALFWorld's own loaders read them too."""
     count = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dreamgym import exec as executors
 from dreamgym.engines import check_engine
 from dreamgym.envs.base import EnvSuite, in_split
 from dreamgym.envs.induction import induce, to_toml
@@ -54,6 +55,8 @@ def prepare_logs(
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
     suite = suite or factory.begin(config)
     if run.summary() is None:
+        if config.exec:
+            executors.try_out(config.exec)
         trained = check_policy(config.policy, suite.rules, device=config.model.device)
         if (backbone := config.experience.backbone) and config.dreams:
             trained += fitted_models.check_backbone(backbone, config.experience.settings["engine"])

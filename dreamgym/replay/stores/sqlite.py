@@ -74,7 +74,7 @@ CREATE TABLE transitions (
 READ = """
 SELECT t.row, e.id, t.step, e.env, e.instruction, e.source, t.state, t.action, t.next_state, t.reward, t.terminated, e.success,
        t.reasoning, e.policy_version, e.model_version, t.verdict, t.vector
-FROM transitions t JOIN trajectories e ON e.number = t.trajectory
+FROM transitions t LEFT JOIN trajectories e ON e.number = t.trajectory
 WHERE t.row > ? AND t.evicted_at IS NULL ORDER BY t.row
 """
 

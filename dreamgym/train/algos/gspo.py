@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from dreamgym.config import build
 from dreamgym.train.algos.grpo import GRPO, GRPOConfig
 from dreamgym.train.objective import LossInputs, LossOutputs, clipped_loss, mean_over
@@ -22,8 +24,8 @@ class GSPOConfig(GRPOConfig):
     """The switches of GSPO. Ratios of whole sequences stay close to 1, hence the narrow clip (section 5.1 of the paper)."""
 
     aggregate: Literal["token", "sequence", "constant"] = "sequence"
-    clip_low: float = 3e-4
-    clip_high: float = 4e-4
+    clip_low: float = Field(default=3e-4, ge=0.0)
+    clip_high: float = Field(default=4e-4, ge=0.0)
 
 
 class GSPO(GRPO):

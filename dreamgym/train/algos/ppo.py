@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class PPOConfig(ClippedConfig):
     """The switches of PPO."""
 
-    clip_high: float = 0.2
+    clip_high: float = Field(default=0.2, ge=0.0)
     dual_clip: float = Field(default=3.0, ge=0.0)
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     """Discount per step: per turn, or per token where `level` says so."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import plugins
-from dreamgym.envs.consistency import CarryRule, RepeatRule, carry_rules, disagreements, repeat_rules
+from dreamgym.envs.consistency import CarryRule, RepeatRule, carry_rules, checks, repeat_rules
 from dreamgym.envs.induction import from_toml, induce, to_toml, whole
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
@@ -16,6 +18,11 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.types import Observation, Prediction, Query, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 SHOP = plugins.make("envs", "webshop")
+
+
+def disagreements(steps: Any, repeats: Any, carries: Any, shown: Any) -> list[tuple[int, str]]:
+    """(step, why) for every step that contradicts what the episode showed before."""
+    return [(i, why) for i, agrees, why in checks(steps, repeats, carries, shown) if not agrees]
 
 
 def step(state: str, action: str, after: str, *, end: bool = False, reward: float = 0.0) -> Transition:

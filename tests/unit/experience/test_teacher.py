@@ -22,7 +22,7 @@ from dreamgym.envs import corridor
 from dreamgym.errors import RunDirError, ServerError, UsageError
 from dreamgym.experience.chat_requests import AskConfig, ask
 from dreamgym.experience.json_replies import read_object
-from dreamgym.experience.teacher import ChatTeacher, ScriptedTeacher
+from dreamgym.experience.teacher import ChatTeacher
 from dreamgym.logs.demonstrations import collect
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.runs.files import read_jsonl
@@ -82,11 +82,6 @@ def host(server: FaultServer) -> Iterator[Callable[..., Any]]:
 
 
 # --- what is written ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_scripted_teacher_explains_as_the_logs_already_are():
-    bare = [replace(t, turns=tuple(replace(turn, transition=turn.transition.with_reasoning("")) for turn in t.turns)) for t in LOGS]
-    assert ScriptedTeacher(CORRIDOR.rules).annotate(bare) == LOGS
 
 
 def test_every_transition_gets_the_models_reasoning_and_the_first_the_tutorial(host: Any):

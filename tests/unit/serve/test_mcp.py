@@ -13,7 +13,8 @@ pytest.importorskip("mcp")
 from mcp.client.client import Client
 
 from dreamgym.errors import UsageError
-from dreamgym.recipes.serve import TokenRequired, check_address
+from dreamgym.recipes.serve import TokenRequired
+from dreamgym.serve import check_address
 from dreamgym.serve import mcp as served
 from dreamgym.serve.sessions import DreamSessions
 
