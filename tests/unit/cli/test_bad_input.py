@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import LOOP, SHARED, shrink
 
+from dreamgym.config import _flat
 from dreamgym.recipes import compare, fidelity, quickstart, serve, train
+from dreamgym.recipes.config import TrainConfig
 
 DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("paired_replays = 0", "paired_replays = 2")
 QUICK = settings(max_examples=2 if settings.default.derandomize else 100)  # more in the explore profile
@@ -23,17 +25,12 @@ DEEP = "[" * 10_000 + "]" * 10_000
 TEXTS = [
     "", " ", "n" * 300, "n/" * 3000, "[/red]", "[bold]b[/bold]", ":smile:", "\udcff", "\U0001f642", "a=b=c", "{", "%s", "--", "-1",
 ]  # fmt: skip
-NUMBERS = ["0", "-1", "99999", "1e999", "nan", "inf", "9" * 30, "9" * 400, "1.5", "true", "ten"]
+NUMBERS = ["0", "-1", "99999", "1e999", "1e300", "nan", "inf", "9" * 30, "9" * 400, "1.5", "true", "ten"]
 CONTENTS = [
     "", "{", "null", "[]", "3", '"text"', "{}", '{"a": 1}', DEEP, f'{{"a": {DEEP}}}', '{"reward": 1e999}', f'{{"seed": {"9" * 400}}}',
     '{"id": "\\ud800"}', "[[[[[", "seed = ", "seed = inf", "a = 1\n[a]\nb = 2", "\0\1\2", "SQLite format 3\0" + "x" * 200, "PK\3\4",
 ]  # fmt: skip
-SETTINGS = [
-    "seed", "env.name", "env.workers", "logs.trajectories", "logs.files", "logs.mix", "model.size", "model.vocab_size", "model.device",
-    "warm_start.epochs", "warm_start.lr", "rl.iterations", "rl.group_size", "rl.algorithm.name", "rl.learner.lr",
-    "rl.max_seconds", "eval.tasks",
-    "replay.encoder", "policy.backbone", "experience.k", "[/red]", "mode", "nothing.at.all",
-]  # fmt: skip
+SETTINGS = [*(name for name, _ in _flat("", TrainConfig().model_dump())), "[/red]", "nothing.at.all"]
 COMMANDS = """
 summary PATH
 summary PATH --json
