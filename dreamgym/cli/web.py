@@ -11,7 +11,7 @@ import typer
 
 from dreamgym.cli._show import Json, table
 
-app = typer.Typer(help="The web environments: start the practice shop, read recorded episodes.", no_args_is_help=True)
+app = typer.Typer(help="The web environments: the practice shop, recorded episodes, WebArena's sites.", no_args_is_help=True)
 
 
 @app.command()
@@ -31,6 +31,25 @@ def up(
         server.process.wait()
     finally:
         server.close()
+
+
+@app.command()
+def reset() -> None:
+    """Bring WebArena's sites into their first state, by the server at WA_FULL_RESET, and wait for it: five minutes are usual."""
+    import httpx
+
+    from dreamgym.envs.web.webarena import reset_sites
+    from dreamgym.errors import ServerError
+
+    def get(url: str) -> tuple[int, str]:
+        try:
+            answer = httpx.get(url, timeout=60.0)
+        except httpx.HTTPError as error:
+            raise ServerError(f"No answer from {url} ({error}). Start the server, or correct WA_FULL_RESET.") from error
+        return answer.status_code, answer.text
+
+    reset_sites(get=get)
+    print("The sites are in their first state.")
 
 
 @app.command("import")

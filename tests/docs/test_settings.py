@@ -33,8 +33,11 @@ def test_every_setting_is_set_by_a_preset_or_an_example_or_named_by_a_page():
             except (MissingExtra, ModuleNotFoundError):
                 continue
     pages = [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in ("lab", "api")]
-    files = [*PRESETS.glob("*.toml"), *(ROOT / "examples").glob("*"), ROOT / "README.md", *pages]
-    known = set(re.findall(r"\w+", "\n".join(file.read_text("utf-8") for file in files if file.suffix in (".toml", ".md", ".py"))))
+    examples = [*PRESETS.glob("*.toml"), *(file for file in (ROOT / "examples").glob("*") if file.suffix in (".toml", ".py"))]
+    known = set(re.findall(r"\w+", "\n".join(file.read_text("utf-8") for file in examples)))
+    written = "\n".join(page.read_text("utf-8") for page in (ROOT / "README.md", *pages))
+    code = re.findall(r"```.*?```|`[^`\n]+`", written, re.DOTALL)
+    known |= {word for part in code for word in re.findall(r"\w+", part)}
     ours = [kind for kind in kinds() if kind.__module__.startswith("dreamgym.")]
     assert len(ours) > 40
     missing = {f"{kind.__qualname__}.{name}" for kind in ours for name in kind.__annotations__ if name in kind.model_fields} - {

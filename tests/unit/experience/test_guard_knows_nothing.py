@@ -56,14 +56,15 @@ class Forbidden(Mapping[str, Any]):
 
 
 def cases(name: str) -> list[tuple[Query, Prediction]]:
-    """What a guard is asked, from real episodes; a success is claimed for every end, and the goal record may not be looked at."""
+    """What a guard is asked, from real episodes; the last step of each claims success, and the goal record may not be looked at."""
     suite = suite_of(name)
     found, scripted_policies = [], sorted(suite.scripted_policies)
     for i, task in enumerate(suite.tasks("train", 25)):
         episode = suite.demonstrate(task, scripted_policies[i % len(scripted_policies)], seed=0)
         hidden = replace(task, goal=Forbidden())
         for t, step in enumerate(episode.transitions):
-            claim = predicted(step.next_state, float(step.terminated), step.terminated)
+            last = t == len(episode.transitions) - 1
+            claim = predicted(step.next_state, float(last), last)
             found.append((Query(hidden, episode.transitions[:t], step.state, step.action), claim))
             found.append((Query(hidden, episode.transitions[:t], step.state, "click[nothing of the kind]"), claim))
     return found

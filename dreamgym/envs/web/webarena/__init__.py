@@ -6,9 +6,9 @@
     dreamgym train runs/webarena env.name=web env.options='{benchmark = "webarena_lite"}' env.workers=4
 
 How to start the images: https://github.com/web-arena-x/webarena/tree/main/environment_docker. With WA_FULL_RESET, the address of a server
-that knows /reset and /status, `reset_sites` brings all of them into their first state.
+that knows /reset and /status, `dreamgym web reset` brings all of them into their first state.
 """
 
-from dreamgym.envs.web.webarena.benchmark import WebArenaLite
+from dreamgym.envs.web.webarena.benchmark import WebArenaLite, reset_sites
 
-__all__ = ["WebArenaLite"]
+__all__ = ["WebArenaLite", "reset_sites"]

@@ -119,30 +119,6 @@ class WebArenaLite:
     def close(self) -> None:
         """The sites are somebody else's."""
 
-    def reset_sites(self, *, get: Callable[[str], tuple[int, str]], wait: Callable[[float], None] = time.sleep) -> None:
-        """Have the server at WA_FULL_RESET bring all sites into their first state, and wait for it. `get`: an address to (status, text).
-
-        UsageError without the variable; ServerError where it refuses or is not ready in time.
-        """
-        base = os.environ.get(RESET_VARIABLE, "").rstrip("/")
-        if not base:
-            raise UsageError(
-                f"{RESET_VARIABLE} is not set: the address of a server that resets WebArena's sites at /reset. Without one, stop and start "
-                "the images by hand."
-            )
-        status, text = get(f"{base}/reset")
-        if status not in (200, 418):  # 418: a reset is under way already
-            raise ServerError(f"{base}/reset answered {status}: {text:.200}", status=status)
-        for _ in range(int(RESET_S / ASK_S)):
-            status, text = get(f"{base}/status")
-            if status != 200:
-                raise ServerError(f"{base}/status answered {status}: {text:.200}", status=status)
-            if text.strip() == "Ready for duty!":
-                self._logins.clear()
-                return
-            wait(ASK_S)
-        raise ServerError(f"{base} did not finish its reset within {RESET_S:g} s.")
-
     def _record(self, task: Task) -> WebArenaTask:
         return self.known[(task.goal or {})["webarena"]]
 
@@ -153,3 +129,27 @@ class WebArenaLite:
             text = text.replace(f"__{site.upper()}__", self.addresses[site])
         filled = json.loads(text)
         return WebArenaTask(record.id, record.sites, record.intent, filled["start_url"], filled["eval"], record.template)
+
+
+def reset_sites(*, get: Callable[[str], tuple[int, str]], wait: Callable[[float], None] = time.sleep) -> None:
+    """Have the server at WA_FULL_RESET bring all sites into their first state, and wait for it. `get`: an address to (status, text).
+
+    UsageError without the variable; ServerError where it refuses or is not ready in time.
+    """
+    base = os.environ.get(RESET_VARIABLE, "").rstrip("/")
+    if not base:
+        raise UsageError(
+            f"{RESET_VARIABLE} is not set: the address of a server that resets WebArena's sites at /reset. Without one, stop and start "
+            "the images by hand."
+        )
+    status, text = get(f"{base}/reset")
+    if status not in (200, 418):  # 418: a reset is under way already
+        raise ServerError(f"{base}/reset answered {status}: {text:.200}", status=status)
+    for _ in range(int(RESET_S / ASK_S)):
+        status, text = get(f"{base}/status")
+        if status != 200:
+            raise ServerError(f"{base}/status answered {status}: {text:.200}", status=status)
+        if text.strip() == "Ready for duty!":
+            return
+        wait(ASK_S)
+    raise ServerError(f"{base} did not finish its reset within {RESET_S:g} s.")

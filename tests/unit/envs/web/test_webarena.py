@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dreamgym.envs.web.webarena import WebArenaLite, evaluators, helpers, tasks
+from dreamgym.envs.web.webarena import WebArenaLite, evaluators, helpers, reset_sites, tasks
 from dreamgym.envs.web.webarena.benchmark import VARIABLES
 from dreamgym.envs.web.webarena.tasks import WebArenaTask
 from dreamgym.errors import MissingExtra, ServerError, UsageError
@@ -184,8 +184,7 @@ def test_a_task_file_cannot_run_code(call: str):
         evaluators.program_html(html(call, "", {"must_include": [""]}), FakePage(), judge=None, helpers=known, lite=True)
 
 
-def test_a_reset_of_all_sites_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    suite = WebArenaLite(file_of(tmp_path, record(1)))
+def test_a_reset_of_all_sites_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     answers = iter([(200, ""), (200, "busy"), (200, "Ready for duty!")])
     asked = list[str]()
 
@@ -194,12 +193,12 @@ def test_a_reset_of_all_sites_is_waited_for(tmp_path: Path, monkeypatch: pytest.
         return next(answers)
 
     with pytest.raises(UsageError, match="WA_FULL_RESET is not set"):
-        suite.reset_sites(get=get)
+        reset_sites(get=get)
     monkeypatch.setenv("WA_FULL_RESET", "http://h:7565/")
-    suite.reset_sites(get=get, wait=lambda seconds: None)
+    reset_sites(get=get, wait=lambda seconds: None)
     assert asked == ["http://h:7565/reset", "http://h:7565/status", "http://h:7565/status"]
     with pytest.raises(ServerError, match="answered 500"):
-        suite.reset_sites(get=lambda url: (500, "broken"))
+        reset_sites(get=lambda url: (500, "broken"))
 
 
 def test_a_synthetic_task_cannot_be_scored(tmp_path: Path):
