@@ -101,6 +101,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 app.command(name="import")(logs.import_logs)
+app.command()(logs.mapping)
 app.command(name="export")(logs.export_logs)
 app.command()(measures.fidelity)
 app.command()(label.label)

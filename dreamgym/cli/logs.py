@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dreamgym.cli._show import Json, table
+from dreamgym.cli._show import Json, rate, table
 
 
 def import_logs(
@@ -71,3 +72,47 @@ def export_logs(
     from dreamgym.logs.export import export_episodes
 
     print(f"{export_episodes(source, out, form):,} episodes: {out}")
+
+
+def mapping(
+    logs: Annotated[list[Path], typer.Argument(help="Files of episodes, as `dreamgym import` or a run writes them.")],
+    out: Annotated[Path | None, typer.Option(help="The file of the mapping that is fitted.")] = None,
+    mapper: Annotated[Path | None, typer.Option(help="Use this mapping, and fit none.")] = None,
+    mapped: Annotated[Path | None, typer.Option(help="Write the episodes in the states of the mapping.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a state mapping, which leaves out lines of long states, to recorded episodes, and say what it saves and loses on others."""
+    from dreamgym.envs import mapping as states
+    from dreamgym.errors import UsageError
+    from dreamgym.evals.mapping_loss import measure
+    from dreamgym.experience.mappers import fitted
+    from dreamgym.runs.episodes import read_trajectories, write_trajectories
+
+    if (out is None) == (mapper is None):
+        raise UsageError("Give --out FILE to fit a mapping, or --mapper FILE to use one.")
+    episodes = [episode for file in logs for episode in read_trajectories(file)]
+    if mapper is not None:
+        chosen, judged = fitted.make(file=mapper), episodes
+    else:
+        learned, judged = fitted.divided(episodes)
+        chosen = fitted.fit(learned)
+    found = measure(chosen, judged)
+    if out is not None:
+        chosen.save(out)
+    if mapped is not None:
+        write_trajectories(mapped, [states.mapped(chosen, episode) for episode in episodes])
+    values = asdict(found)
+    if as_json:
+        print(json.dumps(values))
+        return
+    rows = [
+        ["episodes, states", f"{found.episodes:,}, {found.states:,}"],
+        ["tokens of a state, before and after", f"{found.tokens_before:,.0f}, {found.tokens_after:,.0f}"],
+        ["steps of successes whose action is still shown", rate(values["actions_kept"])],
+        ["(state, action) pairs with several outcomes, before", rate(values["ambiguous_before"])],
+        ["the same, after", rate(values["ambiguous_after"])],
+    ]
+    table("state mapping" + ("" if mapper else ", on episodes that it was not fitted to"), ["what", "value"], rows)
+    for file in (out, mapped):
+        if file is not None:
+            print(f"written: {file}")
