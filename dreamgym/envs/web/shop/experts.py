@@ -1,14 +1,14 @@
 """Scripted policies for the shop. They read the state, as an agent does, and the task's template and values; nothing hidden.
 
 `expert` does the task. `noisy` does something else in a quarter of its steps, `careless` stops too early or answers with what it has not
-looked up, `random` clicks anything, `invalid` names what is not there. The expert knows the templates in `SCRIPTS`.
+looked up, `random` clicks anything, `invalid` names what is not there.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dreamgym.envs.web.actions import WebAction
 from dreamgym.envs.web.rules import Element, elements
@@ -60,8 +60,7 @@ def act(task: ShopTask, policy: str, state: Observation, rng: random.Random) -> 
         return str(WebAction("click", rng.choice(found).number)) if found and rng.random() < 0.95 else "stop []"
     if policy == "careless" and rng.random() < 0.2:
         return str(WebAction("stop", text=str(rng.randint(1, 60)) if task.answered else ""))
-    script = SCRIPTS.get(task.template)
-    return str((script(task, page) if script else None) or WebAction("stop"))
+    return str(SCRIPTS[task.template](task, page) or WebAction("stop"))
 
 
 def _search(page: Page, title: str) -> WebAction | None:
@@ -77,8 +76,11 @@ def _on(page: Page, title: str) -> bool:
 
 
 def _basket(task: ShopTask, page: Page) -> WebAction | None:
-    """Put every (title, quantity) into the basket; the basket's page shows what is missing."""
-    wanted: tuple[tuple[str, int], ...] = task.wanted
+    return _filled(task.wanted, page) or WebAction("stop")
+
+
+def _filled(wanted: Sequence[tuple[str, int]], page: Page) -> WebAction | None:
+    """A step to a basket with every (title, quantity); None on its page once it holds them."""
     if not page.title.startswith("basket"):
         for title, _ in wanted:
             if _on(page, title):
@@ -92,7 +94,35 @@ def _basket(task: ShopTask, page: Page) -> WebAction | None:
     boxes = [one for one in page.elements.values() if one.role == "spinbutton"]
     if len(wanted) == 1 and boxes and boxes[0].value != str(wanted[0][1]):
         return WebAction("type", boxes[0].number, str(wanted[0][1]), enter=True)
-    return WebAction("stop")
+    return None
+
+
+def _total(task: ShopTask, page: Page) -> WebAction | None:
+    """What the basket costs, read on its page."""
+    count, title = _asked(r"with (\d+) of the (.*?) in it", task)
+    if step := _filled(((_titled(task, title), int(count)),), page):
+        return step
+    return WebAction("stop", text=(re.findall(r"Order total \| #? ?£([\d.,]+)", page.text) or [""])[-1].replace(",", ""))
+
+
+def _difference(task: ShopTask, page: Page) -> WebAction | None:
+    """Two prices, side by side in the basket."""
+    titles = task.about.split(" & ")
+    if step := _filled([(title, 1) for title in titles], page):
+        return step
+    first, second = (float((re.search(rf"'{re.escape(title)}'[^£]*£([\d.]+)", page.text) or ["", "0"])[1]) for title in titles)
+    return WebAction("stop", text=f"{abs(first - second):.2f}")
+
+
+def _asked(pattern: str, task: ShopTask) -> tuple[str, ...]:
+    """What a task asks for, by the groups of a pattern of its wording."""
+    found = re.search(pattern, task.instruction)
+    return found.groups() if found else ("",) * re.compile(pattern).groups
+
+
+def _titled(task: ShopTask, lower: str) -> str:
+    """A product of the task as its title is written."""
+    return next((title for title in task.about.split(" & ") if title.lower() == lower), lower)
 
 
 def _wish(task: ShopTask, page: Page) -> WebAction | None:
@@ -136,23 +166,121 @@ def _product_answer(task: ShopTask, page: Page) -> WebAction | None:
 
 def _order(task: ShopTask, page: Page) -> WebAction | None:
     """Answers and changes on an order's page, for customers and staff."""
-    number = (re.search(r"order (\d+)", task.instruction) or ["", ""])[1]
+    (number,) = _asked(r"order (\d+)", task)
     if not page.title.startswith((f"order {number}", f"order #{number}", f"#{number}")):
         if link := page.click(number, "link") or page.click(f"#{number}", "link"):
             return link
         if box := page.find("Order number", "textbox") or page.find("Order number:", "textbox"):
             return WebAction("type", box.number, number, enter=True)
         return page.click("Order History", "link") or page.click("Account", "link")
-    if task.template == "order_total":
-        total = re.findall(r"\border total \| £([\d.,]+)", page.text, re.IGNORECASE)
-        status = next((one for one in STATUSES if re.search(rf"(?:\||status:?) {one}\b", page.text, re.IGNORECASE)), "")
-        return WebAction("stop", text=f"{total[-1].replace(',', '') if total else ''} {status}")
-    return None
+    return ORDERS[task.template](task, page)
+
+
+def _order_total(task: ShopTask, page: Page) -> WebAction:
+    status = next((one for one in STATUSES if re.search(rf"(?:\||status:?)\s+{one}\b", page.text, re.IGNORECASE)), "")
+    return WebAction("stop", text=f"{_sum(page)} {status}")
+
+
+def _buyer_email(task: ShopTask, page: Page) -> WebAction:
+    email = (re.search(r"[\w.]+@[\w.]+\w", page.text.split("Customer Information")[-1]) or [""])[0]
+    return WebAction("stop", text=f"{email} {_sum(page)}")
+
+
+def _order_quantity(task: ShopTask, page: Page) -> WebAction:
+    (title,) = _asked(r"How many (.*?) did I order", task)
+    line = re.search(r"\| (\d+) \| £([\d.]+)", page.line(f"link '{title}'"))
+    count, price = (int(line[1]), float(line[2])) if line else (1, 0.0)
+    return WebAction("stop", text=f"{count} {price / count:.2f}")
+
+
+def _order_status(task: ShopTask, page: Page) -> WebAction | None:
+    wanted = task.wanted[1]
+    if re.search(rf"£[\d.,]+ \| [^|\n]* \| [^|\n]* \| {wanted}\b", page.text):
+        return WebAction("stop")
+    after = page.text.partition("# Change order status:")[2]
+    number = (re.search(r"\[(\d+)\] combobox", after) or ["", ""])[1]
+    box = page.elements.get(int(number or 0))
+    if box and not box.value.startswith(wanted):  # a list that opens within the page
+        return page.click(wanted, "option") or WebAction("click", box.number)
+    return page.click("Change status", "button")
+
+
+def _order_note(task: ShopTask, page: Page) -> WebAction | None:
+    note = task.wanted[1]
+    box = page.find("Message *", "textbox")
+    if box is None:
+        return WebAction("stop") if note in page.text else page.click("Notes", "link")
+    if note in page.text.partition("# Notes")[2].partition("\nMessage\n")[0]:
+        return WebAction("stop")
+    return page.click("Save note", "button") if box.value == note else WebAction("type", box.number, note)
+
+
+ORDERS: Mapping[str, Script] = {
+    "order_total": _order_total, "buyer_email": _buyer_email, "order_quantity": _order_quantity, "order_status": _order_status,
+    "order_note": _order_note,
+}  # fmt: skip
+
+
+def _sum(page: Page) -> str:
+    """The total on an order's page."""
+    return (re.findall(r"\border total \| £([\d.,]+)", page.text, re.IGNORECASE) or [""])[-1].replace(",", "")
+
+
+def _buyer_orders(task: ShopTask, page: Page) -> WebAction | None:
+    """From an order to its customer, whose page lists the orders."""
+    (number,), name = _asked(r"order (\d+)", task), task.wanted[0]
+    if "@" in page.title:
+        orders = re.findall(r"^\[\d+\] link '\d{6}' \|", page.text, re.MULTILINE)
+        return WebAction("stop", text=f"{name} {len(orders)}")
+    if page.title.startswith(f"order {number}"):
+        return page.click("Customers", "link") or page.click("Customers", "button")
+    if page.title.startswith("customers"):
+        row = re.search(rf"\[(\d+)\] link '[^']*@[^']*' \| {re.escape(name)} \|", page.text)
+        return WebAction("click", int(row[1])) if row else _typed(page, "Name", name)
+    line = next((line for line in page.text.split("\n") if f"link '{number}'" in line), "")
+    link = re.search(rf"\[(\d+)\] link '{re.escape(name)}'", line)
+    return WebAction("click", int(link[1])) if link else _typed(page, "Order number:", number)
+
+
+def _same(shown: str, value: str) -> bool:
+    """Whether a field holds the value; a price is shown with the digits of a float."""
+    try:
+        return shown == value or abs(float(shown) - float(value)) < 0.001
+    except ValueError:
+        return False
+
+
+def _typed(page: Page, label: str, text: str) -> WebAction | None:
+    """A search by the field of that label."""
+    box = page.find(label, "textbox") or page.find(f"{label}:", "textbox")
+    return WebAction("type", box.number, text, enter=True) if box else None
+
+
+def _product(task: ShopTask, page: Page) -> WebAction | None:
+    """Changes on a product's page in the administration: its stock, its price, its title."""
+    if page.line("updated product"):
+        return WebAction("stop")
+    if task.template == "rename":
+        title, value = _asked(r"product '(.*?)' to '(.*?)'", task)
+        box = page.find("Title", "textbox")
+    else:
+        title, value = task.wanted[0], str(task.wanted[1]) if task.template != "set_price" else f"{task.wanted[1] / 100:.2f}"
+        row = next((line for line in page.text.split("\n") if "'Warehouse'" in line), "")
+        boxes = [int(number) for number in re.findall(r"\[(\d+)\] spinbutton", row)]
+        box = page.elements.get(boxes[2 if task.template == "set_price" else 0]) if len(boxes) > 2 else None
+    if page.title.startswith((f"{title.lower()} / products", f"{value.lower()} / products")):
+        if box is None:
+            return page.click("Stock and pricing", "link")
+        return page.click("Save", "button") if _same(box.value, value) else WebAction("type", box.number, value)
+    if page.title.startswith("products"):
+        return page.click(title, "link") or _typed(page, "Product title:", title)
+    return page.click("Products", "link") or page.click("Catalogue", "button")
 
 
 SCRIPTS: Mapping[str, Script] = {
     "basket_one": _basket, "basket_many": _basket, "basket_two": _basket, "basket_cheaper": _basket, "basket_stocked": _basket,
     "wish": _wish, "review": _review, "price_upc": _product_answer, "stock_upc": _product_answer, "reviews_count": _product_answer,
-    "review_author": _product_answer, "order_total": _order,
+    "review_author": _product_answer, "price_total": _total, "price_difference": _difference, "buyer_orders": _buyer_orders,
+    "set_stock": _product, "restock": _product, "set_price": _product, "rename": _product, **dict.fromkeys(ORDERS, _order),
 }  # fmt: skip
-"""Experts by template. The other templates have none yet: an expert stops at once there."""
+"""The expert of every template."""

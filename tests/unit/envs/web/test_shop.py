@@ -13,7 +13,9 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from web_pages import browser
 
+from dreamgym import plugins
 from dreamgym.envs.base import SPLITS, in_split
 from dreamgym.envs.web.shop.content import content, pounds
 from dreamgym.envs.web.shop.server import HEADER, ShopServer
@@ -129,3 +131,20 @@ class TestRunning:
 
     def test_every_checker_is_known(self, server: ShopServer):
         assert all(not checker(partial(server.query, "main"), *one(template).wanted) for template, checker in CHECKED.items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("oscar") is None, reason="django-oscar is not installed: pip install 'dreamgym[web]'")
+def test_the_expert_solves_a_task_of_every_template_in_the_browser():
+    browser()
+    suite = plugins.make("envs", "web", benchmark="shop")
+    try:
+        tasks = suite.tasks("train", 3_000)
+        unsolved = []
+        for template in TEMPLATES:
+            task = next(task for task in tasks if f"/{template}/" in task.id)
+            if not suite.demonstrate(task, "expert", seed=0).success:
+                unsolved.append(task.instruction)
+        assert not unsolved
+    finally:
+        suite.close()
