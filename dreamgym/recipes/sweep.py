@@ -113,7 +113,7 @@ def title(result: Mapping[str, Any]) -> str:
 
 def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """(headings, a line a point) as people read them."""
-    points = [{**one["table1"], **{f"{name} (ablation)": entry for name, entry in one["table2"].items()}} for one in result["points"]]
+    points = [{**one["table1"], **{f"without {name}": entry for name, entry in one["table2"].items() if name}} for one in result["points"]]
     names = list(dict.fromkeys(name for policies in points for name in policies))
     head = [*result["points"][0]["at"], *(COLUMNS if result["held_out"] else ()), *names]
     lines = []
