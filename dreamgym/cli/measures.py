@@ -33,6 +33,7 @@ def fidelity(
 ) -> None:
     """Measure the experience model of a run: paired replay under the trained policy, and held-out real transitions."""
     from dreamgym.errors import RunDirError, UsageError, nearest
+    from dreamgym.recipes.settings import require_policy
     from dreamgym.runs.files import reading
     from dreamgym.runs.rundir import PHASES, RunDir
 
@@ -40,8 +41,8 @@ def fidelity(
     if split not in known:
         raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
     folder = RunDir.view(run)
-    if policy and not folder.done(policy):
-        raise UsageError(f"'{run}' has no policy '{policy}'.{nearest(policy, folder.begun())} Its phases: {', '.join(folder.begun())}.")
+    if policy:
+        require_policy(run, policy)
     if folder.done("logs") and not folder.data("logs").get("has_env", True):
         return _without_env(folder, _held_out(run, held_out, split, policy), as_json)
     forced = _held_out(run, held_out, split, policy)

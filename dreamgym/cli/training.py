@@ -159,13 +159,14 @@ def evaluate(
 ) -> None:
     """Measure the success of a run's policy in the real environment. The run is not changed."""
     from dreamgym.errors import UsageError, nearest
+    from dreamgym.recipes.settings import require_policy
     from dreamgym.runs.rundir import RunDir
 
     if split not in (known := ("train", "dev", "test")):
         raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
-    folder = RunDir.view(run)
-    if policy and not folder.done(policy):
-        raise UsageError(f"'{run}' has no policy '{policy}'.{nearest(policy, folder.begun())} Its phases: {', '.join(folder.begun())}.")
+    RunDir.view(run)
+    if policy:
+        require_policy(run, policy)
     from dreamgym.recipes.phases.evaluate import evaluate_policy
 
     found = evaluate_policy(run, policy, split=split, tasks=tasks, seed=seed)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import EnvSuite, check_split
-from dreamgym.errors import RunDirError, UsageError, nearest
+from dreamgym.errors import RunDirError, UsageError
 from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
 from dreamgym.recipes.phases.audit import after, replay_arms
-from dreamgym.recipes.phases.evaluate import policies
 from dreamgym.recipes.phases.logs import HELD_OUT
+from dreamgym.recipes.settings import require_policy
 from dreamgym.runs.files import read_jsonl, write_atomic
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
@@ -120,9 +120,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
 def sampled_episodes(context: RunContext, policy: str, n: int, *, seed: int, split: str) -> list[Trajectory]:
     """`n` real episodes of a policy on the tasks of a split that the run kept from its training, several times where they are fewer.
     UsageError for a policy that the run does not have, and for a split without tasks."""
-    known = policies(context.path)
-    if policy not in known:
-        raise UsageError(f"'{context.path}' has no policy '{policy}'.{nearest(policy, known)} Known: {', '.join(known)}.")
+    require_policy(context.path, policy)
     block = context.config.eval
     tasks = context.suite.tasks(split, {"dev": block.dev_tasks, "test": block.tasks}.get(split, n), seed=factory.TASK_SEED)
     if not tasks:

@@ -72,3 +72,19 @@ def run_name(budget: str, env: str = "webshop", model: str = "") -> str:
         known = [preset for preset in configuration.presets() if preset.startswith("quickstart")]
         raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': no {name}.toml. There are: {', '.join(known)}.")
     return name
+
+
+def policies(path: Path) -> list[str]:
+    """The policies of a run whose training is finished, in the order in which that happened."""
+    run = RunDir.view(path)
+    return [
+        name
+        for name in run.finished()
+        if not name.startswith(("experience", "tokenizer", "verifier")) and (path / "checkpoints" / name).is_dir()
+    ]
+
+
+def require_policy(path: Path, name: str) -> None:
+    """UsageError for a policy that a run does not have."""
+    if name not in (known := policies(path)):
+        raise UsageError(f"'{path}' has no policy '{name:.64}'.{nearest(name, known)} Known: {', '.join(known)}.")

@@ -44,15 +44,16 @@ def run(
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
         shared = prepare_logs(directory, config, workers, suite, tokenizer)
         if config.dreams:
-            say(
-                "experience model: "
-                + ("an instruct model, prompted" if config.experience.name == "prompted" else "whole logged trajectories (Eq. 5)")
-            )
+            if not directory.done(shared.experience):
+                say("experience model: " + ("whole logged trajectories (Eq. 5)" if config.experience.fitted else config.experience.name))
             train_experience(directory, shared)
-        say("warm start: " + ("the policy imitates the successful logs" if config.warm_start.epochs else "none"))
+        if not directory.done("warm_start"):
+            say("warm start: " + ("the policy imitates the successful logs" if config.warm_start.epochs else "none"))
         warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
         for name, start, block, world in loops(config):
-            say(f"{name}: {block.algorithm.name}, {block.iterations} iterations, {WHERE[world]}")
+            say(
+                f"{name}: " + ("done" if directory.done(name) else f"{block.algorithm.name}, {block.iterations} iterations, {WHERE[world]}")
+            )
             run_rl_phase(directory, shared, name, start=start, block=block, world=world)
         names = [name for name, *_ in loops(config)]
         say("evaluation: held-out tasks in the real environment")

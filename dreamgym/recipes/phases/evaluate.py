@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import RunDirError, UsageError, nearest
+from dreamgym.errors import RunDirError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.factory import TASK_SEED, start_workers
+from dreamgym.recipes.settings import policies, require_policy
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
 
@@ -48,22 +49,11 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
     if not known:
         raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
     name = policy or next((name for name in reversed(known) if "-no-" not in name), known[-1])
-    if name not in known:
-        raise UsageError(f"'{path}' has no policy '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+    require_policy(path, name)
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
     with start_workers(context.config.world) as workers:
         found, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)
     return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
-
-
-def policies(path: Path) -> list[str]:
-    """The policies whose training is finished, in the order in which that happened."""
-    run = RunDir.view(path)
-    return [
-        name
-        for name in run.finished()
-        if not name.startswith(("experience", "tokenizer", "verifier")) and (path / "checkpoints" / name).is_dir()
-    ]
 
 
 def judge_policy(
