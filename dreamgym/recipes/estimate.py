@@ -111,6 +111,8 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
         for name in config.ablations:
             training = config.without(name).experience.training if ABLATIONS[name].own_experience else None
             fitted += n * pilot.experience_tokens * (training.epochs if training else 0.0)
+    else:
+        evaluated += sum(1 for _ in _loops(config))
     for block, world in _loops(config):
         episodes = block.iterations * block.tasks_per_iter * block.group_size
         dreamed = {"dream": 1.0, "real": 0.0, "mixed": 1.0 - block.real_share}[world]

@@ -59,6 +59,16 @@ def test_what_is_added_to_a_comparison_adds_its_cost(changes: dict[str, Any], na
     assert added - plain == pytest.approx(more)
 
 
+@pytest.mark.parametrize(("mode", "policies"), [("dream", 2), ("s2r", 3)])
+def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path: Path):
+    (tmp_path / "train.toml").write_text('[env]\nname = "corridor"\n')
+    changes = {"mode": mode, "rl.probe_every": 0, "s2r.iterations": 0}
+    with_none, with_thirty = (
+        estimate.cost(read(TrainConfig, tmp_path / "train.toml", {**changes, "eval.tasks": n}), PILOT).real_steps for n in (0, 30)
+    )
+    assert with_thirty - with_none == 2 * 30 * 10 * policies
+
+
 def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_path: Path):
     known, unknown = (estimate.cost(compared(tmp_path), replace(PILOT, fitted_per_s=rate)) for rate in (1000.0, 0.0))
     assert unknown.hours is None and (known + unknown).hours is None and "hours unknown" in str(unknown)
