@@ -23,7 +23,7 @@ FEW_EPISODES = 50  # below which the account warns
 CONTEXT = 3600  # tokens of a small model's 4,096 that a whole episode may take
 SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
-ITERATIONS = 8
+ITERATIONS = 6
 ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
 ENOUGH = 20  # logged successes, and failures, from which on a verifier is fitted to them
 VERIFIED = (
@@ -157,7 +157,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         "",
         "[eval]",
         "tasks = 0  # nothing can be evaluated without an environment",
-        "paired_replays = 128  # dreams of every policy, uncertified",
+        "paired_replays = 64  # dreams of every policy, uncertified",
         "",
         "[rl]",
         f"iterations = {ITERATIONS}",
