@@ -284,7 +284,7 @@ class RLBlock(Config):
     probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
     probe_tasks: int = Field(default=48, ge=1, le=MOST)
-    max_gap: float = Field(default=0.15, ge=0, le=1)
+    max_gap: float = Field(default=0.15, ge=-1, le=1)
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
     """What an open gap does. Two in a row stop the loop, or stop it and bring back the last good policy. Refresh, at once: the experience

@@ -245,7 +245,7 @@ def test_a_checkpoint_whose_bytes_changed_is_noticed(prepared: Prepared):
 
 def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_from(prepared: Prepared, monkeypatch: pytest.MonkeyPatch):
     run, context = prepared("gap")
-    strict = {"dream": context.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -2.0, "probe_every": 1})}
+    strict = {"dream": context.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -1.0, "probe_every": 1})}
     context.config = context.config.model_copy(update=strict)
     session = run_rl_phase(run, context, world="dream")
     assert session.iteration == 2 and "rolled back to the policy it started from" in session.stopped
@@ -256,7 +256,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
 def refreshing(context: RunContext) -> RunContext:
     """A gap that is always open, and a short training that answers it."""
     training = {"epochs": 1.0, "lr": 1e-3, "batch_tokens": 512, "bf16": False}
-    block = {"on_gap": "refresh", "max_gap": -2.0, "refresh": {"training": training}}
+    block = {"on_gap": "refresh", "max_gap": -1.0, "refresh": {"training": training}}
     context.config = build(RunConfig, {**SETTINGS, "dream": {**BLOCK, **block}})
     return context
 
