@@ -27,8 +27,8 @@ from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 if TYPE_CHECKING:
     from dreamgym.recipes.context import RunContext
 
-PILOT = 48
-"""Episodes of the pilot."""
+FEW, PILOT = 6, 48
+"""Episodes of the pilot: of an environment that takes long for the few, and of any other."""
 FIT_S, ACT_TURNS = 2.0, 6
 """Seconds of fitting, and turns of acting, that the rates are measured in."""
 RECOMPUTED = 1 / 3
@@ -138,10 +138,14 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
 
     silence_progress_bars()
     suite, files = begin(config), config.logs.files
-    few = config.model_copy(update={"logs": config.logs.model_copy(update={"trajectories": PILOT, "transitions": None, "task_pairs": 0})})
-    start = time.monotonic()
-    logs = read_logs(files, suite)[:PILOT] if files or suite.log_files else offline(suite, few, None)
-    played_s = time.monotonic() - start
+    for n in (FEW, PILOT):  # the many only where the few are played at once
+        logs_block = config.logs.model_copy(update={"trajectories": n, "transitions": None, "task_pairs": 0})
+        few = config.model_copy(update={"logs": logs_block})
+        start = time.monotonic()
+        logs = read_logs(files, suite)[:PILOT] if files or suite.log_files else offline(suite, few, None)
+        played_s = time.monotonic() - start
+        if files or suite.log_files or played_s > FIT_S:
+            break
     tokenizer = learn_tokenizer(logs, suite.rules, config.model.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
         context = RunContext(few, Path(folder), suite, logs, tokenizer, vocabulary(tokenizer))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
+from dreamgym.errors import RunDirError
 from dreamgym.evals.synthetic_tasks import evenly
 from dreamgym.experience.outcome.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import Config as LearnedConfig
@@ -87,7 +88,11 @@ class RLPhase:
         self.verifier_probes = self._verifier_probes(start)
         self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before
-        self._restore()
+        try:
+            self._restore()
+        except BaseException:
+            self.close()  # nobody else can: there is no phase yet
+            raise
         self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
 
     def run_loop(self) -> None:
@@ -252,8 +257,11 @@ class RLPhase:
         if self.verifier_probes:
             self.verifier_probes.load_state_dict(state["verifier_probes"])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
-        if state["ahead"] is not None:
-            self.collector.resume(state["ahead"], self.run.trajectories(self._ahead(state["ahead"])))
+        if (i := state["ahead"]) is not None:
+            if not (played := self.run.trajectories(self._ahead(i))):
+                file = self.run.path / self._ahead(i)
+                raise RunDirError(f"'{file}' is missing or empty, and iteration {i} learns from the rollouts in it. Restore it.")
+            self.collector.resume(i, played)
 
 
 def had_gradient(run: RunDir, name: str) -> bool:

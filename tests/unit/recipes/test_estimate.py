@@ -11,6 +11,7 @@ from toy import LOOP, SHARED, command, object_in, shrink
 
 from dreamgym.cli import training
 from dreamgym.config import dump, read
+from dreamgym.errors import UsageError
 from dreamgym.recipes import estimate
 from dreamgym.recipes.config import CompareConfig, TrainConfig
 from dreamgym.recipes.estimate import Pilot
@@ -88,6 +89,12 @@ def test_the_pilot_counts_the_tokens_that_a_run_reads_within_a_quarter(tmp_path:
         tokens = run.data("experience")["tokens"]
     assert pilot.experience_tokens * 150 == pytest.approx(tokens, rel=0.25)
     assert pilot.fitted_per_s > 0 and pilot.sampled_per_s > 0 and pilot.memory_gb > 0.1
+
+
+def test_logs_without_an_episode_cannot_be_estimated(tmp_path: Path):
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(UsageError, match="holds no episode"):
+        estimate.measure(compared(tmp_path, **{"logs.files": [str(tmp_path / "empty.jsonl")]}))
 
 
 def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -13,7 +13,7 @@ from outside import worker_threads
 from toy import LOOP, SHARED, shrink, weights
 
 from dreamgym.config import read
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, RunDirError
 from dreamgym.loop import train
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import TrainConfig
@@ -141,6 +141,12 @@ def test_a_loop_that_is_killed_goes_on_with_the_rollouts_that_were_begun(tmp_pat
         patch.setattr(RLPhase, "_on_iteration", killed)
         trained(tmp_path, "resumed")
     assert played == [0, 1, 2]
+    (kept,) = (tmp_path / "resumed" / "checkpoints").glob("*-ahead-2.jsonl")
+    content = kept.read_text()
+    kept.unlink()
+    with pytest.raises(RunDirError, match="dream-ahead-2.jsonl' is missing or empty"):
+        trained(tmp_path, "resumed")
+    kept.write_text(content)
     resumed = trained(tmp_path, "resumed")
     assert played == [0, 1, 2, 3]  # those of iteration 2 were kept
     assert measures(resumed) == measures(whole) and weights(resumed, "dream") == weights(whole, "dream")
