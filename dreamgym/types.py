@@ -136,7 +136,7 @@ of training and memory. `unreadable`: the experience model's answer could not be
 
 DecidedBy = Literal["rule", "recalled", "composed", "generated"]
 """What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a composition of
-several memories, or the experience model."""
+several memories, or the experience model. What the episode itself showed before counts as recalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +294,7 @@ class Memory:
     policy_version: int = 0
     model_version: int = 0
     verdict: str = ""  # the kind of the guard's verdict on a dream; "" for real rows
+    task: str = ""  # the id of the task; "" where it is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,10 @@ class TextRules(ABC):
         """Why an admissible action changes nothing, as reasoning text. Default "": it may change something."""
         return ""
 
+    def reads_only(self, action: Action) -> bool:
+        """Whether the action is known to change nothing, so that no later answer depends on it. Default: it is not known of any."""
+        return False
+
     def action_kind(self, observation: Observation, action: Action) -> str:
         """The kind of the action, for measures by kind. Default: its first word."""
         return action.replace("[", " ").replace("(", " ").split(" ", 1)[0]

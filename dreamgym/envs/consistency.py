@@ -121,19 +121,26 @@ def holds(n: int, exceptions: int) -> bool:
 
 
 def _narrowed(kind: str, scope: Scope, repeats: Sequence[_Repeat]) -> RepeatRule | None:
-    """The rule that is left when the kinds after which most changed are excepted, one after the other."""
-    left, excepted = list(repeats), list[str]()
+    """The rule that is left when the kinds of action that change the answer are excepted."""
+    found = narrowed([(one.between, one.agrees) for one in repeats])
+    return RepeatRule(kind, scope, *found) if found else None
+
+
+def narrowed(cases: Sequence[tuple[frozenset[str], bool]]) -> tuple[tuple[str, ...], int, int] | None:
+    """Of (kinds of action between two answers, whether the answers agree): the kinds to except, one after the other those after which most
+    changed, until what is left holds; with the number of cases left and of exceptions among them. None where too few are left."""
+    left, excepted = list(cases), list[str]()
     while len(left) >= MIN_SUPPORT:
-        exceptions = sum(not one.agrees for one in left)
+        exceptions = sum(not agrees for _, agrees in left)
         if holds(len(left), exceptions):
-            return RepeatRule(kind, scope, tuple(sorted(excepted)), len(left), exceptions)
-        total = Counter(name for one in left for name in one.between)
-        changed = Counter(name for one in left if not one.agrees for name in one.between)
+            return tuple(sorted(excepted)), len(left), exceptions
+        total = Counter(name for between, _ in left for name in between)
+        changed = Counter(name for between, agrees in left if not agrees for name in between)
         if not changed:
             return None
         worst = max(sorted(changed), key=lambda name: (changed[name] / total[name], changed[name]))
         excepted.append(worst)
-        left = [one for one in left if worst not in one.between]
+        left = [(between, agrees) for between, agrees in left if worst not in between]
     return None
 
 

@@ -159,8 +159,7 @@ class ExperienceModel(ABC):
 
     def _recall(self, query: Query) -> Prediction | None:
         """The precedent of a query in real memory; None where there is none, or recall is off. It really happened: nothing is verified."""
-        recall = self.retriever.exact_recall
-        memory = recall.recall(query) if recall else None
+        memory = self.retriever.recall(query)
         if memory is None:
             return None
         self.counts["recalled"] += 1

@@ -17,8 +17,8 @@ significantly below it: going back leads elsewhere by another way. A finer key w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, get_args
 
@@ -27,6 +27,8 @@ from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 
 Situation = Literal["state", "previous", "task"]
+Established = Situation | Literal["dependences"]
+"""`dependences`: a situation of `experience.task_recall`."""
 OutcomeClass = Literal["continues", "pays_or_ends"]
 MIN_AGREEMENT = 0.98
 """The share of real rows that other trajectories' precedents must predict exactly, for a key to be used."""
@@ -43,12 +45,17 @@ Outcome = tuple[str, float, bool]
 class Agreement:
     """How well precedents of one kind of situation predict real rows of one class: across instructions, unless the situation has one."""
 
-    situation: Situation
+    situation: Established
     outcome_class: OutcomeClass
     right: int
     predicted: int
     used: bool
     """Whether recall answers from such precedents."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether there are enough rows to say that precedents are not reliable."""
+        return self.predicted >= ENOUGH and wilson(self.right, self.predicted).high < MIN_AGREEMENT
 
 
 class ExactRecall:
@@ -64,7 +71,11 @@ class ExactRecall:
         self._follow()
         for i, key in enumerate(_keys(query)):
             outcomes = self._outcomes[i].get(key, {})
-            if len(outcomes) == 1 and (i, query.action) not in self._unreliable and (i, _class(*outcomes)) in self._reliable:
+            if (
+                len(outcomes) == 1
+                and (i, query.action) not in self._unreliable
+                and (i, outcome_class(*next(iter(outcomes)))) in self._reliable
+            ):
                 return self._rows[i, key]
         return None
 
@@ -112,22 +123,28 @@ class ExactRecall:
             by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
             by_action: dict[str, list[bool]] = defaultdict(list)
             for key, outcomes in self._outcomes[i].items():
-                for outcome, right in _left_out(outcomes):
-                    by_class[_class(outcome)].append(right)
+                for outcome, right in left_out(outcomes):
+                    by_class[outcome_class(*outcome)].append(right)
                     by_action[key[-1]].append(right)
             for kind, seen in by_class.items():
-                used = wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT or (len(seen) < ENOUGH and (0, kind) in self._reliable)
-                self._agreements.append(Agreement(situation, kind, sum(seen), len(seen), used))
-                if used:
+                found = judged(situation, kind, seen)
+                if not found.used and len(seen) < ENOUGH and (0, kind) in self._reliable:
+                    found = replace(found, used=True)
+                self._agreements.append(found)
+                if found.used:
                     self._reliable.add((i, kind))
             for action in {*by_action, *(action for j, action in self._unreliable if j == 0)}:
                 seen = by_action[action]
-                doubtful = (0, action) in self._unreliable if len(seen) < ENOUGH else wilson(sum(seen), len(seen)).high < MIN_AGREEMENT
-                if doubtful:
+                if (0, action) in self._unreliable if len(seen) < ENOUGH else judged(situation, "continues", seen).doubtful:
                     self._unreliable.add((i, action))
 
 
-def _left_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, bool]]:
+def judged(situation: Established, kind: OutcomeClass, seen: Sequence[bool]) -> Agreement:
+    """What rows that were predicted from other trajectories say: each was right or wrong."""
+    return Agreement(situation, kind, sum(seen), len(seen), wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT)
+
+
+def left_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, bool]]:
     """For each trajectory with the key, the outcome that all of other groups agree on, and whether it is the trajectory's own; where they
     agree."""
     groups = {outcome: {group for group, _ in known} for outcome, known in outcomes.items()}
@@ -138,8 +155,8 @@ def _left_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, b
             yield others[0], own == {others[0]}
 
 
-def _class(outcome: Outcome) -> OutcomeClass:
-    _, reward, terminated = outcome
+def outcome_class(next_state: str, reward: float, terminated: bool) -> OutcomeClass:
+    """Whether an outcome goes on without a reward, or pays or ends."""
     return "pays_or_ends" if reward or terminated else "continues"
 
 

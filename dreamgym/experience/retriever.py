@@ -13,10 +13,11 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.recall import ExactRecall
+from dreamgym.experience.recall import Agreement, ExactRecall
+from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.replay.random_retrieval import RandomRetrieval
-from dreamgym.types import Neighbour, Query
+from dreamgym.types import Memory, Neighbour, Query
 
 
 class RetrievalConfig(Config):
@@ -28,7 +29,8 @@ class RetrievalConfig(Config):
     """`random` is the control: as many memories of the same buffer, drawn at random."""
     recall: bool = True
     """Answer from memory, without generation, where real memory holds the same situation and all precedents agree (`experience.recall`),
-    or where the rules compose the answer from several memories (`TextRules.composer`)."""
+    where it holds the action in the same task and nothing changed the answer since (`experience.task_recall`), or where the rules compose
+    the answer from several memories (`TextRules.composer`)."""
 
 
 class Retriever:
@@ -38,7 +40,17 @@ class Retriever:
         self.replay = RandomRetrieval(replay, seed=seed) if config.retrieval == "random" else replay
         self.rules, self.k = rules, config.k
         self.exact_recall = ExactRecall(replay) if config.recall else None
+        self.task_recall = TaskRecall(replay, rules) if config.recall else None
         self.composer = rules.composer(replay) if config.recall else None
+
+    def recall(self, query: Query) -> Memory | None:
+        """The precedent that answers a query; None where there is none, or recall is off."""
+        found = self.exact_recall.recall(query) if self.exact_recall else None
+        return found or (self.task_recall.recall(query) if self.task_recall else None)
+
+    def agreements(self) -> list[Agreement]:
+        """What the real rows say of every kind of precedent; empty where recall is off."""
+        return [one for recall in (self.exact_recall, self.task_recall) if recall for one in recall.agreements()]
 
     def retrieve(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
         """At most k memories per query, the most similar first; `hidden[i]` is a trajectory that query i may not see."""

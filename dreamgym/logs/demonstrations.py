@@ -16,19 +16,27 @@ Play = Callable[[Sequence[Job]], list[Trajectory]]
 
 
 def collect(
-    suite: EnvSuite, n: int, *, seed: int, mix: Mapping[str, float] | None = None, split: str = "train", play: Play | None = None
+    suite: EnvSuite,
+    n: int,
+    *,
+    seed: int,
+    tasks: int | None = None,
+    mix: Mapping[str, float] | None = None,
+    split: str = "train",
+    play: Play | None = None,
 ) -> list[Trajectory]:
-    """`n` episodes on distinct tasks of a split where it holds that many, scripted_policies drawn by `mix`. Deterministic in `seed`.
+    """`n` episodes on `tasks` distinct tasks of a split (None: as many as there are, up to one an episode), scripted policies drawn by
+    `mix`. Deterministic in `seed`.
 
     `play` plays them elsewhere, as worker processes do (`WorkerPool.demonstrate`); by default they are played here.
     """
     mix = mix or suite.scripted_policies
     check_mix(suite, mix)
     rng = random.Random(f"logs/{seed}")
-    tasks = suite.tasks(split, n, seed=seed)
+    known = suite.tasks(split, min(n, tasks or n), seed=seed)
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
-    jobs = [(tasks[i % len(tasks)], name, seed + i // len(tasks)) for i, name in enumerate(names)]
-    together = sorted(range(n), key=lambda i: i % len(tasks))  # a world that takes long to load is loaded once for all its episodes
+    jobs = [(known[i % len(known)], name, seed + i // len(known)) for i, name in enumerate(names)]
+    together = sorted(range(n), key=lambda i: i % len(known))  # a world that takes long to load is loaded once for all its episodes
     episodes = (play or partial(played, suite))([jobs[i] for i in together])
     return [episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])]
 

@@ -83,6 +83,8 @@ class LogsBlock(Config):
     """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted policies are played."""
     trajectories: int = Field(default=5000, ge=1, le=MOST)
     """Scripted episodes; files are read whole."""
+    tasks: int | None = Field(default=None, ge=1, le=MOST)
+    """Distinct tasks that scripted episodes are played on, each several times; None: as many as there are."""
     transitions: int | None = Field(default=None, ge=1)
     """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
     mix: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
@@ -272,6 +274,9 @@ class RLBlock(Config):
     """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
     section 4.2). 0 values every task by its own rollouts."""
     train_tasks: int = Field(default=2000, ge=1, le=MOST)
+    logged_tasks: bool = False
+    """Practise on tasks of the logs alone: of what their worlds hide the logs show a part, which a dream recalls
+    (`experience.task_recall`)."""
     max_real_steps: int | None = Field(default=None, ge=1)
     """Stop before an iteration as long as the longest so far would use more real steps than this; the first one may be as long as it is."""
     max_seconds: float | None = Field(default=None, gt=0)

@@ -243,7 +243,7 @@ def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experienc
     # of the logs alone: what else is real in the buffer depends on when the loop was interrupted
     pages = {m.next_state: m for m in replay.memories(env=suite.name) if m.source == "demo"}
     return TaskCurriculum(
-        suite.tasks("train", block.train_tasks, seed=TASK_SEED),
+        training_tasks(context, block),
         config,
         rules=suite.rules,
         vary=(lambda seeds, i, level: experience.vary(seeds, seed=i, level=level)) if experience else None,
@@ -252,6 +252,13 @@ def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experienc
         held_out=[task.instruction for task in held_out_tasks(suite, context.config)],
         seed=context.config.seed,
     )
+
+
+def training_tasks(context: RunContext, block: RLBlock) -> list[Task]:
+    """The real tasks that a loop draws from."""
+    if not block.logged_tasks:
+        return context.suite.tasks("train", block.train_tasks, seed=TASK_SEED)
+    return list({t.task.id: t.task for t in context.logs}.values())[: block.train_tasks]
 
 
 def _judges_feasibility(rules: TextRules) -> bool:

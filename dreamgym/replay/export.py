@@ -55,7 +55,9 @@ def read(path: Path) -> Iterator[Trajectory]:
     if not path.is_file():
         raise UsageError(f"There is no file '{path}'. Expected one that `dreamgym replay export` wrote.")
     memories = (_memory(row, number, path) for number, row in rows_of(path))
-    for _, group in groupby(memories, key=lambda m: (m.trajectory, m.env, m.instruction, m.source, m.policy_version, m.model_version)):
+    for _, group in groupby(
+        memories, key=lambda m: (m.trajectory, m.env, m.task, m.instruction, m.source, m.policy_version, m.model_version)
+    ):
         yield _trajectory(list(group), path)
 
 
@@ -164,7 +166,7 @@ def _trajectory(memories: list[Memory], path: Path) -> Trajectory:
         turns[memory.step] = Turn(_transition(memory))
     if GAP in turns and first.source != "dream":
         raise UsageError(f"'{path}': trajectory '{first.trajectory}' lacks step {turns.index(GAP)}. Only dreams may have gaps.")
-    task = Task(first.trajectory, first.instruction, first.env)
+    task = Task(first.task or first.trajectory, first.instruction, first.env)
     return Trajectory(
         first.trajectory, task, first.source, tuple(turns), first.success,
         policy_version=first.policy_version, model_version=first.model_version,

@@ -81,6 +81,11 @@ class ToolRules(TextRules):
         """False for a text that is no call, an unknown tool, and arguments that its schema excludes."""
         return False if self.fault(action) else None
 
+    def reads_only(self, action: Action) -> bool:
+        """Whether the schemas declare it of every tool that is called."""
+        calls = _calls(action)
+        return bool(calls) and all(call.name in self.schemas and self.schemas[call.name].reads_only for call in calls or ())
+
     def fault(self, action: Action) -> str:
         """Why an action cannot be made; "" where nothing speaks against it."""
         try:

@@ -156,8 +156,8 @@ def _logged(episode: Trajectory, suite: EnvSuite) -> Trajectory:
 
 def offline(suite: EnvSuite, config: SharedConfig, workers: WorkerPool | None) -> list[Trajectory]:
     """Scripted offline trajectories: as many as are asked for, or as hold so many transitions."""
-    play = workers.demonstrate if workers else None
-    return sized(collect(suite, config.logs.trajectories, seed=config.seed, mix=config.logs.mix, play=play), config)
+    play, logs = workers.demonstrate if workers else None, config.logs
+    return sized(collect(suite, logs.trajectories, seed=config.seed, tasks=logs.tasks, mix=logs.mix, play=play), config)
 
 
 def sized(logs: list[Trajectory], config: SharedConfig) -> list[Trajectory]:

@@ -54,15 +54,18 @@ class Prober:
             self.envs.enter_dream(state["refreshes"])
 
     def probe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
-        """Measure the gap of the dreamed trajectories. With `on_gap = "refresh"` an open gap refreshes the experience model; else two open
-        gaps in a row stop the loop, and a rollback restores the last policy whose dream and real success agreed."""
+        """Measure the gap of the dreamed trajectories; the real episodes join the replay buffer. With `on_gap = "refresh"` an open gap
+        refreshes the experience model; else two open gaps in a row stop the loop, and a rollback restores the last policy whose dream and
+        real success agreed."""
         dreamed = [t for t in trajectories if t.source == "dream"]
         gap = self.meter.measure(self.agent, dreamed, n=self.block.probe_tasks, seed=10_000 + iteration)
         self.steps += gap.real_steps
+        episodes = refresh.explained(gap.episodes, self.context.suite.rules)
+        self.envs.replay.add(episodes)
         if gap.gap is None:  # every dreamed episode failed, or was of a synthetic task: nothing was measured
             return gap.metrics()
         if self.block.on_gap == "refresh":
-            self.episodes += refresh.explained(gap.episodes, self.context.suite.rules)
+            self.episodes += episodes
             if gap.gap > self.block.max_gap:
                 self._refresh()
             return gap.metrics() | {"refreshes": float(self.envs.refreshes)}
@@ -76,11 +79,9 @@ class Prober:
         return gap.metrics()
 
     def _refresh(self) -> None:
-        """Fit the next version of the experience model to the probed episodes, which join the replay buffer; the dream goes on with it."""
+        """Fit the next version of the experience model to the probed episodes; the dream goes on with it."""
         envs, refreshes = self.envs, self.envs.refreshes + 1
         new = refresh.version_name(self.context.experience, self.name, refreshes)
         refresh.refit(replace(self.context, experience=envs.dreams_with), self.episodes, self.block.refresh, new)
-        known = {memory.trajectory for memory in envs.replay.memories(source="real")}
-        envs.replay.add([episode for episode in self.episodes if episode.id not in known])
         self.run.episodes(f"{self.name}-probed", self.episodes, completions=False)
         envs.enter_dream(refreshes)

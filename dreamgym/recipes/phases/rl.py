@@ -158,7 +158,7 @@ class RLPhase:
             "decided_by": self.collector.decided.to_json(),
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
-            "recall": [asdict(one) for one in recall.agreements()] if experience and (recall := experience.retriever.exact_recall) else [],
+            "recall": [asdict(one) for one in experience.retriever.agreements()] if experience else [],
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
             "verifier_usage": used(usage) if experience and (usage := experience.guard.verifier_usage) else {},
         }
@@ -167,7 +167,7 @@ class RLPhase:
         """The curriculum as the loop observes it: tasks are valued by their own returns, or by those of their cluster."""
         if not self.block.clusters:
             return self.curriculum
-        tasks = self.context.suite.tasks("train", self.block.train_tasks, seed=factory.TASK_SEED)
+        tasks = factory.training_tasks(self.context, self.block)
         clusters = Clusters(tasks, self.block.clusters, make("replay.encoders", "lexical"), seed=self.context.config.seed)
         return ClusteredCurriculum(self.curriculum, clusters)
 

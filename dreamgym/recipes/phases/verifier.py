@@ -20,6 +20,7 @@ from dreamgym.experience.outcome.labels import labelled_claims
 from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.experience.verifiers.learned import Config as LearnedConfig
 from dreamgym.policy.agent import Agent
+from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
 from dreamgym.recipes.phases.probe import last_good, roll_back
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
@@ -152,6 +153,7 @@ class VerifierProbes:
         name, steps = f"{self.name}/verifier-probe/{iteration}", self.context.suite.max_steps
         real = evaluate(self.agent, self.context.real(), tasks, max_steps=steps, temperature=1.0, seed=seed, name=name)
         self.steps += sum(len(t.turns) for t in real)
+        self.envs.replay.add(refresh.explained(real, self.context.suite.rules))
         ended = [(t, p) for t, (_, p, _) in zip(real, chosen, strict=True) if t.error is None and t.turns and t.transitions[-1].terminated]
         verdicts = self.verifier.judge([(t.task.instruction, t.transitions) for t, _ in ended])
         return [Probe(t, t.success, p, verdict.kind, iteration) for (t, p), verdict in zip(ended, verdicts, strict=True)]

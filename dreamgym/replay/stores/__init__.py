@@ -114,6 +114,7 @@ def memories(entry: Entry, first: int) -> list[Memory]:
             policy_version=trajectory.policy_version,
             model_version=trajectory.model_version,
             verdict=turn.info.verdict.kind if turn.info.verdict else "",
+            task=storable(trajectory.task.id),
         )
         for offset, step in enumerate(entry.steps)
         for turn in [trajectory.turns[step].transition]

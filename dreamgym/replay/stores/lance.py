@@ -28,7 +28,7 @@ from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageErr
 from dreamgym.replay.stores import Entry, HalfVectors, memories, storable
 from dreamgym.types import Memory
 
-VERSION = 1
+VERSION = 2
 KEPT = timedelta(hours=1)  # so that a reader may finish with the version it began with
 COLUMNS = [field.name for field in fields(Memory)]
 ARROW = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}

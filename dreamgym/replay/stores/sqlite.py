@@ -73,7 +73,7 @@ CREATE TABLE transitions (
 
 READ = """
 SELECT t.row, e.id, t.step, e.env, e.instruction, e.source, t.state, t.action, t.next_state, t.reward, t.terminated, e.success,
-       t.reasoning, e.policy_version, e.model_version, t.verdict, t.vector
+       t.reasoning, e.policy_version, e.model_version, t.verdict, e.task, t.vector
 FROM transitions t LEFT JOIN trajectories e ON e.number = t.trajectory
 WHERE t.row > ? AND t.evicted_at IS NULL ORDER BY t.row
 """
@@ -369,7 +369,7 @@ def _transition(entry: Entry, memory: Memory, number: int, i: int) -> tuple[obje
 
 def _memory(
     row: int, trajectory: str, step: int, env: str, instruction: str, source: Source, state: str, action: str, next_state: str,
-    reward: float, terminated: int, success: int, reasoning: str, policy_version: int, model_version: int, verdict: str,
+    reward: float, terminated: int, success: int, reasoning: str, policy_version: int, model_version: int, verdict: str, task: str,
 ) -> Memory:  # fmt: skip
     """A row of READ. Interned, because a text is the next state of one row, the state of the following one, and both of many more.
 
@@ -387,7 +387,7 @@ def _memory(
         raise ValueError(f"expected a source of {', '.join(SOURCES)}, found {source!r:.80}")
     return Memory(
         row, intern(trajectory), step, intern(env), intern(instruction), source, intern(state), intern(action), intern(next_state),
-        float(reward), bool(terminated), bool(success), intern(reasoning), policy_version, model_version, intern(verdict),
+        float(reward), bool(terminated), bool(success), intern(reasoning), policy_version, model_version, intern(verdict), intern(task),
     )  # fmt: skip
 
 

@@ -1,0 +1,208 @@
+"""Recall within a task: what other real episodes of the same task showed for the same action.
+
+A task hides a part of its world, and every episode of it has the same. So a logged check of a phone, or a look into a drawer, tells what
+a dream of that task must show there, unless the episode has changed it before. Which kinds of action change the answer to which others
+is mined from pairs of real rows of one task: an answer *depends* on the kinds of action that one of the two had before it and the other
+had not, where the answers differ. The kinds after which most differ are excepted, one after the other, until what is left holds. That an
+action does not change its own answer, as a switch does, must be shown by as many pairs. Actions that only read (`TextRules.reads_only`)
+change no answer at all.
+
+An answer is what the rules write of a step (`TextRules.encode_delta`). A query is answered by
+
+* the episode itself, where it has taken the action before, and since then none on which the answer depends;
+* other episodes of the task that took the same of those earlier actions on which the answer depends, where they agree.
+
+As in `experience.recall`, each real row is predicted from other trajectories, and precedents are used only where that is right often
+enough. Logs that never repeat a task establish nothing, and nothing is recalled. Dreamed rows are no precedents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import get_args
+
+from dreamgym.envs.actions import parts
+from dreamgym.envs.base import TextRules
+from dreamgym.envs.consistency import holds, narrowed
+from dreamgym.experience.recall import Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
+from dreamgym.protocols import ReplayBuffer
+from dreamgym.types import Action, Memory, Observation, Query, Transition
+
+COMPARED = 8
+"""Earlier rows of a task with the same action that a row is paired with, at most."""
+Effects = Counter[Action]
+"""Earlier actions of the episode, without those that only read or left the state as it was."""
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """On which kinds of earlier action the answer to an action of this kind depends; on no others."""
+
+    kind: str
+    changed_by: tuple[str, ...]
+    support: int
+    """Pairs of rows of one task that differ in no action on which the answers depend by the pairs."""
+    exceptions: int
+    """Those of them whose answers differ."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    memory: Memory
+    earlier: tuple[Action, ...]
+    outcome: Outcome
+
+
+class TaskRecall:
+    """The precedents of the same task in the real rows of a replay buffer, which it follows."""
+
+    def __init__(self, replay: ReplayBuffer, rules: TextRules) -> None:
+        self.replay, self.rules = replay, rules
+        self._read = (-1, -1)  # rollbacks, and the buffer's last row, when it was read
+        self._changed_by: dict[str, frozenset[str]] = {}
+        self._dependences: list[Dependence] = []
+        self._agreements: list[Agreement] = []
+        self._outcomes: dict[Key, dict[Outcome, set[Origin]]] = {}
+        self._rows: dict[Key, Memory] = {}
+        self._reliable: set[str] = set()
+        self._unreliable: set[Action] = set()
+
+    def recall(self, query: Query) -> Memory | None:
+        """A real row with the query's outcome, its next state put after the query's; None where no precedent is known, they disagree, or
+        nothing is established about them."""
+        self._follow()
+        changed_by = self._changed_by.get(_kind(query.action))
+        if changed_by is None or query.action in self._unreliable:
+            return None
+        own = self._own(query, changed_by)
+        earlier = [step.action for step in query.history if self._acts(step)]
+        key = _key(query.task.env, query.task.id, query.action, earlier, changed_by)
+        outcomes = self._outcomes.get(key, {})
+        if own is None and len(outcomes) != 1:
+            return None
+        (outcome,) = [own] if own is not None else outcomes
+        if outcome_class(*outcome) not in self._reliable:
+            return None
+        after = self.rules.apply_delta(query.state, query.action, outcome[0])
+        if after is None:
+            return None
+        found = self._rows.get(key) if own is None else None
+        return replace(found or _of(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
+
+    def agreements(self) -> list[Agreement]:
+        """How well precedents of the same task predict real rows of other trajectories."""
+        self._follow()
+        return self._agreements
+
+    def dependences(self) -> list[Dependence]:
+        """What was mined, by kind of action."""
+        self._follow()
+        return self._dependences
+
+    def _own(self, query: Query, changed_by: frozenset[str]) -> Outcome | None:
+        """What the episode itself showed for the action, if it went on then and the answer cannot have changed since."""
+        for step in reversed(query.history):
+            if step.action == query.action and not step.reward and step.next_state != step.state:
+                changes_itself = self._acts(step) and changed_by.intersection(_kinds(step.action))
+                return None if changes_itself else (self.rules.encode_delta(step), 0.0, False)
+            if self._acts(step) and changed_by.intersection(_kinds(step.action)):
+                return None
+        return None
+
+    def _follow(self) -> None:
+        """Read all real rows again where some were added or taken back: a dependence rests on all of them."""
+        now = (self.replay.rollbacks, self.replay.sequence)
+        if self._read == now:
+            return
+        self._read = now
+        tasks = self._real_rows()
+        self._dependences = list(_mine(tasks))
+        self._changed_by = {one.kind: frozenset(one.changed_by) for one in self._dependences}
+        self._outcomes, self._rows = defaultdict(lambda: defaultdict(set)), {}
+        for rows in tasks.values() if self._changed_by else ():
+            for row in rows:
+                changed_by = self._changed_by.get(_kind(row.memory.action))
+                if changed_by is not None:
+                    key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
+                    self._outcomes[key][row.outcome].add((row.memory.trajectory, row.memory.trajectory))
+                    self._rows.setdefault(key, row.memory)
+        self._estimate()
+
+    def _real_rows(self) -> dict[tuple[str, str], list[_Row]]:
+        """The real rows of every task, in the order of the buffer."""
+        found: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+        real = (memory for memory in self.replay.memories() if memory.source != "dream" and memory.task)
+        for _, rows in groupby(real, key=lambda memory: memory.trajectory):
+            earlier: tuple[Action, ...] = ()
+            for expected, memory in enumerate(rows):
+                if memory.step != expected:
+                    break  # a step is missing, and with it what it may have changed
+                step = Transition(
+                    Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated
+                )
+                outcome = (self.rules.encode_delta(step), memory.reward, memory.terminated)
+                found[memory.env, memory.task].append(_Row(memory, earlier, outcome))
+                if self._acts(step):
+                    earlier = (*earlier, memory.action)
+        return found
+
+    def _acts(self, step: Transition) -> bool:
+        """Whether a step may have changed later answers."""
+        return step.next_state != step.state and not self.rules.reads_only(step.action)
+
+    def _estimate(self) -> None:
+        by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
+        by_action: dict[Action, list[bool]] = defaultdict(list)
+        for key, outcomes in self._outcomes.items():
+            for outcome, right in left_out(outcomes):
+                by_class[outcome_class(*outcome)].append(right)
+                by_action[key[2]].append(right)
+        self._agreements = [judged("dependences", name, seen) for name, seen in by_class.items()]
+        self._reliable = {one.outcome_class for one in self._agreements if one.used}
+        self._unreliable = {action for action, seen in by_action.items() if judged("dependences", "continues", seen).doubtful}
+
+
+def _mine(tasks: dict[tuple[str, str], list[_Row]]) -> Iterator[Dependence]:
+    """The dependences that hold in pairs of trajectories of one task."""
+    pairs: dict[str, list[tuple[frozenset[str], bool]]] = defaultdict(list)
+    for rows in tasks.values():
+        known: dict[Action, list[tuple[Effects, Outcome]]] = defaultdict(list)
+        if len({row.memory.trajectory for row in rows}) < 2:
+            continue
+        for row in rows:
+            own, action = Counter(row.earlier), row.memory.action
+            for other, outcome in known[action][-COMPARED:]:
+                between = frozenset(kind for one in (own - other) + (other - own) for kind in _kinds(one))
+                pairs[_kind(action)].append((between, outcome == row.outcome))
+            known[action].append((own, row.outcome))
+    acting = {kind for rows in tasks.values() for row in rows for kind in map(_kind, row.earlier)}
+    for kind, found in sorted(pairs.items()):
+        rule = narrowed(found)
+        if rule is not None:
+            changed_by, support, exceptions = rule
+            after_itself = [agrees for between, agrees in found if kind in between]
+            if kind in acting and not holds(len(after_itself), after_itself.count(False)):
+                changed_by = tuple(sorted({*changed_by, *kind.split("+")}))
+            yield Dependence(kind, changed_by, support, exceptions)
+
+
+def _key(env: str, task: str, action: Action, earlier: Sequence[Action], changed_by: frozenset[str]) -> Key:
+    return (env, task, action, *sorted(one for one in earlier if changed_by.intersection(_kinds(one))))
+
+
+def _kinds(action: Action) -> list[str]:
+    return [kind for kind, _ in parts(action)]
+
+
+def _kind(action: Action) -> str:
+    """The kinds of an action's calls, as one word."""
+    return "+".join(_kinds(action))
+
+
+def _of(query: Query) -> Memory:
+    """A memory of the query's own episode, which is no row of the buffer."""
+    task = query.task
+    return Memory(0, "", len(query.history), task.env, task.instruction, "dream", "", query.action, "", 0.0, False, False, task=task.id)
