@@ -183,7 +183,7 @@ def _mine(tasks: dict[tuple[str, str], list[_Row]]) -> Iterator[Dependence]:
         rule = narrowed(found)
         if rule is not None:
             changed_by, support, exceptions = rule
-            after_itself = [agrees for between, agrees in found if kind in between]
+            after_itself = [agrees for between, agrees in found if kind in between and not between.intersection(changed_by)]
             if kind in acting and not holds(len(after_itself), after_itself.count(False)):
                 changed_by = tuple(sorted({*changed_by, *kind.split("+")}))
             yield Dependence(kind, changed_by, support, exceptions)

@@ -239,7 +239,8 @@ def early_stops(run: Run) -> list[str]:
 SITUATIONS = {
     "state": "the same state and action",
     "previous": "the same last two states and actions",
-    "task": "the same task, state and action",
+    "task": "the same instruction, state and action",
+    "dependences": "the same task, action and earlier actions that matter to it",
 }
 CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 
