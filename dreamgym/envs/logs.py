@@ -3,7 +3,8 @@
     dreamgym train runs/mine env.name=logs env.options='{files = ["episodes.jsonl"]}'
 
 `files = ["corridor"]` names the sample of this package: 40 scripted episodes in the corridor.
-The files are JSON Lines as `runs.episodes` reads them. Tasks are split by their instruction. There is no real environment, so whatever
+The files are JSON Lines as `runs.episodes` reads them. Tasks are split by their id where the
+files name one beside the episode's, else by their instruction. There is no real environment, so whatever
 needs one (probes, audit, evaluation) is skipped, and practice in the dream is never compared with reality.
 """
 
@@ -66,10 +67,11 @@ class LogSuite(EnvSuite):
         self.rules = LogRules(self.name, config)
         self.max_steps = config.max_steps or max(len(episode.turns) for episode in episodes)
         self._tasks = [episode.task for episode in episodes]
+        self._named = {episode.task.id for episode in episodes if episode.task.id != episode.id}
 
     def task_key(self, task: Task) -> str:
-        """The instruction, without case and spacing: no environment gives a task id a meaning of its own."""
-        return " ".join(task.instruction.lower().split())
+        """The task's id where the files name one beside the episode's, else the instruction, without case and spacing."""
+        return task.id if task.id in self._named else " ".join(task.instruction.lower().split())
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """As the base class. Fewer tasks than `FEW_TASKS` are all training tasks, so that practice has some."""

@@ -19,7 +19,7 @@ enough. Logs that never repeat a task establish nothing, and nothing is recalled
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
@@ -51,9 +51,10 @@ class Dependence:
 
 @dataclass(frozen=True)
 class _Row:
+    """A real row, and the earlier actions of its episode that may have changed something."""
+
     memory: Memory
     earlier: tuple[Action, ...]
-    outcome: Outcome
 
 
 class TaskRecall:
@@ -62,6 +63,7 @@ class TaskRecall:
     def __init__(self, replay: ReplayBuffer, rules: TextRules) -> None:
         self.replay, self.rules = replay, rules
         self._read = (-1, -1)  # rollbacks, and the buffer's last row, when it was read
+        self._tasks: dict[tuple[str, str], list[_Row]] = defaultdict(list)
         self._changed_by: dict[str, frozenset[str]] = {}
         self._dependences: list[Dependence] = []
         self._agreements: list[Agreement] = []
@@ -113,41 +115,47 @@ class TaskRecall:
         return None
 
     def _follow(self) -> None:
-        """Read all real rows again where some were added or taken back: a dependence rests on all of them."""
+        """Read the real rows that came since the last call, and all of them again after a rollback: a dependence rests on all of them."""
         now = (self.replay.rollbacks, self.replay.sequence)
         if self._read == now:
             return
+        if self._read[0] != now[0]:
+            self._tasks, self._read = defaultdict(list), (now[0], -1)
+        added = self._add_rows(self._read[1])
         self._read = now
-        tasks = self._real_rows()
-        self._dependences = list(_mine(tasks))
+        if not added:
+            return
+        repeated = [rows for rows in self._tasks.values() if any(row.memory.trajectory != rows[0].memory.trajectory for row in rows)]
+        self._dependences = list(_mine(repeated, self._outcome))
         self._changed_by = {one.kind: frozenset(one.changed_by) for one in self._dependences}
         self._outcomes, self._rows = defaultdict(lambda: defaultdict(set)), {}
-        for rows in tasks.values() if self._changed_by else ():
-            for row in rows:
-                changed_by = self._changed_by.get(_kind(row.memory.action))
-                if changed_by is not None:
-                    key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
-                    self._outcomes[key][row.outcome].add((row.memory.trajectory, row.memory.trajectory))
-                    self._rows.setdefault(key, row.memory)
+        for row in (row for rows in self._tasks.values() for row in rows) if self._changed_by else ():
+            changed_by = self._changed_by.get(_kind(row.memory.action))
+            if changed_by is not None:
+                key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
+                self._outcomes[key][self._outcome(row)].add((row.memory.trajectory, row.memory.trajectory))
+                self._rows.setdefault(key, row.memory)
         self._estimate()
 
-    def _real_rows(self) -> dict[tuple[str, str], list[_Row]]:
-        """The real rows of every task, in the order of the buffer."""
-        found: dict[tuple[str, str], list[_Row]] = defaultdict(list)
-        real = (memory for memory in self.replay.memories() if memory.source != "dream" and memory.task)
+    def _add_rows(self, after: int) -> bool:
+        """Add the real rows above `after` to those of their tasks; whether there were any."""
+        real = (memory for memory in self.replay.memories(after=after) if memory.source != "dream" and memory.task)
+        added = False
         for _, rows in groupby(real, key=lambda memory: memory.trajectory):
             earlier: tuple[Action, ...] = ()
             for expected, memory in enumerate(rows):
                 if memory.step != expected:
                     break  # a step is missing, and with it what it may have changed
-                step = Transition(
-                    Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated
-                )
-                outcome = (self.rules.encode_delta(step), memory.reward, memory.terminated)
-                found[memory.env, memory.task].append(_Row(memory, earlier, outcome))
-                if self._acts(step):
+                added = True
+                self._tasks[memory.env, memory.task].append(_Row(memory, earlier))
+                if memory.next_state != memory.state and not self.rules.reads_only(memory.action):
                     earlier = (*earlier, memory.action)
-        return found
+        return added
+
+    def _outcome(self, row: _Row) -> Outcome:
+        memory = row.memory
+        step = Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)
+        return (self.rules.encode_delta(step), memory.reward, memory.terminated)
 
     def _acts(self, step: Transition) -> bool:
         """Whether a step may have changed later answers."""
@@ -165,20 +173,18 @@ class TaskRecall:
         self._unreliable = {action for action, seen in by_action.items() if judged("dependences", "continues", seen).doubtful}
 
 
-def _mine(tasks: dict[tuple[str, str], list[_Row]]) -> Iterator[Dependence]:
-    """The dependences that hold in pairs of trajectories of one task."""
+def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]) -> Iterator[Dependence]:
+    """The dependences that hold in pairs of rows of one task."""
     pairs: dict[str, list[tuple[frozenset[str], bool]]] = defaultdict(list)
-    for rows in tasks.values():
+    for rows in tasks:
         known: dict[Action, list[tuple[Effects, Outcome]]] = defaultdict(list)
-        if len({row.memory.trajectory for row in rows}) < 2:
-            continue
         for row in rows:
-            own, action = Counter(row.earlier), row.memory.action
+            own, action, answer = Counter(row.earlier), row.memory.action, outcome_of(row)
             for other, outcome in known[action][-COMPARED:]:
                 between = frozenset(kind for one in (own - other) + (other - own) for kind in _kinds(one))
-                pairs[_kind(action)].append((between, outcome == row.outcome))
-            known[action].append((own, row.outcome))
-    acting = {kind for rows in tasks.values() for row in rows for kind in map(_kind, row.earlier)}
+                pairs[_kind(action)].append((between, outcome == answer))
+            known[action].append((own, answer))
+    acting = {kind for rows in tasks for row in rows for kind in map(_kind, row.earlier)}
     for kind, found in sorted(pairs.items()):
         rule = narrowed(found)
         if rule is not None:

@@ -42,7 +42,7 @@ def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, ac
         after, last = extend(state, one), i + 1 == len(found)
         turns.append(Turn(Transition(state, action_of(one.calls), after, float(last and bool(success)), last)))
         state = after
-    task = Task(episode.id, instruction, how.env, difficulty=0)
+    task = Task(episode.task or episode.id, instruction, how.env, difficulty=0)
     return Trajectory(episode.id, task, "demo", tuple(turns), bool(success), behaviour=episode.agent, scored=success is not None)
 
 

@@ -64,6 +64,7 @@ class LoggedEpisode:
     scores: Mapping[str, Any] = field(default_factory=dict)  # name -> value, of evaluations in the log
     instruction: str = ""  # where the format has one outside of the messages
     agent: str = ""  # the model, where it is named
+    task: str = ""  # the id of the task, where the format names one beside that of the episode
 
 
 @dataclass

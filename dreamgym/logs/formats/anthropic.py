@@ -41,7 +41,7 @@ class AnthropicFormat:
             name = values.first(unit.get(key) for key in ("id", "episode_id", "task_id"))
             yield LoggedEpisode(
                 values.text(name), tuple(messages), values.schemas(unit.get("tools")), unit, values.named(unit.get("scores")),
-                agent=values.text(unit.get("model")),
+                agent=values.text(unit.get("model")), task=values.text(unit.get("task_id")),
             )  # fmt: skip
 
 

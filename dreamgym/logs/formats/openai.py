@@ -41,6 +41,7 @@ class OpenAIFormat:
                 unit,
                 values.named(unit.get("scores")),
                 agent=values.text(unit.get("model")),
+                task=values.text(unit.get("task_id")),
             )
 
 

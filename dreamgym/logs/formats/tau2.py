@@ -42,7 +42,8 @@ class Tau2Format:
                 account.drop("records without messages")
                 continue
             name = values.text(values.first([unit.get("id"), unit.get("task_id")]))
-            yield LoggedEpisode(name, tuple(messages), values.schemas(unit.get("tools")), unit, instruction=values.text(unit.get("ticket")))
+            ticket, task = values.text(unit.get("ticket")), values.text(unit.get("task_id"))
+            yield LoggedEpisode(name, tuple(messages), values.schemas(unit.get("tools")), unit, instruction=ticket, task=task)
 
 
 def _message(one: dict[str, Any], theirs: set[str], account: Account) -> Iterator[Message]:

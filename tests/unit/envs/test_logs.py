@@ -36,11 +36,23 @@ def test_more_logs_move_no_task_to_another_split(tmp_path: Path):
     assert dev and dev <= {task.instruction for task in made(tmp_path, EPISODES).tasks("dev", 1000)}
 
 
-def test_an_instruction_in_other_capitals_and_under_another_id_is_the_same_task(tmp_path: Path):
+def test_without_ids_of_tasks_an_instruction_in_other_capitals_is_the_same_task(tmp_path: Path):
     first = EPISODES[0]
-    twin = replace(first, id="twin", task=replace(first.task, id="other", instruction=first.task.instruction.upper()))
-    suite = made(tmp_path, [first, twin])
+    named = [replace(first, task=replace(first.task, id=first.id))]
+    named += [replace(first, id="twin", task=replace(first.task, id="twin", instruction=first.task.instruction.upper()))]
+    suite = made(tmp_path, named)
     assert sum(len(suite.tasks(split, 9)) for split in ("train", "dev", "test")) == 1
+
+
+def test_trials_of_a_task_whose_first_words_differ_are_of_one_split(tmp_path: Path):
+    trials = [
+        replace(one, id=f"{i}/{trial}", task=replace(one.task, id=str(i), instruction=f"{one.task.instruction}, trial {trial}"))
+        for i, one in enumerate(EPISODES[:60])
+        for trial in range(3)
+    ]
+    suite = made(tmp_path, trials)
+    keys = [suite.task_key(task) for split in ("train", "dev", "test") for task in suite.tasks(split, 1000)]
+    assert sorted(keys) == sorted(str(i) for i in range(60))
 
 
 def test_the_rules_know_nothing_and_every_answer_is_neutral(tmp_path: Path):

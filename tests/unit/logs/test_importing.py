@@ -300,3 +300,9 @@ def test_the_airline_episodes_have_84_successes(tmp_path: Path):
     found = import_logs([log], tmp_path / "episodes.jsonl", outcomes=outcomes("reward==1"))
     assert found["outcomes"] == {"success": 84, "failure": 116, "unknown": 0}
     assert found["dropped"].keys() == {"texts beside tool calls"}
+
+
+def test_trials_of_one_task_are_episodes_of_one_task(tmp_path: Path):
+    again = [{"task_id": 7, "trial": trial, "reward": 1.0, "traj": openai_messages()} for trial in range(3)]
+    episodes, _ = imported(tmp_path, [*again, {"id": "e1", "messages": openai_messages(), "reward": 1.0}])
+    assert [(one.id, one.task.id) for one in episodes] == [("7/0", "7"), ("7/1", "7"), ("7/2", "7"), ("e1", "e1")]
