@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dreamgym import plugins
-from dreamgym.envs.base import TextRules
+from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.errors import UsageError
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.recipes import factory
@@ -50,6 +51,7 @@ class LogAccount:
     failures: int
     unknown: int  # episodes without an outcome
     tasks: int
+    repeated: int  # tasks of several episodes
     longest: int  # steps
     reasoning: bool  # whether some step carries an explanation
     hidden: bool  # whether tools show what no earlier state did
@@ -70,6 +72,8 @@ class LogAccount:
             found.append(f"{self.episodes} episodes are few: a dream knows no more. Record {FEW_EPISODES}.")
         if self.unknown:
             found.append(f"{self.unknown} of {self.episodes} episodes have no known outcome. They teach states and no reward.")
+        if self.hidden and not self.repeated:
+            found.append("No task was recorded twice, so nothing is recalled of what a task hides: the dream draws it. Record tasks again.")
         if not self.failures:
             found.append("No episode is a known failure: the dream cannot learn what fails, and its success says nothing. Add failures.")
         if self.episode_tokens > CONTEXT:
@@ -78,8 +82,8 @@ class LogAccount:
 
     def __str__(self) -> str:
         return (
-            f"{self.episodes:,} episodes, {self.steps:,} steps (longest {self.longest}), {self.tasks:,} tasks; {self.successes:,} "
-            f"successes, "
+            f"{self.episodes:,} episodes, {self.steps:,} steps (longest {self.longest}), {self.tasks:,} tasks "
+            f"({self.repeated:,} of them recorded more than once); {self.successes:,} successes, "
             f"{self.failures:,} failures, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
             f"{self.episode_tokens:,} tokens, a next state at most {self.answer_tokens:,}"
         )
@@ -99,7 +103,8 @@ def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
     sample = [episode for episode in episodes if episode.turns][:SAMPLE]
     tool_calls = all(_is_call(step.action) for episode in episodes for step in episode.transitions)
     env = env or ("tools" if tool_calls else "logs")
-    rules = plugins.make("envs", env, **_options(env, files)).rules
+    suite: EnvSuite = plugins.make("envs", env, **_options(env, files))
+    rules, tasks = suite.rules, Counter(suite.task_key(episode.task) for episode in episodes)
     vocab_size, episode_tokens, action_tokens, answer_tokens = _tokens(sample, rules)
     return LogAccount(
         env=env,
@@ -108,7 +113,8 @@ def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
         successes=wins,
         failures=len(episodes) - wins - unknown,
         unknown=unknown,
-        tasks=len({" ".join(episode.task.instruction.lower().split()) for episode in episodes}),
+        tasks=len(tasks),
+        repeated=sum(n > 1 for n in tasks.values()),
         longest=max(len(episode.turns) for episode in episodes),
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
         hidden=rules.partially_observed,
