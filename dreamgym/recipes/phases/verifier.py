@@ -140,9 +140,9 @@ class VerifierProbes:
     def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""
         by_id = {episode.id: (probability, kind) for episode, probability, kind in chosen}
-        found = []
-        for episode, twin in replay_actions([episode for episode, _, _ in chosen], self.context.real()):
-            self.steps += len(twin.turns)
+        found, pairs = [], replay_actions([episode for episode, _, _ in chosen], self.context.real())
+        self._charge([twin for _, twin in pairs])
+        for episode, twin in pairs:
             probability, kind = by_id[episode.id]
             found.append(Probe(episode, twin.success, probability, kind, iteration))
         return found
@@ -152,11 +152,15 @@ class VerifierProbes:
         tasks, seed = [episode.task for episode, _, _ in chosen], 30_000 + iteration
         name, steps = f"{self.name}/verifier-probe/{iteration}", self.context.suite.max_steps
         real = evaluate(self.agent, self.context.real(), tasks, max_steps=steps, temperature=1.0, seed=seed, name=name)
-        self.steps += sum(len(t.turns) for t in real)
-        self.envs.replay.add(refresh.explained(real, self.context.suite.rules))
+        self._charge(real)
         ended = [(t, p) for t, (_, p, _) in zip(real, chosen, strict=True) if t.error is None and t.turns and t.transitions[-1].terminated]
         verdicts = self.verifier.judge([(t.task.instruction, t.transitions) for t, _ in ended])
         return [Probe(t, t.success, p, verdict.kind, iteration) for (t, p), verdict in zip(ended, verdicts, strict=True)]
+
+    def _charge(self, real: Sequence[Trajectory]) -> None:
+        """Count the steps of real episodes of probes, which join the replay buffer."""
+        self.steps += sum(len(t.turns) for t in real)
+        self.envs.replay.add(refresh.explained(real, self.context.suite.rules))
 
     @cached_property
     def _prepared(self) -> PreparedLogs:

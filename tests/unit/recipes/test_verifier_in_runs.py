@@ -52,6 +52,7 @@ def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path
     found = dream["verifier"]
     assert found["probes"] > 0 and 0 < found["probe_steps"] <= 60 and dream["probe_steps"] == found["probe_steps"]
     assert summary["dream"]["real_transitions_probe"] == found["probe_steps"]
+    assert dream["replay"]["real"] == found["probe_steps"], "what was paid for is remembered"
     assert dream["judged_with"] == "verifier-dream" and (run.path / "checkpoints" / "verifier-dream").is_dir()
     lines = [line for line in run.read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
     assert all(0 <= line["claims"] <= 1 for line in lines) and any("probe_accepted_false" in line for line in lines)
@@ -69,6 +70,7 @@ def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path:
         recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     found = RunDir.view(tmp_path / "run").data("dream")["verifier"]
     assert found["probes"] > 0 and 0 < found["probe_steps"] <= 200
+    assert RunDir.view(tmp_path / "run").data("dream")["replay"]["real"] == found["probe_steps"]
     assert all(p.episode.source == "real" and p.episode.success is p.real_success and p.verdict for p in tried)
 
 
@@ -93,6 +95,17 @@ def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier
     assert whole["verifier"] == resumed["verifier"]
     weights = [(tmp_path / name / "checkpoints" / "dream" / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
     assert weights[0] == weights[1]
+
+
+def test_practice_on_logged_tasks_draws_no_others(tmp_path: Path):
+    config = settings(iterations=2, logged_tasks=True)
+    logs = config.logs.model_copy(update={"tasks": 4})
+    block = config.experience.model_copy(update={"verifier": None})
+    recipe.run(config.model_copy(update={"experience": block, "logs": logs}), tmp_path / "run", say=lambda _: None)
+    run = RunDir.view(tmp_path / "run")
+    logged = {t.task.id for t in run.read_episodes("logs")}
+    assert len(logged) == 4 and {t.task.id for t in run.read_episodes("dream-0000")} <= logged
+    assert sum(one["predicted"] for one in run.data("dream")["recall"] if one["situation"] == "dependences") > 0
 
 
 def test_dreams_are_cut_off_at_the_horizon_that_is_set_and_real_episodes_are_not(tmp_path: Path):
