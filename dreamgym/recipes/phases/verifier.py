@@ -38,6 +38,22 @@ class ProbeRates:
     claims_true: Rate  # of all claims, the share that is true: what accepting everything would give
 
 
+@dataclass(frozen=True)
+class TriedClaim:
+    """A dreamed claim of success that was tried in the real environment: its actions there, or the policy acting anew on its task."""
+
+    accepted: bool
+    real_success: bool
+    probability: float
+    iteration: int
+
+
+def accepted_false(tried: Sequence[TriedClaim]) -> Rate:
+    """Of accepted claims that were tried, the share without a real success (a Hájek estimate)."""
+    accepted = [one for one in tried if one.accepted]
+    return weighted_rate([not one.real_success for one in accepted], [1 / one.probability for one in accepted])
+
+
 def probe_rates(probes: Sequence[Probe]) -> ProbeRates:
     """Hájek estimates over probes, each with the verdict it got when it was chosen."""
 
@@ -77,6 +93,7 @@ class VerifierProbes:
         self.context, self.name, self.block = envs.context, envs.name, settings.probes
         self.every = 0 if "probes" in self.context.skipped else self.block.every
         self.probes: list[Probe] = []
+        self.tried: list[TriedClaim] = []
         self.steps = 0  # real steps of probes
         self.false_in_a_row = 0  # refits before which accepted claims had proved false
         self.stopped = ""
@@ -85,12 +102,14 @@ class VerifierProbes:
         return {
             "steps": self.steps,
             "false_in_a_row": self.false_in_a_row,
+            "tried": json.dumps([asdict(one) for one in self.tried]),
             "probes": json.dumps([asdict(p) | {"episode": trajectory_to_json(p.episode, completions=False)} for p in self.probes]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the verifier that the probes give: the same probes always give the same."""
         self.steps, self.false_in_a_row = state["steps"], state["false_in_a_row"]
+        self.tried = [TriedClaim(**one) for one in json.loads(state["tried"])]
         found = json.loads(state["probes"])
         self.probes = [Probe(**{**one, "episode": trajectory_from_json(one["episode"])}) for one in found]
         if self.probes:
@@ -105,14 +124,15 @@ class VerifierProbes:
         if not self.every or iteration % self.every or room <= 0:
             return found
         drawn = draw_probes(made, self.verifier, self.block.episodes, seed=self.context.config.seed, iteration=iteration)
-        new = self._tried(drawn, room, iteration)
+        new = self._try(drawn, room, iteration)
         self.probes += new
+        false = accepted_false([one for one in self.tried if one.iteration == iteration])
+        found["tried_accepted_false"] = false.value if false.n else None
+        self._stop_if_false([one for one in self.tried if one.iteration > iteration - 2 * self.every])
         if not new:
             return found
-        rates = probe_rates(new)
-        self._stop_if_false([p for p in self.probes if p.iteration > iteration - 2 * self.every])
         self._refit()
-        found |= {f"probe_{name}": rate.value if rate.n else None for name, rate in vars(rates).items()}
+        found |= {f"probe_{name}": rate.value if rate.n else None for name, rate in vars(probe_rates(new)).items()}
         return found | {"probes": len(self.probes), "verifier_threshold": self.verifier.calibration.accept_above}
 
     @property
@@ -126,7 +146,7 @@ class VerifierProbes:
         rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
-    def _tried(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], room: int, iteration: int) -> list[Probe]:
+    def _try(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], room: int, iteration: int) -> list[Probe]:
         """Try as many claims as there is room for. Claims whose task reality does not know are left out."""
         by_rollouts = self.block.by == "rollouts"
         chosen, left = [], room
@@ -145,6 +165,7 @@ class VerifierProbes:
         for episode, twin in pairs:
             probability, kind = by_id[episode.id]
             found.append(Probe(episode, twin.success, probability, kind, iteration))
+        self.tried += [TriedClaim(p.verdict == "passed", p.real_success, p.probability, iteration) for p in found]
         return found
 
     def _acted(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
@@ -153,6 +174,8 @@ class VerifierProbes:
         name, steps = f"{self.name}/verifier-probe/{iteration}", self.context.suite.max_steps
         real = evaluate(self.agent, self.context.real(), tasks, max_steps=steps, temperature=1.0, seed=seed, name=name)
         self._charge(real)
+        pairs = zip(real, chosen, strict=True)
+        self.tried += [TriedClaim(kind == "passed", t.success, p, iteration) for t, (_, p, kind) in pairs if t.error is None]
         ended = [(t, p) for t, (_, p, _) in zip(real, chosen, strict=True) if t.error is None and t.turns and t.transitions[-1].terminated]
         verdicts = self.verifier.judge([(t.task.instruction, t.transitions) for t, _ in ended])
         return [Probe(t, t.success, p, verdict.kind, iteration) for (t, p), verdict in zip(ended, verdicts, strict=True)]
@@ -176,16 +199,16 @@ class VerifierProbes:
         self.verifier.save(self.context.checkpoint(self.judged_with))
         self.envs.judge_with(self.judged_with)
 
-    def _stop_if_false(self, recent: Sequence[Probe]) -> None:
+    def _stop_if_false(self, recent: Sequence[TriedClaim]) -> None:
         """Keep the policy while accepted claims hold; stop, and bring back the last such policy, when they proved false twice in a row."""
-        rate = probe_rates(recent).accepted_false
+        rate = accepted_false(recent)
         bad = rate.n > 0 and rate.low > self.block.max_accepted_false
         self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
         if not bad:
             self.context.save_policy(self.model, last_good(self.name))
         elif self.false_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.start)
-            self.stopped = f"{rate.value:.0%} of probed accepted claims are false, {back}"
+            self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
 
 
 def _share(of: Sequence[Trajectory], test: Callable[[Trajectory], bool]) -> float | None:

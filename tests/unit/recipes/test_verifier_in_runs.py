@@ -164,5 +164,29 @@ def test_a_verifier_that_proves_wrong_twice_stops_the_phase_and_the_last_good_po
     block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
     recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     dream = RunDir.view(tmp_path / "run").data("dream")
-    assert dream["iterations"] < 12 and "of probed accepted claims are false, rolled back to the" in dream["stopped"]
+    assert dream["iterations"] < 12 and "of probed accepted claims have no real success, rolled back to the" in dream["stopped"]
     json.dumps(dream, allow_nan=False)
+
+
+def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stops_the_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Real episodes that reach no end make no claim, so no verdict on them is wrong; but the dreamed claim has not come true."""
+    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
+    found = phase.evaluate
+
+    def endless(*args: Any, **how: Any) -> list[Trajectory]:
+        return [replace(t, success=False, truncated=True, turns=tuple(_going_on(turn) for turn in t.turns)) for t in found(*args, **how)]
+
+    monkeypatch.setattr(phase, "evaluate", endless)
+    config = settings(iterations=12)
+    probes = {"every": 1, "episodes": 16, "by": "rollouts", "max_real_steps": 5000, "max_accepted_false": 0.5}
+    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
+    dream = RunDir.view(tmp_path / "run").data("dream")
+    assert dream["iterations"] < 12 and "100% of probed accepted claims have no real success" in dream["stopped"]
+    assert dream["verifier"]["probes"] == 0 and dream["verifier"]["probe_steps"] > 0
+
+
+def _going_on(turn: Turn) -> Turn:
+    return replace(turn, transition=replace(turn.transition, terminated=False, reward=0.0))
