@@ -109,6 +109,22 @@ METRICS: dict[str, dict[str, Metric]] = {
         "probe_real_low": Metric("share", "lower bound of its 95 % interval", "-"),
         "probe_real_high": Metric("share", "upper bound of its 95 % interval", "-"),
         "probe_dream_success": Metric("share", "success in the dream on the same tasks", "far above probe_real_success"),
+        "claims": Metric("share", "of dreamed episodes, those that the experience model calls a success, before a verifier", "near 1"),
+        "claims_accepted": Metric("share", "of them, those that the learned verifier accepts", "rises while tried_accepted_false does"),
+        "claims_masked": Metric(
+            "share", "of them, those that it leaves out, because they are unlike all logs or near its threshold", "most"
+        ),
+        "tried_accepted_false": Metric(
+            "share", "of accepted claims that were tried in the real environment, those without a real success there", "above 0.5: it stops"
+        ),
+        "probe_false_success": Metric(
+            "share", "of probes that fail, those that the verifier accepted before it was fitted to them", "above 0.05"
+        ),
+        "probe_kept": Metric("share", "of probes that succeed, those that it accepted", "below 0.8"),
+        "probe_accepted_false": Metric("share", "of probes that it accepted, those that fail", "rises"),
+        "probe_claims_true": Metric("share", "of all probes, those that succeed: what accepting everything would give", "-"),
+        "probes": Metric("claims", "number of probes that the verifier is fitted to", "few: its threshold rests on the logs"),
+        "verifier_threshold": Metric("score", "above which the verifier accepts a claim", "-"),
         "refreshes": Metric("versions", "number of times that the experience model was fitted to probed episodes", "grows at every probe"),
     },
     "RL, per iteration": {
