@@ -110,6 +110,23 @@ def ablation_row(ablation: str, policy: str = "dream") -> Row:
     return replace(whole, label=label, meaning=ABLATIONS[ablation].meaning, made_of=(*whole.made_of[:-1], *own, name))
 
 
+def base_of(name: str) -> str:
+    """The row of `ROWS` that a policy is a variant of: `dream` for `grpo-dream` and `dream-no-model`; "" for a phase that makes none."""
+    whole, _, part = name.partition("-no-")
+    algorithm, _, mode = whole.rpartition("-")
+    if part and part not in ABLATIONS:
+        return ""
+    if whole in ROWS:
+        return whole
+    return MODES.get(mode, "") if algorithm and not name.startswith("eval-") else ""
+
+
+def row_of(name: str) -> Row:
+    """The row of a policy: of `ROWS`, an arm of a comparison, or one of them without one part of the method."""
+    whole, _, part = name.partition("-no-")
+    return ablation_row(part, whole) if part else arm(whole)
+
+
 def arm(name: str) -> Row:
     """The row of an arm of a comparison: a row of `ROWS`, or an algorithm and a mode, such as `grpo-s2r`."""
     if name in ROWS:

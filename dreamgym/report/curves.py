@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from dreamgym.recipes.rows import LOOPS, ROWS
+from dreamgym.recipes.rows import base_of
 from dreamgym.report.charts import Chart, Series, lines, stack
 from dreamgym.report.data import Run, block, number
 
@@ -17,18 +18,34 @@ SEGMENTS = {"loss_start": "mute", "loss_reasoning": "dream", "loss_state": "real
 GROUPS = {"mixed": "teal", "failed": "mute", "succeeded": "gold", "even": "pink", "single": "bad"}
 PROPOSALS = {"accepted": "teal", "duplicate": "mute", "impossible": "gold", "malformed": "pink", "held_out": "bad"}
 
+COLOURS = ("dream", "real", "gold", "teal", "pink", "mute", "bad")
+
 Lines = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An RL phase and how its lines are drawn."""
+
+    name: str
+    label: str
+    tone: str
+    records: Lines
+
+    @property
+    def dreams(self) -> bool:
+        return base_of(self.name) in WORLDS
 
 
 def success(run: Run) -> list[Chart]:
     """Success per iteration of every RL phase on one scale, and the gap of dreams."""
-    records = {name: (_training(name, run.lines[name]), _probes(run.lines[name])) for name in LOOPS if run.lines.get(name)}
-    highest = max((bound for pair in records.values() for series in pair for bound in series.bounds), default=0.0)
+    series = [(loop, (_training(loop), _probes(loop.records))) for loop in _loops(run)]
+    highest = max((bound for _, pair in series for one in pair for bound in one.bounds), default=0.0)
     found: list[Chart | None] = []
-    for name, pair in records.items():
+    for loop, pair in series:
         found.append(
             lines(
-                f"{ROWS[name].label}: success in training",
+                f"{loop.label}: success in training",
                 pair,
                 x_label="iteration",
                 y_label="success, % of episodes",
@@ -38,27 +55,41 @@ def success(run: Run) -> list[Chart]:
                 size=WIDE,
             )
         )
-        found.append(_gap(run.lines[name]))
+        found.append(_gap(loop.records))
     return [chart for chart in found if chart]
 
 
 def details(run: Run) -> list[Chart]:
     """Small multiples."""
-    loops = {name: run.lines[name] for name in LOOPS if run.lines.get(name)}
+    loops = _loops(run)
     found = [_experience(run), _imitation(run), _development(run)]
     for key, title, y_label in (
         ("entropy", "Entropy of the policy", "nats per token"),
         ("grad_norm", "Gradient norm", "norm before clipping"),
         ("length", "Episode length", "steps per episode"),
     ):
-        series = [Series(ROWS[name].label, _points(records, key), TONES[name]) for name, records in loops.items()]
-        found.append(lines(title, series, x_label="iteration", y_label=y_label))
-    for name, records in loops.items():
-        layers = [Series(kind, _points(records, f"groups_{kind}"), tone) for kind, tone in GROUPS.items()]
+        found.append(lines(title, [_series(loop, key) for loop in loops], x_label="iteration", y_label=y_label))
+    for loop in loops:
+        layers = [Series(kind, _points(loop.records, f"groups_{kind}"), tone) for kind, tone in GROUPS.items()]
         note = "Only mixed groups have a gradient."
-        found.append(stack(f"Groups: {ROWS[name].label}", layers, x_label="iteration", y_label="groups per iteration", note=note))
+        found.append(stack(f"Groups: {loop.label}", layers, x_label="iteration", y_label="groups per iteration", note=note))
     found += [_mixed_groups(loops), _curriculum_share(loops), _proposals(loops), _growth(loops)]
     return [chart for chart in found if chart]
+
+
+def _loops(run: Run) -> list[Loop]:
+    """The RL phases with lines, each in a colour of its own while there are enough."""
+    found = list[Loop]()
+    for name, row in run.loops.items():
+        if run.lines.get(name):
+            used = {loop.tone for loop in found}
+            tone = next((tone for tone in (TONES[base_of(name)], *COLOURS) if tone not in used), TONES[base_of(name)])
+            found.append(Loop(name, row.label, tone, run.lines[name]))
+    return found
+
+
+def _series(loop: Loop, key: str) -> Series:
+    return Series(loop.label, _points(loop.records, key), loop.tone)
 
 
 def _points(records: Lines, key: str) -> list[tuple[float, float | None]]:
@@ -70,9 +101,9 @@ def _measured(records: Lines, key: str) -> list[tuple[float, float | None]]:
     return [(x, y) for x, y in _points(records, key) if y is not None]
 
 
-def _training(name: str, records: Lines) -> Series:
-    where, tone = WORLDS.get(name, ("in the real environment", "real"))
-    return Series(f"training episodes {where}", _points(records, "success"), tone)
+def _training(loop: Loop) -> Series:
+    where, tone = WORLDS.get(base_of(loop.name), ("in the real environment", "real"))
+    return Series(f"training episodes {where}", _points(loop.records, "success"), tone)
 
 
 def _probes(records: Lines) -> Series:
@@ -121,7 +152,7 @@ def _development(run: Run) -> Chart | None:
     return lines("SFT: real success on development tasks", series, x_label="epoch", y_label="success, % of episodes", unit=100)
 
 
-def _mixed_groups(loops: Mapping[str, Lines]) -> Chart | None:
+def _mixed_groups(loops: Sequence[Loop]) -> Chart | None:
     """The share of groups with a gradient by kind of task, averaged over ten iterations because each has few groups."""
     records = _dream_records(loops)
     kinds = {"replayed": ("replayed", "dream"), "fresh": ("new", "mute"), "synthetic": ("synthetic", "gold")}
@@ -130,9 +161,9 @@ def _mixed_groups(loops: Mapping[str, Lines]) -> Chart | None:
     return lines("Mixed groups", series, x_label="iteration", y_label="% of groups, mean of ten", unit=100, note=note)
 
 
-def _dream_records(loops: Mapping[str, Lines]) -> Lines:
-    """The RL phase that generates tasks: a run has one."""
-    return next((records for name, records in loops.items() if name in WORLDS), ())
+def _dream_records(loops: Sequence[Loop]) -> Lines:
+    """The first RL phase that generates tasks."""
+    return next((loop.records for loop in loops if loop.dreams), ())
 
 
 def _moving_mean(points: Sequence[tuple[float, float | None]], width: int) -> list[tuple[float, float | None]]:
@@ -141,21 +172,21 @@ def _moving_mean(points: Sequence[tuple[float, float | None]], width: int) -> li
     return [(window[-1][0], sum(y for _, y in window if y is not None) / len(window)) for window in found]
 
 
-def _curriculum_share(loops: Mapping[str, Lines]) -> Chart | None:
-    series = [Series(ROWS[n].label, _points(records, "synthetic_share"), TONES[n]) for n, records in loops.items() if n in WORLDS]
+def _curriculum_share(loops: Sequence[Loop]) -> Chart | None:
+    series = [_series(loop, "synthetic_share") for loop in loops if loop.dreams]
     return lines("Rollouts on synthetic tasks", series, x_label="iteration", y_label="% of rollouts", unit=100)
 
 
-def _proposals(loops: Mapping[str, Lines]) -> Chart | None:
+def _proposals(loops: Sequence[Loop]) -> Chart | None:
     layers = [Series(_words(why), _points(_dream_records(loops), f"tasks_{why}"), tone) for why, tone in PROPOSALS.items()]
     return stack("Synthetic tasks", layers, x_label="iteration", y_label="proposals per iteration", note="Accepted, or rejected by reason.")
 
 
-def _growth(loops: Mapping[str, Lines]) -> Chart | None:
+def _growth(loops: Sequence[Loop]) -> Chart | None:
     series = [
-        Series(ROWS[name].label, _cumulative(_measured(records, "remembered")), TONES[name])
-        for name, records in loops.items()
-        if any("remembered" in line for line in records)
+        Series(loop.label, _cumulative(_measured(loop.records, "remembered")), loop.tone)
+        for loop in loops
+        if any("remembered" in line for line in loop.records)
     ]
     return lines("Replay buffer: rows added to the logs", series, x_label="iteration", y_label="transitions, cumulative")
 

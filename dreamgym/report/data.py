@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.errors import DreamGymError
-from dreamgym.recipes.rows import ABLATIONS, ROWS, ablated, ablation_row
+from dreamgym.recipes.rows import ABLATIONS, ROWS, ablated, ablation_row, base_of, row_of
 from dreamgym.recipes.rows import Row as Policy
+from dreamgym.recipes.summary import entry
 from dreamgym.runs.files import is_number
 from dreamgym.runs.rundir import CONFIG, PROCESS, RunDir
 from dreamgym.statistics import Rate
@@ -118,6 +119,13 @@ class Run:
     def finished(self) -> bool:
         return bool(self.summary) or self.compared
 
+    @property
+    def loops(self) -> dict[str, Policy]:
+        """The RL phases that have begun, those of a quickstart in its order, and the policies that they make."""
+        begun = [*self.lines, *(name for name, phase in self.phases.items() if "iterations" in phase)]
+        known = [name for name in dict.fromkeys([*ROWS, *begun]) if name in begun and base_of(name)]
+        return {name: row for name in known if (row := row_of(name)).start}
+
 
 def read(run: RunDir) -> Run:
     """Read a run, finished or not."""
@@ -137,6 +145,7 @@ def read(run: RunDir) -> Run:
         rows=[
             *(row for key, policy in ROWS.items() if (row := _row(key, key, policy, summary.get(key), phases))),
             *_ablations(summary.get("ablations") or {}, phases),
+            *_arms(run, phases),
         ],
         audits=_audits(summary.get("audit") or phases.get("audit"), summary.get("seeds")),
         compared=(run.path.resolve().parent / "compare.md").is_file(),
@@ -201,6 +210,21 @@ def _ablations(entries: Mapping[str, Any], phases: Mapping[str, Mapping[str, Any
         if part in ABLATIONS
     ]
     return [row for row in rows if row]
+
+
+def _arms(run: RunDir, phases: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The arms of a comparison and their ablations, as far as they were evaluated."""
+    judged = [name.removeprefix("eval-") for name in phases if name.startswith("eval-")]
+    arms = [name for name in judged if base_of(name) and name.partition("-no-")[0] not in ROWS]
+    rows = [_row(name, name, row_of(name), _entry(run, name), phases) for name in arms]
+    return [row for row in rows if row]
+
+
+def _entry(run: RunDir, policy: str) -> dict[str, Any] | None:
+    """What the summary of a comparison says of a policy; None where a phase has left less than that."""
+    with suppress(KeyError, TypeError):
+        return entry(run, policy, row_of(policy))
+    return None
 
 
 def _row(key: str, phase: str, policy: Policy, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:

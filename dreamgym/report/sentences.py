@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.recipes.rows import LOOPS, ROWS
+from dreamgym.recipes.rows import LOOPS, ROWS, base_of
 from dreamgym.report.data import Audit, Fidelity, Run, block, number
 from dreamgym.statistics import Rate, wilson
 
@@ -75,7 +75,7 @@ def _configured(run: Run) -> list[tuple[str, str]]:
         ("model", str(block(config, "model").get("size", ""))),
         ("memories shown", "" if k is None else f"{k} a step"),
         ("guard", ", ".join(rules) or "off" if guard else ""),
-        *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS),
+        *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS if not run.compared or name in map(base_of, run.loops)),
         ("practice", _loop(block(config, "rl"))),
     ]
 
@@ -233,7 +233,7 @@ def _difference(guarded: Fidelity, bare: Fidelity) -> str:
 
 def early_stops(run: Run) -> list[str]:
     """The RL phases that stopped early, with the reason."""
-    return [f"{ROWS[name].label}: stopped early, {why}." for name in LOOPS if (why := block(run.phases, name).get("stopped"))]
+    return [f"{row.label}: stopped early, {why}." for name, row in run.loops.items() if (why := block(run.phases, name).get("stopped"))]
 
 
 SITUATIONS = {
@@ -247,7 +247,7 @@ CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 
 def determinism(run: Run) -> list[str]:
     """How deterministic the environment is by its logs: what recall rests on, of the first phase that practised in a dream."""
-    found = next((found for name in LOOPS if (found := block(run.phases, name).get("recall"))), ())
+    found = next((found for name in run.loops if (found := block(run.phases, name).get("recall"))), ())
     return [
         f"Of logged steps that {CLASSES[one['outcome_class']]}, precedents with {SITUATIONS[one['situation']]} predict "
         f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} exactly; they "
@@ -259,10 +259,10 @@ def determinism(run: Run) -> list[str]:
 
 def verifiers(run: Run) -> list[str]:
     """The learned verifiers that judged dreams: what their thresholds rest on, and what probes found before a fit had seen them."""
-    phases = {name: block(run.phases, name) for name in LOOPS}
+    phases = {row.label: block(run.phases, name) for name, row in run.loops.items()}
     if "verifier" in run.phases and not any("verifier" in phase for phase in phases.values()):
         return [f"Claims of success are judged by a verifier learned from the logs: {run.phases['verifier'].get('status', NOTHING)}."]
-    return [f"{ROWS[name].label}: {_verifier(phase['verifier'])}" for name, phase in phases.items() if "verifier" in phase]
+    return [f"{label}: {_verifier(phase['verifier'])}" for label, phase in phases.items() if "verifier" in phase]
 
 
 def _verifier(found: Mapping[str, Any]) -> str:

@@ -360,6 +360,32 @@ def test_every_kind_of_loop_has_its_curves(name: str, tmp_path: Path):
     assert f"{ROWS[name].label}: success in training" in found
 
 
+def test_a_seed_of_a_comparison_shows_its_arms_and_their_ablations(tmp_path: Path):
+    arms = {"grpo-dream": "GRPO, dream", "grpo-real": "GRPO, real only", "grpo-dream-no-model": "GRPO, dream, without model"}
+    loop = {
+        "iterations": 12,
+        "steps": 900,
+        "real_steps": 100,
+        "optimiser_steps": 7,
+        "decided_by": {"states": {}, "rewards": {}},
+        "seconds": 5.0,
+    }
+    with RunDir.open(tmp_path / "seed-0", CONFIG) as run:
+        run.mark("logs", {"trajectories": 9, "transitions": 70, "successes": 3})
+        run.mark("eval-grpo-mixed", {"greedy": rate(0.4), "sampled": rate(0.3)})  # the phase itself has left nothing
+        for name in arms:
+            for i in range(12):
+                run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "success": 0.05 * i, "entropy": 1.0})
+            run.mark(name, loop | {"stopped": "its gap was open" if name == "grpo-dream" else ""})
+            run.mark(f"eval-{name}", {"greedy": rate(0.5), "sampled": rate(0.4)})
+    (tmp_path / "compare.md").write_text("the table")
+    found = data.read(RunDir.view(tmp_path / "seed-0"))
+    assert {row.label: row.costs["dream_transitions"] for row in found.rows} == dict.fromkeys(arms.values(), 800.0) | {"GRPO, mixed": None}
+    text = words(report.write(tmp_path / "seed-0").read_text("utf-8"))
+    assert all(f"{label}: success in training" in text for label in arms.values())
+    assert "GRPO, dream: stopped early, its gap was open." in text and "8 iterations of 16 tasks" not in text
+
+
 def test_an_ablation_is_a_row_whether_the_run_is_finished_or_not(tmp_path: Path):
     path = full_run(tmp_path / "run")
     with RunDir.open(path, CONFIG) as run:
