@@ -372,7 +372,8 @@ def test_a_seed_of_a_comparison_shows_its_arms_and_their_ablations(tmp_path: Pat
     }
     with RunDir.open(tmp_path / "seed-0", CONFIG) as run:
         run.mark("logs", {"trajectories": 9, "transitions": 70, "successes": 3})
-        run.mark("eval-grpo-mixed", {"greedy": rate(0.4), "sampled": rate(0.3)})  # the phase itself has left nothing
+        run.mark("grpo-mixed", {"iterations": 2})  # less than a phase leaves
+        run.mark("eval-grpo-mixed", {"greedy": rate(0.4), "sampled": rate(0.3)})
         for name in arms:
             for i in range(12):
                 run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "success": 0.05 * i, "entropy": 1.0})
