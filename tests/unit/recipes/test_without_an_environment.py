@@ -49,7 +49,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
     shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
     file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
-    shared_settings = ("eval.dev_tasks=20", "eval.paired_replays=6")
+    shared_settings = ("eval.dev_tasks=20", "eval.paired_replays=6", "experience.replayed_starts=true")
     code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", *shared_settings, "--config", file, "--json")
     assert code == 0, err
     found: Any = RunDir.view(tmp_path / "run").summary()
