@@ -193,11 +193,14 @@ class ToolFormat:
 
     def _after_user(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """What the template renders behind the first user message. NoToolFormat where it refuses the messages."""
+        user = USER
+        while user in str(messages):  # somebody's argument is the placeholder
+            user += "x"
         try:
-            text = self.chat.render([_message("user", USER), *messages], tools=self.tools)
+            text = self.chat.render([_message("user", user), *messages], tools=self.tools)
         except Exception as error:  # a boundary: templates raise what they like
             raise NoToolFormat(f"The chat template of '{self.chat.name}' refuses tool calls ({error}).") from error
-        return text.rpartition(USER)[2]
+        return text.rpartition(user)[2]
 
     def _manner(self) -> tuple[str | None, bool]:
         """(content of a turn of calls, whether arguments are given as JSON text), as the template wants them."""

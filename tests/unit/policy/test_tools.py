@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rollouts import act
 from tool_templates import FAMILIES, MARKS, SPECIAL, XML, tool_tokenizer
@@ -17,7 +17,7 @@ from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.policy.agent import Agent, demonstrations
-from dreamgym.policy.templates.tool_format import NoToolFormat
+from dreamgym.policy.templates.tool_format import ASKED, RESULT, USER, NoToolFormat
 from dreamgym.policy.templates.tools import Tools
 from dreamgym.tool_calls import ToolCall, action_of, calls_of, respond
 from dreamgym.train.batch import sequences_of
@@ -117,6 +117,7 @@ def test_a_conversation_of_calls_is_what_the_chat_template_renders(name: str) ->
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 @settings(max_examples=40, deadline=None)
 @given(turns=st.lists(st.tuples(st.lists(calls, min_size=1, max_size=3), st.lists(texts, max_size=3), texts), min_size=1, max_size=3))
+@example(turns=[([ToolCall("get_user", {USER: None, ASKED: USER + "x"})], [RESULT.format(0)], USER)])  # placeholders of the format
 def test_demonstration_rows_are_what_sampling_would_have_produced(name: str, turns: list[tuple[list[ToolCall], list[str], str]]) -> None:
     form = TEMPLATES[name]
     shown = episode([(action_of(said), state(*results, user=user)) for said, results, user in turns])
