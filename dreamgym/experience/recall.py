@@ -27,8 +27,8 @@ from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 
 Situation = Literal["state", "previous", "task"]
-Established = Situation | Literal["dependences"]
-"""`dependences`: a situation of `experience.task_recall`."""
+Established = Situation | Literal["dependences", "again"]
+"""The last two are of `experience.task_recall`."""
 OutcomeClass = Literal["continues", "pays_or_ends"]
 MIN_AGREEMENT = 0.98
 """The share of real rows that other trajectories' precedents must predict exactly, for a key to be used."""

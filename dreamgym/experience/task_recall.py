@@ -12,8 +12,9 @@ An answer is what the rules write of a step (`TextRules.encode_delta`). A query 
 * the episode itself, where it has taken the action before, and since then none on which the answer depends;
 * other episodes of the task that took the same of those earlier actions on which the answer depends, where they agree.
 
-As in `experience.recall`, each real row is predicted from other trajectories, and precedents are used only where that is right often
-enough. Logs that never repeat a task establish nothing, and nothing is recalled. Dreamed rows are no precedents.
+As in `experience.recall`, each real row is predicted from other trajectories, or from its own earlier rows, and either way is used only
+where that is right often enough: agents ask again when they have changed something. Logs that never repeat a task establish nothing, and
+nothing is recalled. Dreamed rows are no precedents.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import get_args
 from dreamgym.envs.actions import parts
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import holds, narrowed
-from dreamgym.experience.recall import Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
+from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Observation, Query, Transition
 
@@ -71,6 +72,7 @@ class TaskRecall:
         self._rows: dict[Key, Memory] = {}
         self._reliable: set[str] = set()
         self._unreliable: set[Action] = set()
+        self._answers_again = False
 
     def recall(self, query: Query) -> Memory | None:
         """A real row with the query's outcome, its next state put after the query's; None where no precedent is known, they disagree, or
@@ -79,7 +81,7 @@ class TaskRecall:
         changed_by = self._changed_by.get(_kind(query.action))
         if changed_by is None or query.action in self._unreliable:
             return None
-        own = self._own(query, changed_by)
+        own = self._own(query.history, query.action, changed_by) if self._answers_again else None
         earlier = [step.action for step in query.history if self._acts(step)]
         key = _key(query.task.env, query.task.id, query.action, earlier, changed_by)
         outcomes = self._outcomes.get(key, {})
@@ -104,10 +106,10 @@ class TaskRecall:
         self._follow()
         return self._dependences
 
-    def _own(self, query: Query, changed_by: frozenset[str]) -> Outcome | None:
+    def _own(self, history: Sequence[Transition], action: Action, changed_by: frozenset[str]) -> Outcome | None:
         """What the episode itself showed for the action, if it went on then and the answer cannot have changed since."""
-        for step in reversed(query.history):
-            if step.action == query.action and not step.reward and step.next_state != step.state:
+        for step in reversed(history):
+            if step.action == action and not step.reward and step.next_state != step.state:
                 changes_itself = self._acts(step) and changed_by.intersection(_kinds(step.action))
                 return None if changes_itself else (self.rules.encode_delta(step), 0.0, False)
             if self._acts(step) and changed_by.intersection(_kinds(step.action)):
@@ -153,15 +155,26 @@ class TaskRecall:
         return added
 
     def _outcome(self, row: _Row) -> Outcome:
-        memory = row.memory
-        step = Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)
-        return (self.rules.encode_delta(step), memory.reward, memory.terminated)
+        return (self.rules.encode_delta(_transition(row.memory)), row.memory.reward, row.memory.terminated)
+
+    def _asked_again(self) -> Iterator[tuple[Action, bool]]:
+        """Each action that a real episode took again, where its own earlier answer would be given, and whether that is right."""
+        for rows in self._tasks.values() if self._changed_by else ():
+            for _, one in groupby(rows, key=lambda row: row.memory.trajectory):
+                past = list[Transition]()
+                for row in one:
+                    memory = row.memory
+                    changed_by = self._changed_by.get(_kind(memory.action))
+                    if changed_by is not None and (own := self._own(past, memory.action, changed_by)) is not None:
+                        yield memory.action, own == self._outcome(row)
+                    past.append(_transition(memory))
 
     def _acts(self, step: Transition) -> bool:
         """Whether a step may have changed later answers."""
         return step.next_state != step.state and not self.rules.reads_only(step.action)
 
     def _estimate(self) -> None:
+        """Predict every real row from other trajectories with its key, and from its own earlier rows, and choose what is reliable."""
         by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
         by_action: dict[Action, list[bool]] = defaultdict(list)
         for key, outcomes in self._outcomes.items():
@@ -170,6 +183,9 @@ class TaskRecall:
                 by_action[key[2]].append(right)
         self._agreements = [judged("dependences", name, seen) for name, seen in by_class.items()]
         self._reliable = {one.outcome_class for one in self._agreements if one.used}
+        again = judged("again", "continues", [right for _, right in self._asked_again()])
+        self._answers_again = again.used or (again.predicted < ENOUGH and "continues" in self._reliable)
+        self._agreements.append(replace(again, used=self._answers_again))
         self._unreliable = {action for action, seen in by_action.items() if judged("dependences", "continues", seen).doubtful}
 
 
@@ -197,6 +213,10 @@ def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]
 
 def _key(env: str, task: str, action: Action, earlier: Sequence[Action], changed_by: frozenset[str]) -> Key:
     return (env, task, action, *sorted(one for one in earlier if changed_by.intersection(_kinds(one))))
+
+
+def _transition(memory: Memory) -> Transition:
+    return Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)
 
 
 def _kinds(action: Action) -> list[str]:

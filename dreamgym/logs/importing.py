@@ -57,7 +57,8 @@ class _Import:
                 yield made
 
     def _named(self, made: Trajectory) -> Trajectory:
-        """The episode under an id that no other has; an id given twice gets a number."""
+        """The episode under an id that no other has. An id given twice, as by two benchmarks that count from 0, gets a number, and so
+        does its task: it is another one."""
         wanted = made.id.replace("/as/", "/") or f"episode-{len(self.ids) + 1}"
         name = wanted
         while name in self.ids:
@@ -66,7 +67,7 @@ class _Import:
         if name != wanted:
             self.account.note("ids that were given twice, numbered", detail=wanted)
         self.ids.add(name)
-        return replace(made, id=name, task=replace(made.task, id=made.task.id or name))
+        return replace(made, id=name, task=replace(made.task, id=f"{made.task.id or wanted}{name.removeprefix(wanted)}"))
 
 
 def import_logs(

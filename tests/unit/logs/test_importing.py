@@ -306,3 +306,9 @@ def test_trials_of_one_task_are_episodes_of_one_task(tmp_path: Path):
     again = [{"task_id": 7, "trial": trial, "reward": 1.0, "traj": openai_messages()} for trial in range(3)]
     episodes, _ = imported(tmp_path, [*again, {"id": "e1", "messages": openai_messages(), "reward": 1.0}])
     assert [(one.id, one.task.id) for one in episodes] == [("7/0", "7"), ("7/1", "7"), ("7/2", "7"), ("e1", "e1")]
+
+
+def test_tasks_of_two_benchmarks_with_the_same_ids_stay_apart(tmp_path: Path):
+    trials = [{"task_id": 7, "trial": trial, "reward": 1.0, "traj": openai_messages()} for trial in range(2)]
+    episodes, _ = imported(tmp_path, [*trials, *trials])
+    assert [(one.id, one.task.id) for one in episodes] == [("7/0", "7"), ("7/1", "7"), ("7/0#2", "7#2"), ("7/1#2", "7#2")]
