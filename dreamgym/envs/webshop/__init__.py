@@ -43,6 +43,8 @@ class WebShopConfig(Config):
     """Read only the first products of `items`."""
     goals: Literal["graded", "synthetic", "human"] = "graded"
     """Our own goals of one to five requirements, or the original's, in its order and splits (these want `items`)."""
+    split_by: Literal["index", "product"] = "index"
+    """Splits of the original's goals: its ranges of goal indices, which share products, or by target product, as graded goals always are."""
     engine: Literal["auto", "plain", "lucene"] = "auto"
     """The search engine: Lucene's BM25 with its analyser and rounding, or plain BM25. "auto": lucene for the original's files."""
     corrected: bool | None = None
@@ -117,7 +119,11 @@ class WebShopSuite(EnvSuite):
 
     def _original_tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean."""
-        places = originals.split(self.goals, split)
+        if self.config.split_by == "index":
+            places = originals.split(self.goals, split)
+        else:
+            aimed_at = sorted({goal["asin"] for goal in self.goals})
+            places = originals.split_by_product(self.goals, goals.targets_of(split, aimed_at, self.config.seed))
         if seed:
             random.Random(f"tasks/{split}/{seed}").shuffle(places)
         return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from dreamgym.envs.webshop import originals
 from dreamgym.envs.webshop.products import Product, price_bounds
 from dreamgym.envs.webshop.rules import requirements
 from dreamgym.types import Task
+
+T = TypeVar("T")
 
 SHARES: dict[str, tuple[float, float]] = {"train": (0.0, 0.65), "dev": (0.65, 0.75), "test": (0.75, 1.0)}
 OPENINGS = ("i am looking for a {}", "i need a {}", "find me a {}", "i would like a {}")
@@ -23,8 +25,8 @@ NO_BOUND = 1_000_000.0
 LEVELS = (1, 2, 3, 4, 5)
 
 
-def products_of(split: str, products: Sequence[Product], seed: int) -> list[Product]:
-    """The target products of a split: a fixed shuffle of the catalogue, cut by share."""
+def targets_of(split: str, products: Sequence[T], seed: int) -> list[T]:
+    """The target products of a split: a fixed shuffle, cut by share."""
     if split not in SHARES:
         raise ValueError(f"No split '{split}'. Known: {', '.join(SHARES)}.")
     order = list(products)
@@ -36,7 +38,7 @@ def products_of(split: str, products: Sequence[Product], seed: int) -> list[Prod
 def tasks(split: str, n: int, products: Sequence[Product], *, seed: int, catalogue_seed: int, env: str) -> list[Task]:
     """`n` distinct tasks of a split, levels in equal shares. Fewer when the split cannot hold so many."""
     rng = random.Random(f"tasks/{split}/{seed}")
-    targets = products_of(split, products, catalogue_seed)
+    targets = targets_of(split, products, catalogue_seed)
     found: dict[str, Task] = {}
     for attempt in range(200 * n):
         if len(found) == n:

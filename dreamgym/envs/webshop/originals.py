@@ -9,7 +9,7 @@ import itertools
 import random
 from bisect import bisect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,8 +94,16 @@ def split(goals: Sequence[Goal], name: str) -> list[int]:
         raise UsageError(f"No split '{name}'. Known: {', '.join(SPLITS)}.")
     first, last = SPLITS[name]
     if len(goals) <= SPLITS["train"][0]:
-        raise UsageError(f"{len(goals)} goals cannot be split as the original's 12,087 are (test 0-499, dev 500-1499, train from 1500).")
+        raise UsageError(
+            f"{len(goals)} goals cannot be split as the original's 12,087 are (test 0-499, dev 500-1499, train from 1500)."
+            " With split_by = 'product' they can be split by their target."
+        )
     return list(range(first, len(goals) if last is None else last))
+
+
+def split_by_product(goals: Sequence[Goal], products: Collection[str]) -> list[int]:
+    """Goal indices aimed at these products (ASINs), in the original's order: splits that share no target product."""
+    return [place for place, goal in enumerate(goals) if goal["asin"] in products]
 
 
 def task(goal: Goal, name: str, env: str) -> Task:

@@ -16,7 +16,7 @@ import pytest
 from shop_catalogue import ATTRIBUTES, GOAL, load, play, product, shop, written
 
 from dreamgym.envs import webshop
-from dreamgym.envs.webshop import originals, products, replay
+from dreamgym.envs.webshop import lifelike, originals, products, replay
 from dreamgym.envs.webshop.lucene import LuceneIndex
 from dreamgym.envs.webshop.pages import Node, plain, rich, tidy
 from dreamgym.envs.webshop.shop import WebShop
@@ -96,6 +96,17 @@ def test_a_family_gives_the_originals_goals_as_tasks(tmp_path: Path):
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_split_by_product_no_goal_of_one_split_aims_at_a_product_of_another(tmp_path: Path):
+    pairs = list(lifelike.generate(200, 0))
+    (tmp_path / "i.json").write_text(json.dumps([item for item, _ in pairs]), encoding="utf-8")
+    (tmp_path / "a.json").write_text(json.dumps({item["asin"]: record for item, record in pairs}), encoding="utf-8")
+    suite = webshop.make(items=tmp_path / "i.json", attributes=tmp_path / "a.json", goals="synthetic", tagger="rule", split_by="product")
+    tasks = {split: suite.tasks(split, 100_000) for split in ("train", "dev", "test")}
+    aims = {split: {task.goal["asin"] for task in found} for split, found in tasks.items()}
+    assert not aims["train"] & aims["dev"] and not aims["train"] & aims["test"] and not aims["dev"] & aims["test"]
+    assert sum(map(len, tasks.values())) == len(suite.goals) and all(aims.values())
 
 
 def test_an_empty_text_is_no_node_and_blanks_are_one_blank():

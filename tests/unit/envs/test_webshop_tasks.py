@@ -44,7 +44,7 @@ def test_splits_share_no_target_product_and_no_task(suite: webshop.WebShopSuite)
         assert not {t.id for t in found[a]} & {t.id for t in found[b]}
     for tasks in found.values():
         assert len({t.instruction for t in tasks}) == len({t.id for t in tasks}) == len(tasks) == 300
-    whole = [p.asin for split in goals.SHARES for p in goals.products_of(split, suite.products, suite.config.seed)]
+    whole = [p.asin for split in goals.SHARES for p in goals.targets_of(split, suite.products, suite.config.seed)]
     assert sorted(whole) == sorted(p.asin for p in suite.products)
 
 
