@@ -44,7 +44,7 @@ class WebShopConfig(Config):
     goals: Literal["graded", "synthetic", "human"] = "graded"
     """Our own goals of one to five requirements, or the original's, in its order and splits (these want `items`)."""
     split_by: Literal["index", "product"] = "index"
-    """Splits of the original's goals: its ranges of goal indices, which share products, or by target product, as graded goals always are."""
+    """Splits of the original's goals: its ranges of indices, which share products, or by target product, as graded goals always are."""
     engine: Literal["auto", "plain", "lucene"] = "auto"
     """The search engine: Lucene's BM25 with its analyser and rounding, or plain BM25. "auto": lucene for the original's files."""
     corrected: bool | None = None
