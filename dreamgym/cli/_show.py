@@ -75,9 +75,12 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
 
 def show_decided(found: dict[str, Any]) -> None:
     """Print the table of what decided states and rewards, with the exactness of each where it was measured."""
-    exact = found.get("exact", {})
-    lines = [[by, f"{share:.1%}", f"{found['rewards'][by]:.1%}", rate(exact.get(by))] for by, share in found["states"].items()]
-    table("What decided the steps, with guard", ["", "next states", "rewards", "next state exact"], lines)
+    states, rewards = found.get("exact", {}), found.get("rewards_exact", {})
+    lines = [
+        [by, f"{share:.1%}", rate(states.get(by)), f"{found['rewards'][by]:.1%}", rate(rewards.get(by))]
+        for by, share in found["states"].items()
+    ]
+    table("What decided the steps, with guard", ["", "next states", "exact", "rewards and ends", "exact"], lines)
 
 
 def score(value: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ A rule, an exact precedent, a composition of memories, or the experience model. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -41,20 +41,36 @@ def shares(counts: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, flo
     return {part: {by: n / max(1, sum(by_kind.values())) for by, n in by_kind.items()} for part, by_kind in counts.items()}
 
 
-def exactness(steps: Iterable[tuple[StepInfo, bool]]) -> dict[str, Rate]:
-    """Of (how a step came about, whether its next state was right): the share that is right, by what decided the state."""
+@dataclass(frozen=True)
+class JudgedStep:
+    """A predicted step beside the real one."""
+
+    info: StepInfo
+    state_exact: bool
+    reward_exact: bool  # reward and end
+
+
+def exactness(judged: Iterable[tuple[DecidedBy | None, bool]]) -> dict[str, Rate]:
+    """Of (what decided, whether it was right): the share that is right, by what decided."""
     right: Counter[str] = Counter()
     counted: Counter[str] = Counter()
-    for info, exact in steps:
-        if info.decided_by:
-            counted[info.decided_by] += 1
-            right[info.decided_by] += exact
+    for by, exact in judged:
+        if by:
+            counted[by] += 1
+            right[by] += exact
     return {by: wilson(right[by], counted[by]) for by in DECIDERS}
 
 
-def decided_json(infos: Iterable[StepInfo], exact: Mapping[str, Rate]) -> dict[str, Any]:
-    """Shares of states and rewards, and the exactness of states, as plain values."""
+def decided_json(infos: Iterable[StepInfo], judged: Sequence[JudgedStep]) -> dict[str, Any]:
+    """Shares of what decided the states and the rewards of all steps, and the exactness of each on the judged ones, as plain values."""
     found = Attribution()
     found.add(infos)
     counts = found.to_json()
-    return {**shares(counts), "steps": sum(counts["states"].values()), "exact": {by: vars(rate) for by, rate in exact.items()}}
+    states = exactness((one.info.decided_by, one.state_exact) for one in judged)
+    rewards = exactness((one.info.reward_by, one.reward_exact) for one in judged)
+    return {
+        **shares(counts),
+        "steps": sum(counts["states"].values()),
+        "exact": {by: vars(rate) for by, rate in states.items()},
+        "rewards_exact": {by: vars(rate) for by, rate in rewards.items()},
+    }

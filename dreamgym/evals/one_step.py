@@ -20,7 +20,7 @@ import numpy as np
 
 from dreamgym.envs.base import TextRules
 from dreamgym.evals import near_misses
-from dreamgym.evals.attribution import decided_json, exactness
+from dreamgym.evals.attribution import JudgedStep, decided_json
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.state_delta import encode
 from dreamgym.protocols import RealEnv
@@ -202,13 +202,20 @@ def measure(
         by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]
         by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in near_misses.WAYS},  # type: ignore[misc]
         decided_by=decided_json(
-            (one.info for one in predictions), exactness((one.info, hit) for hit, (_, one) in zip(right, pairs, strict=True))
+            (one.info for one in predictions),
+            [JudgedStep(one.info, hit, _reward_exact(q, one)) for hit, (q, one) in zip(right, pairs, strict=True)],
         ),
         agreement=(agreement := agreement_by_step(questions, right)),
         safe_horizon=next((t for t, share in enumerate(agreement) if share < SAFE), len(agreement)),
         unreadable=sum(one.info.judged("unreadable") for one in predictions),
         masked=sum(one.info.judged("masked") for one in predictions),
     )
+
+
+def _reward_exact(question: Question, predicted: Prediction) -> bool:
+    """Whether reward and end are right."""
+    truth = question.truth
+    return not predicted.info.judged("unreadable") and (predicted.reward, predicted.terminated) == (truth.reward, truth.terminated)
 
 
 def agreement_by_step(questions: Sequence[Question], right: Sequence[bool]) -> list[float]:

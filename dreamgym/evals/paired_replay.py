@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dreamgym.evals.attribution import JudgedStep
 from dreamgym.protocols import RealEnv
 from dreamgym.statistics import Rate, wilson
-from dreamgym.types import DecidedBy, StepInfo, Trajectory, Transition, Turn
+from dreamgym.types import DecidedBy, Trajectory, Transition, Turn
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Replay:
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
     generated: tuple[int, int] = (0, 0)  # the same of valid actions that no rule and no memory answered
-    judged: tuple[tuple[StepInfo, bool], ...] = field(default=(), compare=False)  # each compared step, and whether its state was right
+    judged: tuple[JudgedStep, ...] = field(default=(), compare=False)  # each compared step
     out_of_support: bool = False  # some step of the dream has no precedent in real memory
 
     @property
@@ -144,11 +145,12 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
     """A dreamed episode beside its real twin, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
     agreeing, diverged, differs, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
-    generated, judged = [0, 0], list[tuple[StepInfo, bool]]()
+    generated, judged = [0, 0], list[JudgedStep]()
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
         exact = true.next_state == dreamed.next_state
         moved = true.next_state != true.state or true.terminated
-        judged.append((dreamed.info, exact))
+        alike = dreamed.reward == true.reward and dreamed.terminated == true.terminated
+        judged.append(JudgedStep(dreamed.info, exact, alike))
         counts[moved][0] += exact
         counts[moved][1] += 1
         if moved and dreamed.info.decided_by == answered_by:
@@ -156,7 +158,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
             generated[1] += 1
         agreeing, diverged = agreeing + exact, not exact
         reward_error += abs(dreamed.reward - true.reward)
-        differs = differs or diverged or dreamed.reward != true.reward or dreamed.terminated != true.terminated
+        differs = differs or diverged or not alike
         if diverged:
             break
     last = episode.transitions[-1]

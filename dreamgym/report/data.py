@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.errors import DreamGymError
@@ -46,7 +46,7 @@ class Row:
     key: str
     label: str
     meaning: str
-    greedy: Rate | None
+    greedy: Rate | None  # of several seeds: their mean, with the t interval over seeds
     sampled: Rate | None
     per_seed: tuple[float, ...]  # greedy success
     costs: Mapping[str, float | None]  # transitions, by the keys of COSTS
@@ -62,16 +62,18 @@ class Fidelity:
     first_divergence: float | None  # mean step, from 1
     unreadable: float | None  # answers that could not be parsed
     decided: Sequence[Decided] = ()
+    bound: Mapping[str, Any] = field(default_factory=dict)  # `evals.bound`; empty where it was not measured
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What one kind of decision answered: shares of next states and rewards, and how often the next state was exactly right."""
+    """What one kind of decision answered: shares of next states and of rewards (with ends), and how often each was exactly right."""
 
     by: str
     states: float | None
-    rewards: float | None
     exact: Rate | None
+    rewards: float | None
+    rewards_exact: Rate | None
 
 
 ARMS = ("with_guard", "without_guard", "no_model")
@@ -176,10 +178,13 @@ def rate(value: Any) -> Rate | None:
     return Rate(centre, centre if low is None else low, centre if high is None else high, int(n or 0))
 
 
-def decided(shares: Mapping[str, Any], exact: Mapping[str, Any]) -> list[Decided]:
-    """Records of {states, rewards}, shares by what decided, and of the exactness of states by the same; empty without any."""
-    rewards = block(shares, "rewards")
-    return [Decided(by, number(share), number(rewards.get(by)), rate(exact.get(by))) for by, share in block(shares, "states").items()]
+def decided(shares: Mapping[str, Any], judged: Mapping[str, Any]) -> list[Decided]:
+    """Records of {states, rewards}, shares by what decided, and of {exact, rewards_exact} by the same; empty without any."""
+    rewards, exact, rewards_exact = block(shares, "rewards"), block(judged, "exact"), block(judged, "rewards_exact")
+    return [
+        Decided(by, number(share), rate(exact.get(by)), number(rewards.get(by)), rate(rewards_exact.get(by)))
+        for by, share in block(shares, "states").items()
+    ]
 
 
 def scale(rows: Iterable[Row]) -> float:
@@ -237,18 +242,26 @@ def _row(key: str, phase: str, policy: Policy, entry: Any, phases: Mapping[str, 
         entry = {"sampled": judged.get("sampled"), "real_transitions_offline": offline}
         greedy = rate(judged.get("greedy"))
     else:
-        low, high = (*(entry.get("ci95") or ()), None, None)[:2]
-        greedy = rate({"value": entry.get("real_success"), "low": low, "high": high, "n": entry.get("episodes")})
+        bounds = _bounds(entry.get("seed_ci95") or entry.get("ci95"))
+        greedy = rate({"value": entry.get("real_success"), "n": entry.get("episodes")} | bounds)
     return Row(
         key=key,
         label=policy.label,
         meaning=policy.meaning,
         greedy=greedy,
-        sampled=rate(entry.get("sampled")),
+        sampled=rate({**block(entry, "sampled"), **_bounds(entry.get("seed_ci95_sampled"))}),
         per_seed=tuple(value for value in map(number, entry.get("per_seed") or ()) if value is not None),
         costs={name: number(entry.get(name)) for name in COSTS},
         seconds=number(entry.get("seconds")),
     )
+
+
+def _bounds(interval: Any) -> dict[str, Any]:
+    """An interval [low, high] of a share as bounds within [0, 1], which a t interval may leave; empty without one."""
+    if not isinstance(interval, list) or len(interval) != 2 or not all(map(is_number, interval)):
+        return {}
+    low, high = (min(1.0, max(0.0, float(bound))) for bound in interval)
+    return {"low": low, "high": high}
 
 
 def _audits(value: Any, seeds: Any) -> list[Audit]:
@@ -282,5 +295,6 @@ def _fidelity(value: Any) -> Fidelity | None:
         gap=number(value.get("gap")),
         first_divergence=number(value.get("first_divergence")),
         unreadable=number(value.get("unreadable")),
-        decided=decided(block(value, "decided_by"), block(value, "decided_by", "exact")),
+        decided=decided(block(value, "decided_by"), block(value, "decided_by")),
+        bound=block(value, "bound"),
     )

@@ -56,7 +56,7 @@ def read(run: RunDir, found: Run) -> FromLogs | None:
     exact = {name: rate(value) for name, value in block(guarded, "by_action").items()}
     tools = tool_uses(episodes, exact)
     dreamed = block(found.phases, "uncertified", "dream")
-    shown = decided(block(dreamed, "decided_by"), block(guarded, "decided_by", "exact"))
+    shown = decided(block(dreamed, "decided_by"), block(guarded, "decided_by"))
     return FromLogs(_sentences(episodes, tools, dreamed, guarded), tools, shown)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from dreamgym.recipes.gains import lines
 from dreamgym.recipes.rows import LOOPS, ROWS, base_of
-from dreamgym.report.data import Audit, Fidelity, Run, block, number
-from dreamgym.statistics import Rate, wilson
+from dreamgym.report.data import Audit, Fidelity, Row, Run, block, number
+from dreamgym.statistics import CLAIM_SEEDS, Rate, paired_difference, wilson
 
 WITHIN = 0.10  # a gap up to this is small enough to read dream success as real success
 FEW = 30  # episodes below which the gap is not interpreted
@@ -110,12 +112,9 @@ def headline(run: Run) -> str:
     before, after = rows.get("warm_start"), rows.get("dream")
     if before is None or after is None or before.greedy is None or after.greedy is None:
         return ""
-    change = after.greedy.value - before.greedy.value
-    apart = after.greedy.low > before.greedy.high or after.greedy.high < before.greedy.low
     text = (
         f"After training in the dream, the policy succeeds on {_interval(after.greedy)} of held-out tasks in the real environment; "
-        f"the warm start succeeds on {_interval(before.greedy)}. The change is {points(change)}, and the intervals "
-        + ("do not overlap." if apart else "overlap: this run alone does not establish a difference.")
+        f"the warm start succeeds on {_interval(before.greedy)}. {_change(before, after)}"
     )
     if before.sampled and after.sampled:
         text += f" With sampled actions: {percent(before.sampled.value)} % before, {percent(after.sampled.value)} % after."
@@ -123,6 +122,27 @@ def headline(run: Run) -> str:
     if online == 0:
         text += f" Training used no real step; probes used {count(after.costs['real_transitions_probe'])}."
     return text
+
+
+def _change(before: Row, after: Row) -> str:
+    """What training changed in greedy success: paired by seed, or in one seed, which says nothing of others."""
+    assert before.greedy and after.greedy
+    if len(after.per_seed) == len(before.per_seed) > 1:
+        mean = paired_difference(after.per_seed, before.per_seed)
+        interval = "" if mean.low is None or mean.high is None else f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]".replace("-", "−")
+        few = "" if mean.seeds >= CLAIM_SEEDS else f"; {CLAIM_SEEDS} seeds are asked for before anything is claimed"
+        return f"The change, paired by seed, is {points(mean.mean)}{interval} over {mean.seeds} seeds{few}."
+    change = after.greedy.value - before.greedy.value
+    apart = after.greedy.low > before.greedy.high or after.greedy.high < before.greedy.low
+    overlap = "do not overlap" if apart else "overlap: this run alone does not establish a difference"
+    return f"The change is {points(change)} in one seed. The intervals over its episodes {overlap}; they say nothing of other seeds."
+
+
+def gains(run: Run) -> list[str]:
+    """The gain of each practised policy over converged imitation, or over the warm start where there is none, and beside the control."""
+    with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
+        return lines(block(run.summary, "gains"))
+    return []
 
 
 def _interval(rate: Rate) -> str:
@@ -144,7 +164,7 @@ def _fully_observed(audit: Audit) -> list[str]:
         texts.append(f"Of {held.n} dreamed successes {percent(held.value)} % are real.")
     if guarded and bare:
         texts.append(_difference(guarded, bare))
-    return [*texts, _control(audit), _support(audit.facts)]
+    return [*texts, _control(audit), _support(audit.facts), _bound(guarded.bound) if guarded else ""]
 
 
 def _control(audit: Audit) -> str:
@@ -157,6 +177,20 @@ def _control(audit: Audit) -> str:
         f"On steps that neither a rule nor a precedent answers, {_interval(model)} of the model's next states are exactly right; of the "
         f"control without a model, in its own dreams, {_interval(control)}. "
         + ("The intervals do not overlap." if apart else "The intervals overlap: what the model adds is not established.")
+    )
+
+
+def _bound(found: Mapping[str, Any]) -> str:
+    """How far the dream can mislead about this policy: the finite-horizon bound, and Theorem 1 of the paper with measured errors."""
+    gap, theorem, gamma = (number(found.get(name)) for name in ("gap", "theorem", "gamma"))
+    if gap is None or theorem is None or gamma is None:
+        return ""
+    vacuous = found.get("vacuous") or ()
+    nothing = ", which says nothing about success between 0 and 1"
+    return (
+        f"Dream and real success of this policy differ by at most {percent(gap)} points (the 95 % upper bound of the share of dreams that "
+        f"part from the real environment or are left out){nothing if 'gap' in vacuous else ''}. Theorem 1 of the paper, with the measured "
+        f"errors and gamma {gamma:g}, subtracts {theorem:,.2f} from an improvement in the dream{nothing if 'theorem' in vacuous else ''}."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dreamgym.evals.attribution import Attribution, decided_json, exactness
+from dreamgym.evals.attribution import Attribution, decided_json
 from dreamgym.evals.bound import measure
 from dreamgym.evals.determined_steps import determined_accuracy
 from dreamgym.evals.paired_replay import Fidelity, by_support, compare, masked_episodes, paired_episodes, summarise
@@ -62,7 +62,7 @@ def replay_arms(
             | _partial_observability_json(context, experience, episodes)
             | {
                 "bound": measure(replays, left_out=len(episodes) - len(replays)).to_json(),
-                "decided_by": decided_json(steps, exactness(pair for one in replays for pair in one.judged)),
+                "decided_by": decided_json(steps, [step for one in replays for step in one.judged]),
                 "real_steps": sum(one.steps for one in [*replays, *left_out]),
             }
         )

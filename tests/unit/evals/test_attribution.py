@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dreamgym.envs.webshop.rules import ShopRules
-from dreamgym.evals.attribution import Attribution, exactness, shares
+from dreamgym.evals.attribution import Attribution, JudgedStep, decided_json, shares
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import prediction
@@ -21,11 +21,15 @@ def test_steps_are_counted_by_what_decided_them_and_real_ones_are_not():
     assert shares(counts)["states"]["generated"] == 0.5 and shares(Attribution().to_json())["rewards"]["rule"] == 0.0
 
 
-def test_exactness_is_told_apart_by_what_decided_the_state():
-    steps = [(StepInfo(decided_by="recalled"), True), (StepInfo(decided_by="generated"), True), (StepInfo(decided_by="generated"), False)]
-    found = exactness(steps)
-    assert (found["recalled"].value, found["recalled"].n) == (1.0, 1)
-    assert (found["generated"].value, found["generated"].n, found["rule"].n) == (0.5, 2, 0)
+def test_exactness_of_states_and_of_rewards_is_by_what_decided_each():
+    composed = StepInfo(decided_by="generated", reward_by="rule")
+    recalled = StepInfo(decided_by="recalled", reward_by="recalled")
+    judged = [JudgedStep(recalled, True, True), JudgedStep(composed, True, True), JudgedStep(composed, False, True)]
+    found = decided_json([recalled, composed], judged)
+    assert found["steps"] == 2 and found["states"]["generated"] == found["rewards"]["rule"] == 0.5
+    states, rewards = found["exact"], found["rewards_exact"]
+    assert (states["recalled"]["value"], states["generated"]["value"], states["generated"]["n"], states["rule"]["n"]) == (1.0, 0.5, 2, 0)
+    assert (rewards["rule"]["value"], rewards["rule"]["n"], rewards["generated"]["n"]) == (1.0, 2, 0)
 
 
 @pytest.mark.parametrize(("grounding", "reward", "by"), [(True, 1.0, "rule"), (True, 0.0, "rule"), (False, 1.0, "generated")])

@@ -16,13 +16,16 @@ import pytest
 
 from dreamgym import plugins, report
 from dreamgym.errors import RunDirError
+from dreamgym.evals.bound import measure
+from dreamgym.evals.paired_replay import Replay
+from dreamgym.recipes.gains import gains
 from dreamgym.recipes.rows import LOOPS, ROWS
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.report import charts, data, sentences
 from dreamgym.report.episodes import chosen
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
-from dreamgym.statistics import wilson
+from dreamgym.statistics import seed_mean, wilson
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 EVIL = "<script>alert('dream')</script> & <b>bold</b>"
@@ -84,6 +87,7 @@ DECIDED = {
     "states": {"rule": 0.1, "recalled": 0.5, "composed": 0.0, "generated": 0.4},
     "rewards": {"rule": 0.3, "recalled": 0.5, "composed": 0.0, "generated": 0.2},
     "exact": {"rule": rate(1.0, 70), "recalled": rate(0.99, 300), "composed": rate(0.0, 0), "generated": rate(0.78, 250)},
+    "rewards_exact": {"rule": rate(1.0, 210), "recalled": rate(1.0, 300), "composed": rate(0.0, 0), "generated": rate(0.66, 140)},
     "steps": 700,
 }
 AUDIT = {
@@ -265,7 +269,7 @@ def test_the_results_tell_rate_interval_and_cost_and_leave_out_absent_rows(page:
     assert "21 345" in text and "5 520" in text
     assert "Dream, then real (S2R)" in text
     assert "Real only" not in text
-    assert page.count('class="interval"') == 11  # eight of the results, and the exactness of three kinds of decision
+    assert page.count('class="interval"') == 14  # eight of the results, and the exactness of three kinds of decision, states and rewards
 
 
 def test_the_headline_does_not_claim_more_than_the_intervals():
@@ -274,7 +278,9 @@ def test_the_headline_does_not_claim_more_than_the_intervals():
         return data.Run("r", {}, "", summary, {}, {}, [row for row in rows if row], [])
 
     run = run_of(SUMMARY)
-    assert "+8.7 points, and the intervals do not overlap" in sentences.headline(run)
+    assert "+8.7 points in one seed. The intervals over its episodes do not overlap; they say nothing of other seeds" in sentences.headline(
+        run
+    )
     for value in (0.19, 0.21, 0.14):  # the last two lie outside the warm start's interval, and theirs overlap it
         close = SUMMARY | {"dream": row(value, 0.1, 0, 0, 1, 1.0)}
         run = run_of(close)
@@ -308,7 +314,7 @@ def test_the_report_compares_dreams_in_and_out_of_support():
 def test_the_fidelity_section_says_what_decided_the_steps_and_shows_the_control(page: str):
     text = words(page)
     assert "no model, with guard" in text and "72.0 [69.0, 75.0] of 852" in text
-    assert "generated 40.0 20.0 78.0" in text and "recalled 50.0 50.0 99.0" in text and "composed 0.0 0.0 –" in text
+    assert "generated 40.0 78.0 [72.9, 83.1] 20.0 66.0 [58.2, 73.8]" in text and "composed 0.0 – 0.0 –" in text
 
 
 @pytest.mark.parametrize(("control", "says"), [(0.72, "do not overlap"), (0.78, "what the model adds is not established")])
@@ -478,6 +484,32 @@ def test_an_audit_per_seed_is_shown_per_seed(tmp_path: Path):
         run.write_summary(pooled)
         text = words(report.write(run.path).read_text("utf-8"))
     assert "seed 0" in text and "seed 1" in text and "per seed 25.0, 27.4" in text
+
+
+def test_the_intervals_of_several_seeds_are_over_seeds_and_the_change_is_paired(tmp_path: Path):
+    def of(*seeds: float) -> dict[str, Any]:
+        mean = seed_mean(seeds)
+        found = row(mean.mean, mean.mean, 0, 0, 1, 1.0) | {"per_seed": list(seeds), "per_seed_sampled": list(seeds)}
+        return found | {"seed_ci95": mean.interval, "seed_ci95_sampled": mean.interval}
+
+    rows = {"warm_start": of(0.2, 0.3, 0.25), "sft": None, "dream": of(0.3, 0.38, 0.36), "s2r": None, "real_only": None}
+    with RunDir.open(tmp_path / "all", CONFIG) as run:
+        run.write_summary(SUMMARY | rows | {"seeds": [0, 1, 2], "gains": gains(rows)})
+        text = words(report.write(run.path).read_text("utf-8"))
+    assert "25.0 [12.6, 37.4]" in text and "95 % t intervals over seeds" in text and "over the episodes of one seed" not in text
+    assert "The change, paired by seed, is +9.7 points [+5.9, +13.5] over 3 seeds; 5 seeds are asked for" in text
+    assert "dream over warm_start: greedy +9.7 points [+5.9, +13.5] (not decided, 3 of 5 seeds)" in text
+
+
+def test_the_fidelity_section_says_how_far_the_dream_can_mislead_and_where_the_theorem_says_nothing():
+    same = Replay(True, True, True, 4, 4, False, True, False, 0.0)
+    # eps_R = eps_P = 3 / 400: 2 (0.0075 / 0.01 + 2 * 0.99 * 0.0075 / 0.01 ** 2) = 298.5
+    false = replace(same, real_success=False, agreeing_steps=3, diverged=True, differs=True, reward_error=1.0)
+    replays = [false] * 3 + [same] * 97
+    (audit,) = data._audits({"with_guard": AUDIT["with_guard"] | {"bound": measure(replays).to_json()}}, [0])
+    said = sentences.fidelity(audit)[-1]
+    assert said.startswith("Dream and real success of this policy differ by at most 8.5 points")
+    assert "subtracts 298.50 from an improvement in the dream, which says nothing about success between 0 and 1" in said
 
 
 def test_a_resumed_run_shows_each_iteration_once(tmp_path: Path):
