@@ -44,7 +44,7 @@ from dreamgym.rollout import READY, group_by_task, rollout
 from dreamgym.train.batch import sequences_of
 from dreamgym.train.learner import Learner
 from dreamgym.train.settings import LearnerConfig
-from dreamgym.types import Task, Trajectory
+from dreamgym.types import Completion, Request, Task, Trajectory
 
 GROUP = 8
 SEED = 7  # of the rollout
@@ -122,6 +122,8 @@ class Player:
         self.setting, self.split, rules = setting, Split(setting.size.clock), setting.suite.rules
         self.agent = Agent(policy, Markers(setting.words), rules)
         self.replay = factory.open_replay(None, setting.logs)
+        self.dream_tokens = Counter[str]()
+        _count_tokens(dreamer, self.dream_tokens)
         guard = Guard(rules, setting.config.guard)
         model = FinetunedExperienceModel(dreamer, setting.words, self.replay, guard, setting.experience)
         self.dream = DreamBatch(model, rules, horizon=setting.suite.max_steps)
@@ -139,6 +141,22 @@ class Player:
         found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.suite.max_steps, ready=size.ready)
         self.replay.add(found)
         return [_with_random_reward(episode, i) for i, episode in enumerate(found)]
+
+
+def _count_tokens(llm: Any, counts: Counter[str]) -> None:
+    """Count what a language model reads and writes."""
+    submit, poll = llm.submit, llm.poll
+
+    def submitted(requests: Sequence[Request]) -> list[int]:
+        counts["read"] += sum(len(one.prompt) for one in requests)
+        return submit(requests)
+
+    def polled(tickets: Any) -> list[tuple[int, Completion]]:
+        found = poll(tickets)
+        counts["written"] += sum(len(one.ids) for _, one in found)
+        return found
+
+    llm.submit, llm.poll = submitted, polled
 
 
 def _with_random_reward(episode: Trajectory, i: int) -> Trajectory:
@@ -160,10 +178,11 @@ def ours(size: Size) -> dict[str, Any]:
     measured = []
     for _ in range(2):
         player.split.seconds.clear()
+        player.dream_tokens.clear()
         start = size.clock()
         episodes = player.play(setting.tasks)
         learner.update(group_by_task(episodes, GROUP))
-        measured.append(_measured(size.clock() - start, player.split, episodes))
+        measured.append(_measured(size.clock() - start, player, episodes))
     return min(measured, key=lambda one: one["seconds"])
 
 
@@ -186,6 +205,7 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
         """A prompt is repeated once for each of its answers, in order; a whole conversation is one row."""
         nonlocal start, learning
         player.split.seconds.clear()
+        player.dream_tokens.clear()
         start = size.clock()
         copy.load_state_dict(model.state_dict())
         played[:] = player.play([tasks[prompt] for prompt in prompts])
@@ -206,7 +226,7 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
             if state.global_step % STEPS == 0:
                 end = size.clock()
                 player.split.seconds["learner"] = end - learning
-                measured.append(_measured(end - start, player.split, played))
+                measured.append(_measured(end - start, player, played))
 
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
@@ -223,9 +243,9 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
     return min(measured, key=lambda one: one["seconds"])
 
 
-def _measured(seconds: float, split: Split, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+def _measured(seconds: float, player: Player, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     completions = [turn.completion for episode in episodes for turn in episode.turns if turn.completion]
-    by_part = {part: split.seconds[part] for part in PARTS}
+    by_part = {part: player.split.seconds[part] for part in PARTS}
     decided = Counter(step.info.decided_by for episode in episodes for step in episode.transitions)
     return {
         "seconds": seconds,
@@ -233,6 +253,7 @@ def _measured(seconds: float, split: Split, episodes: Sequence[Trajectory]) -> d
         "episodes": len(episodes),
         "turns": len(completions),
         "recalled_share": decided["recalled"] / max(1, decided.total()),
+        "dream_tokens": dict(player.dream_tokens),
         "policy_tokens": sum(len(one.ids) for one in completions),
         "row_tokens": sum(len(row.ids) for i, episode in enumerate(episodes) for row in sequences_of(episode, i)),
     }
@@ -250,6 +271,7 @@ def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size
         "ratio_vs_trl_grpo": theirs["seconds"] / mine["seconds"] if measured else None,
         "learner_ratio_vs_trl_grpo": theirs["split"]["learner"] / mine["split"]["learner"] if measured else None,
         "recalled_share": mine["recalled_share"],
+        "dream_tokens_saved": {kind: arms["no_recall"]["dream_tokens"][kind] - n for kind, n in mine["dream_tokens"].items()},
         "ratio_vs_no_recall": arms["no_recall"]["seconds"] / mine["seconds"],
         "ratio_vs_asynchronous": arms["asynchronous"]["seconds"] / mine["seconds"],
         "model": size.model,
@@ -290,7 +312,8 @@ def show(found: dict[str, Any]) -> None:
             continue
         split = "  ".join(f"{part} {seconds:.2f}" for part, seconds in one["split"].items())
         counts = f"{one['turns']} turns, {one['recalled_share']:.0%} recalled, "
-        counts += f"rows of {one['row_tokens']} tokens, {one['policy_tokens']} of them sampled"
+        counts += f"rows of {one['row_tokens']} tokens, {one['policy_tokens']} of them sampled; "
+        counts += f"the experience model read {one['dream_tokens']['read']} tokens and wrote {one['dream_tokens']['written']}"
         print(f"  {name:<12} {one['seconds']:7.2f} s  {one['peak_mb']:.0f} MB  {counts}\n        {split}")
     for key in ("ratio_vs_no_recall", "ratio_vs_asynchronous", "ratio_vs_trl_grpo", "learner_ratio_vs_trl_grpo"):
         print(f"  {key} = {'not measured' if found[key] is None else format(found[key], '.2f')}")
