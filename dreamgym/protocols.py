@@ -25,6 +25,7 @@ from dreamgym.types import (
     Transition,
     Verdict,
 )
+from dreamgym.usage import Usage
 
 
 class LLM(Protocol):
@@ -65,34 +66,13 @@ class LLM(Protocol):
         ...
 
 
-class UsageMeter(Protocol):
-    """What a chat model was used for so far, and what that costs: see `engines.usage.Usage`."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def completion_tokens(self) -> int: ...
-    @property
-    def lost_tokens(self) -> int: ...
-    @property
-    def unreported(self) -> int: ...
-    @property
-    def price_per_million_input(self) -> float: ...
-    @property
-    def price_per_million_output(self) -> float: ...
-    @property
-    def cost(self) -> float: ...
-    @property
-    def lost_cost(self) -> float: ...
-
-
 class Chat(Protocol):
     """An instruct model that answers chats in text, for teachers, judges and prompted experience models. None of its words are tokens."""
 
     model: str
 
     @property
-    def usage(self) -> UsageMeter: ...
+    def usage(self) -> Usage: ...
 
     def replies(
         self,

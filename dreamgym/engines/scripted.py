@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from dreamgym.engines.usage import Usage
 from dreamgym.llm.request_queue import SyncLLM
 from dreamgym.types import Completion, Request
+from dreamgym.usage import Usage
 
 END_ID = 256
 

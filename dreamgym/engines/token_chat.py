@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from dreamgym.engines.usage import Usage
 from dreamgym.errors import ServerError, UsageError
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.protocols import LLM
 from dreamgym.types import Request, Sampling
+from dreamgym.usage import Usage
 
 
 class TokenChat:

@@ -24,8 +24,9 @@ from dreamgym.config import Config
 from dreamgym.engines import check_settings
 from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.experience.json_replies import BadReply, Format, Message, clean, response_format, tokens_of, unmarked
-from dreamgym.protocols import Chat, UsageMeter
+from dreamgym.protocols import Chat
 from dreamgym.runs.files import append_jsonl, read_jsonl
+from dreamgym.usage import Usage
 
 T = TypeVar("T")
 Kind = Literal["clean", "repaired", "unreadable", "failed", "unaffordable"]
@@ -178,7 +179,7 @@ def _correction(reply: Reply[Any]) -> list[Message]:
 class Budget:
     """Owns the limit of what may be spent: what is under way counts as if it cost all that it may."""
 
-    def __init__(self, usage: UsageMeter, how: AskConfig) -> None:
+    def __init__(self, usage: Usage, how: AskConfig) -> None:
         self.usage, self.how = usage, how
         self._held: dict[int, float] = {}
         if how.max_cost is not None and not usage.price_per_million_output:

@@ -21,8 +21,9 @@ from typing import Literal, NamedTuple
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
-from dreamgym.protocols import UsageMeter, Verifier
+from dreamgym.protocols import Verifier
 from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
+from dreamgym.usage import Usage
 
 FAILURE_STATE = "no such element, so nothing changes."
 RULES = {"inadmissible": "failure state by rule", "idle": "nothing changes by rule"}
@@ -66,7 +67,7 @@ class Guard:
         self.counts: Counter[str] = Counter()
 
     @property
-    def verifier_usage(self) -> UsageMeter | None:
+    def verifier_usage(self) -> Usage | None:
         """Tokens and cost of the second opinion; None where it has none."""
         return getattr(self.second.verifier, "usage", None) if self.second else None
 

@@ -22,8 +22,9 @@ from dreamgym.experience.guard import Guard, noop_rule
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.retriever import Retriever
 from dreamgym.llm.vocabulary import Vocabulary
-from dreamgym.protocols import ReplayBuffer, UsageMeter
+from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import DecidedBy, Memory, Neighbour, Observation, Prediction, Query, StepInfo, Task, Trajectory, Verdict
+from dreamgym.usage import Usage
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class ExperienceModel(ABC):
         return False
 
     @property
-    def usage(self) -> UsageMeter | None:
+    def usage(self) -> Usage | None:
         """Tokens and cost of a model behind a server; None for one in this process."""
         return None
 

@@ -9,9 +9,10 @@ from typing import Any
 from dreamgym.errors import UsageError
 from dreamgym.experience.chat_requests import AskConfig
 from dreamgym.experience.teacher import ChatTeacher, Estimate
-from dreamgym.protocols import Chat, UsageMeter
+from dreamgym.protocols import Chat
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.runs.progress import progress
+from dreamgym.usage import Usage
 
 
 def annotate(chat: Chat, logs: Path, out: Path, config: AskConfig, *, dry_run: bool = False) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def replies_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}.replies.jsonl")
 
 
-def used(usage: UsageMeter) -> dict[str, Any]:
+def used(usage: Usage) -> dict[str, Any]:
     """What a chat model was used for in this process, and what that cost."""
     names = ("prompt_tokens", "completion_tokens", "lost_tokens", "unreported", "cost", "lost_cost")
     return {name: getattr(usage, name) for name in names}

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "dreamgym"
 LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(frozenset(group.split()) for group in layer.split("|"))
     for layer in (
-        "types protocols | errors | plugins | config | tool_calls",
+        "types usage protocols | errors | plugins | config | tool_calls",
         "runs",
         "envs",
         "llm engines | logs | replay | returns | statistics",
@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
 )
 WITHIN_LOWEST = {
     ("protocols", "types"),
+    ("protocols", "usage"),
     ("types", "errors"),
     ("plugins", "errors"),
     ("config", "errors"),

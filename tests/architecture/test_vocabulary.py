@@ -39,7 +39,7 @@ IDENTIFIERS = {
     "Slab": "KVCache", "Slots": "RunningBatch", "Drafts": "NGramSpeculator", "Work": "ActiveRequest", "_few": "cpu_attention",
     "Flavour": "Dialect", "flavour": "dialect", "flavours": "dialects", "FLAVOURS": "DIALECTS", "_flavours": "dialects",
     "_sync": "weight_sync", "Manners": "ClientConfig", "manners": "ClientConfig", "Pace": "RateLimiter", "Purse": "Budget",
-    "Ledger": "ReplyLog", "Meter": "UsageMeter", "HFEngine": "LocalEngine", "OpenAIEngine": "ServerEngine",
+    "Ledger": "ReplyLog", "Meter": "Usage", "HFEngine": "LocalEngine", "OpenAIEngine": "ServerEngine",
     "relive": "replay_actions", "twins": "paired_episodes", "disputed": "masked_episodes", "Lookup": "NoModel", "LookupBaseline": "NoModel",
     "unguarded_success": "raw_success", "unguarded_false_success": "raw_false_success", "remembered_starts": "replayed_starts",
     "Pieces": "PromptParts", "pieces": "prompt_parts",

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.engines.server.http_client import TryAgain
-from dreamgym.engines.usage import Tokens
 from dreamgym.errors import ServerError
+from dreamgym.usage import Tokens
 
 
 def about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -21,9 +21,9 @@ from typing import Any
 
 from dreamgym.engines.server.config import Logprobs
 from dreamgym.engines.server.http_client import TryAgain
-from dreamgym.engines.usage import Tokens
 from dreamgym.errors import ServerError
 from dreamgym.types import Sampling
+from dreamgym.usage import Tokens
 
 
 @dataclass(frozen=True)

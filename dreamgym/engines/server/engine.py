@@ -32,11 +32,11 @@ from dreamgym.engines.server.http_client import Client
 from dreamgym.engines.server.rate_limit import Clock
 from dreamgym.engines.server.servers import Servers
 from dreamgym.engines.server.weight_sync import publish_weights, require_current, score
-from dreamgym.engines.usage import Tokens, Usage
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
 from dreamgym.llm.request_queue import RequestQueue
 from dreamgym.llm.tokenized import Tokenized
 from dreamgym.types import Completion, Request
+from dreamgym.usage import Tokens, Usage
 
 T = TypeVar("T")
 PROBE = "Red mug, 12.50 - a naïve café?\n[buy now]"  # letters, digits, accents, a newline: where tokenizers differ

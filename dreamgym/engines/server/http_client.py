@@ -19,8 +19,8 @@ import httpx
 
 from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.rate_limit import Clock, RateLimiter, backoff, retry_after
-from dreamgym.engines.usage import Tokens, Usage
 from dreamgym.errors import ServerError
+from dreamgym.usage import Tokens, Usage
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -23,8 +23,9 @@ from dreamgym.experience.json_replies import Format, Message, read_object, text_
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
-from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
+from dreamgym.protocols import Chat, ReplayBuffer
 from dreamgym.types import Neighbour, Observation, Query, Task
+from dreamgym.usage import Usage
 
 
 class PromptedConfig(RetrievalConfig):
@@ -87,7 +88,7 @@ class PromptedExperienceModel(ExperienceModel):
         self.questions = ChatQuestions(config, config.about or guard.rules.about, openings or {}, self.counts, count_tokens)
 
     @property
-    def usage(self) -> UsageMeter:
+    def usage(self) -> Usage:
         return self.chat.usage
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:

@@ -18,8 +18,9 @@ from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
-from dreamgym.protocols import Chat, ReplayBuffer, UsageMeter
+from dreamgym.protocols import Chat, ReplayBuffer
 from dreamgym.types import Neighbour, Observation, Query, Task
+from dreamgym.usage import Usage
 
 VARIES_TASKS = False  # a curriculum over it draws real tasks only
 
@@ -51,7 +52,7 @@ class ReleasedWorldModel(ExperienceModel):
         self.chat, self.form, self.openings, self.seed = chat, form, dict(openings), seed
 
     @property
-    def usage(self) -> UsageMeter:
+    def usage(self) -> Usage:
         return self.chat.usage
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:

@@ -8,7 +8,7 @@ A verifier is a module of this folder, or any module by its dotted path, and `ex
     fit(inputs, **settings)     optional: fits it to the logs, before anybody dreams, and writes into the folder `inputs.checkpoint`; the
                                 JSON object that it returns is kept with the run
 
-A verifier with a `usage` (`protocols.UsageMeter`) is accounted for beside the experience model.
+A verifier with a `usage` (`usage.Usage`) is accounted for beside the experience model.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from dreamgym.experience import chat_prompts as prompts
 from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask
 from dreamgym.experience.json_replies import flag_in, messages, read_object, text_in
 from dreamgym.experience.verifiers import VerifierInputs
-from dreamgym.protocols import Chat, UsageMeter
+from dreamgym.protocols import Chat
 from dreamgym.types import Transition, Verdict
+from dreamgym.usage import Usage
 
 
 class VerifierConfig(config.Config):
@@ -54,7 +55,7 @@ class ChatVerifier:
         self.counts: Counter[str] = Counter()
 
     @property
-    def usage(self) -> UsageMeter:
+    def usage(self) -> Usage:
         return self.chat.usage
 
     def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
