@@ -283,7 +283,8 @@ CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 def determinism(run: Run) -> list[str]:
     """How deterministic the environment is by its logs: what recall rests on, of the first phase that practised in a dream."""
     found = next((found for name in run.loops if (found := block(run.phases, name).get("recall"))), ())
-    return [
+    alone = found and block(run.phases, "logs").get("behaviours") == 1
+    return ["All logged episodes are by one policy: nothing is known of states that it does not reach."] * bool(alone) + [
         f"Of logged steps that {CLASSES[one['outcome_class']]}, precedents with {SITUATIONS[one['situation']]} predict "
         f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} exactly; they "
         f"{'answer in place of the model' if one['used'] else 'are not used'}."

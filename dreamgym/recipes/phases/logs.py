@@ -76,7 +76,7 @@ def prepare_logs(
         if not wins:
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
         found: dict[str, Any] = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": len(divided.held_out)}
-        found |= {"held_out_by": divided.by, "has_env": suite.has_env}
+        found |= {"held_out_by": divided.by, "has_env": suite.has_env, "behaviours": len({t.behaviour for t in logs})}
         if unscored := sum(not t.scored for t in logs):
             found["unscored"] = unscored
         run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))

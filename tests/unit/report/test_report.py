@@ -576,6 +576,9 @@ def test_what_recall_rests_on_is_said_with_what_is_not_used(tmp_path: Path):
     texts = sentences.determinism(replace(run, phases=found))
     assert len(texts) == 2 and "100.0 % [99.8, 100.0] of 2,190 exactly; they answer in place of the model" in texts[0]
     assert texts[1].startswith("Of logged steps that pay or end") and texts[1].endswith("they are not used.")
+    one_policy = {**found, "logs": {**found.get("logs", {}), "behaviours": 1}}
+    first, *rest = sentences.determinism(replace(run, phases=one_policy))
+    assert first.startswith("All logged episodes are by one policy") and rest == texts
 
 
 def test_a_learned_verifier_is_described_by_what_its_threshold_rests_on_and_by_its_probes(tmp_path: Path):
