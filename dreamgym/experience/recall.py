@@ -26,9 +26,9 @@ from dreamgym.protocols import ReplayBuffer
 from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 
-Situation = Literal["state", "previous", "task"]
-Established = Situation | Literal["dependences", "again"]
-"""The last two are of `experience.task_recall`."""
+Situation = Literal["state", "previous", "instruction", "task", "again"]
+"""What precedents share with a step. The last two are of `experience.task_recall`."""
+KEYED: tuple[Situation, ...] = ("state", "previous", "instruction")
 OutcomeClass = Literal["continues", "pays_or_ends"]
 MIN_AGREEMENT = 0.98
 """The share of real rows that other trajectories' precedents must predict exactly, for a key to be used."""
@@ -45,7 +45,7 @@ Outcome = tuple[str, float, bool]
 class Agreement:
     """How well precedents of one kind of situation predict real rows of one class: across instructions, unless the situation has one."""
 
-    situation: Established
+    situation: Situation
     outcome_class: OutcomeClass
     right: int
     predicted: int
@@ -85,7 +85,7 @@ class ExactRecall:
         return self._agreements
 
     def _clear(self) -> None:
-        n = len(get_args(Situation))
+        n = len(KEYED)
         self._outcomes: list[dict[Key, dict[Outcome, set[Origin]]]] = [defaultdict(lambda: defaultdict(set)) for _ in range(n)]
         self._rows: dict[tuple[int, Key], Memory] = {}
         self._agreements: list[Agreement] = []
@@ -108,7 +108,7 @@ class ExactRecall:
                 added = True
                 outcome = (memory.next_state, memory.reward, memory.terminated)
                 for i, key in enumerate(_situations(memory.env, memory.instruction, previous, memory.state, memory.action)):
-                    group = memory.trajectory if get_args(Situation)[i] == "task" else memory.instruction
+                    group = memory.trajectory if KEYED[i] == "instruction" else memory.instruction
                     self._outcomes[i][key][outcome].add((group, memory.trajectory))
                     self._rows.setdefault((i, key), memory)
                 previous = (memory.state, memory.action)
@@ -119,7 +119,7 @@ class ExactRecall:
     def _estimate(self) -> None:
         """Predict every real row from other groups' rows with the same key, and choose what is reliable."""
         self._agreements, self._reliable, self._unreliable = [], set(), set()
-        for i, situation in enumerate(get_args(Situation)):
+        for i, situation in enumerate(KEYED):
             by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
             by_action: dict[str, list[bool]] = defaultdict(list)
             for key, outcomes in self._outcomes[i].items():
@@ -139,7 +139,7 @@ class ExactRecall:
                     self._unreliable.add((i, action))
 
 
-def judged(situation: Established, kind: OutcomeClass, seen: Sequence[bool]) -> Agreement:
+def judged(situation: Situation, kind: OutcomeClass, seen: Sequence[bool]) -> Agreement:
     """What rows that were predicted from other trajectories say: each was right or wrong."""
     return Agreement(situation, kind, sum(seen), len(seen), wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT)
 
@@ -167,5 +167,5 @@ def _keys(query: Query) -> Iterable[Key]:
 
 
 def _situations(env: str, instruction: str, previous: tuple[str, str], state: str, action: str) -> tuple[Key, ...]:
-    """The key of a step for every `Situation`."""
+    """The key of a step for every situation of `KEYED`."""
     return (env, state, action), (env, *previous, state, action), (env, instruction, state, action)

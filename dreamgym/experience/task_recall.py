@@ -181,12 +181,12 @@ class TaskRecall:
             for outcome, right in left_out(outcomes):
                 by_class[outcome_class(*outcome)].append(right)
                 by_action[key[2]].append(right)
-        self._agreements = [judged("dependences", name, seen) for name, seen in by_class.items()]
+        self._agreements = [judged("task", name, seen) for name, seen in by_class.items()]
         self._reliable = {one.outcome_class for one in self._agreements if one.used}
         again = judged("again", "continues", [right for _, right in self._asked_again()])
         self._answers_again = again.used or (again.predicted < ENOUGH and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
-        self._unreliable = {action for action, seen in by_action.items() if judged("dependences", "continues", seen).doubtful}
+        self._unreliable = {action for action, seen in by_action.items() if judged("task", "continues", seen).doubtful}
 
 
 def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]) -> Iterator[Dependence]:

@@ -273,9 +273,9 @@ def early_stops(run: Run) -> list[str]:
 SITUATIONS = {
     "state": "the same state and action",
     "previous": "the same last two states and actions",
-    "task": "the same instruction, state and action",
+    "instruction": "the same instruction, state and action",
     "again": "the same action earlier in the episode",
-    "dependences": "the same task, action and earlier actions that matter to it",
+    "task": "the same task, action and earlier actions that matter to it",
 }
 CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 

@@ -105,7 +105,7 @@ def test_practice_on_logged_tasks_draws_no_others(tmp_path: Path):
     run = RunDir.view(tmp_path / "run")
     logged = {t.task.id for t in run.read_episodes("logs")}
     assert len(logged) == 4 and {t.task.id for t in run.read_episodes("dream-0000")} <= logged
-    assert sum(one["predicted"] for one in run.data("dream")["recall"] if one["situation"] == "dependences") > 0
+    assert sum(one["predicted"] for one in run.data("dream")["recall"] if one["situation"] == "task") > 0
 
 
 def test_dreams_are_cut_off_at_the_horizon_that_is_set_and_real_episodes_are_not(tmp_path: Path):

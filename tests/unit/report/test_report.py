@@ -571,7 +571,7 @@ def test_what_recall_rests_on_is_said_with_what_is_not_used(tmp_path: Path):
     run = data.read(RunDir.view(full_run(tmp_path / "run")))
     agreed = {"situation": "previous", "outcome_class": "continues", "right": 2190, "predicted": 2190, "used": True}
     unused = {"situation": "state", "outcome_class": "pays_or_ends", "right": 37, "predicted": 205, "used": False}
-    unknown = {"situation": "task", "outcome_class": "continues", "right": 0, "predicted": 0, "used": True}
+    unknown = {"situation": "instruction", "outcome_class": "continues", "right": 0, "predicted": 0, "used": True}
     found = {**run.phases, "dream": {**run.phases["dream"], "recall": [agreed, unused, unknown]}}
     texts = sentences.determinism(replace(run, phases=found))
     assert len(texts) == 2 and "100.0 % [99.8, 100.0] of 2,190 exactly; they answer in place of the model" in texts[0]
