@@ -8,28 +8,25 @@ stops there. Here a dream marks them, and `ood_penalty` of every algorithm is wh
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
-from dreamgym.protocols import ReplayBuffer
-from dreamgym.types import Action
+from dreamgym.experience.real_rows import RealRows
+from dreamgym.types import Action, Memory
 
 
-class ActionSupport:
-    """Whether real rows of a replay buffer show an action, word for word. Dreamed rows are no precedents. It follows the buffer."""
-
-    def __init__(self, replay: ReplayBuffer) -> None:
-        self.replay = replay
-        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
-        self._actions: dict[str, set[Action]] = defaultdict(set)
+class ActionSupport(RealRows):
+    """Whether real rows of a replay buffer show an action, word for word."""
 
     def __contains__(self, action: tuple[str, Action]) -> bool:
         """Of (environment, action)."""
-        now = (self.replay.rollbacks, self.replay.sequence)
-        if self._read != now:
-            if self._read[0] != now[0]:
-                self._actions, self._read = defaultdict(set), (now[0], -1)
-            for memory in self.replay.memories(after=self._read[1]):
-                if memory.source != "dream":
-                    self._actions[memory.env].add(memory.action)
-            self._read = now
+        self._follow()
         env, words = action
         return words in self._actions.get(env, ())
+
+    def _clear(self) -> None:
+        self._actions: dict[str, set[Action]] = defaultdict(set)
+
+    def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
+        for rows in episodes:
+            for memory in rows:
+                self._actions[memory.env].add(memory.action)

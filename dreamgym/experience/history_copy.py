@@ -13,25 +13,19 @@ A reference is used where it was right in at least `MIN_AGREEMENT` of `ENOUGH` r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 
+from dreamgym.experience.real_rows import RealRows
 from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT
-from dreamgym.protocols import ReplayBuffer
-from dreamgym.types import Action, Query
+from dreamgym.types import Action, Memory, Query
 
 ANY = ""  # `repeat` is counted over all actions: an action that is repeated seldom has few rows of its own
 Step = tuple[str, Action, str]
 """(state, action, next state)"""
 
 
-class HistoryCopy:
-    """Counts references in the real rows of a replay buffer, which it follows."""
-
-    def __init__(self, replay: ReplayBuffer) -> None:
-        self.replay = replay
-        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
-        self._counts: dict[tuple[str, Action], list[int]] = defaultdict(lambda: [0, 0])  # right, counted
+class HistoryCopy(RealRows):
+    """Counts references in the real rows of a replay buffer."""
 
     def next_state(self, query: Query) -> str | None:
         """The state of the history that the query's action leads to; None where no reference is reliable."""
@@ -43,15 +37,11 @@ class HistoryCopy:
                 return found
         return None
 
-    def _follow(self) -> None:
-        now = (self.replay.rollbacks, self.replay.sequence)
-        if self._read == now:
-            return
-        if self._read[0] != now[0]:
-            self._counts.clear()
-            self._read = (now[0], -1)
-        fresh = (m for m in self.replay.memories(after=self._read[1]) if m.source != "dream")
-        for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
+    def _clear(self) -> None:
+        self._counts: dict[tuple[str, Action], list[int]] = defaultdict(lambda: [0, 0])  # right, counted
+
+    def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
+        for rows in episodes:
             past: list[Step] = []
             for memory in rows:
                 for name, found in _references(past, memory.state, memory.action):
@@ -59,7 +49,6 @@ class HistoryCopy:
                     counts[0] += found == memory.next_state
                     counts[1] += 1
                 past.append((memory.state, memory.action, memory.next_state))
-        self._read = now
 
 
 def _references(past: Sequence[Step], state: str, action: Action) -> Iterator[tuple[str, str]]:

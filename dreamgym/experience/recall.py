@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Literal, get_args
 
-from dreamgym.protocols import ReplayBuffer
+from dreamgym.experience.real_rows import RealRows
 from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 
@@ -58,13 +57,8 @@ class Agreement:
         return self.predicted >= ENOUGH and wilson(self.right, self.predicted).high < MIN_AGREEMENT
 
 
-class ExactRecall:
-    """The precedents in the real rows of a replay buffer, which it follows."""
-
-    def __init__(self, replay: ReplayBuffer) -> None:
-        self.replay = replay
-        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
-        self._clear()
+class ExactRecall(RealRows):
+    """The precedents in the real rows of a replay buffer."""
 
     def recall(self, query: Query) -> Memory | None:
         """A real row with the query's outcome; None where no precedent is known, they disagree, or their agreement is not established."""
@@ -92,17 +86,9 @@ class ExactRecall:
         self._reliable: set[tuple[int, OutcomeClass]] = set()
         self._unreliable: set[tuple[int, str]] = set()
 
-    def _follow(self) -> None:
-        """Read the real rows that came since the last call; all of them again where the buffer was rolled back."""
-        now = (self.replay.rollbacks, self.replay.sequence)
-        if self._read == now:
-            return
-        if self._read[0] != now[0]:
-            self._clear()
-            self._read = (now[0], -1)
-        fresh = (m for m in self.replay.memories(after=self._read[1]) if m.source != "dream")
+    def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
         added = False
-        for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
+        for rows in episodes:
             previous = ("", "")
             for memory in rows:
                 added = True
@@ -112,7 +98,6 @@ class ExactRecall:
                     self._outcomes[i][key][outcome].add((group, memory.trajectory))
                     self._rows.setdefault((i, key), memory)
                 previous = (memory.state, memory.action)
-        self._read = now
         if added:
             self._estimate()
 

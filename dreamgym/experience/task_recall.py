@@ -20,7 +20,7 @@ nothing is recalled. Dreamed rows are no precedents.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
@@ -28,6 +28,7 @@ from typing import get_args
 from dreamgym.envs.actions import parts
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import holds, narrowed
+from dreamgym.experience.real_rows import RealRows
 from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Observation, Query, Transition
@@ -58,12 +59,14 @@ class _Row:
     earlier: tuple[Action, ...]
 
 
-class TaskRecall:
-    """The precedents of the same task in the real rows of a replay buffer, which it follows."""
+class TaskRecall(RealRows):
+    """The precedents of the same task in the real rows of a replay buffer."""
 
     def __init__(self, replay: ReplayBuffer, rules: TextRules) -> None:
-        self.replay, self.rules = replay, rules
-        self._read = (-1, -1)  # rollbacks, and the buffer's last row, when it was read
+        super().__init__(replay)
+        self.rules = rules
+
+    def _clear(self) -> None:
         self._tasks: dict[tuple[str, str], list[_Row]] = defaultdict(list)
         self._changed_by: dict[str, frozenset[str]] = {}
         self._dependences: list[Dependence] = []
@@ -116,16 +119,9 @@ class TaskRecall:
                 return None
         return None
 
-    def _follow(self) -> None:
-        """Read the real rows that came since the last call, and all of them again after a rollback: a dependence rests on all of them."""
-        now = (self.replay.rollbacks, self.replay.sequence)
-        if self._read == now:
-            return
-        if self._read[0] != now[0]:
-            self._tasks, self._read = defaultdict(list), (now[0], -1)
-        added = self._add_rows(self._read[1])
-        self._read = now
-        if not added:
+    def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
+        """A dependence rests on all rows, so all are mined again."""
+        if not self._add_rows(episodes):
             return
         repeated = [rows for rows in self._tasks.values() if any(row.memory.trajectory != rows[0].memory.trajectory for row in rows)]
         self._dependences = list(_mine(repeated, self._outcome))
@@ -139,13 +135,12 @@ class TaskRecall:
                 self._rows.setdefault(key, row.memory)
         self._estimate()
 
-    def _add_rows(self, after: int) -> bool:
-        """Add the real rows above `after` to those of their tasks; whether there were any."""
-        real = (memory for memory in self.replay.memories(after=after) if memory.source != "dream" and memory.task)
+    def _add_rows(self, episodes: Iterator[Iterable[Memory]]) -> bool:
+        """Add rows to those of their tasks; whether there were any."""
         added = False
-        for _, rows in groupby(real, key=lambda memory: memory.trajectory):
+        for rows in episodes:
             earlier: tuple[Action, ...] = ()
-            for expected, memory in enumerate(rows):
+            for expected, memory in enumerate(memory for memory in rows if memory.task):
                 if memory.step != expected:
                     break  # a step is missing, and with it what it may have changed
                 added = True

@@ -1,0 +1,39 @@
+"""The real rows of a replay buffer, followed as it grows: what recall, copies from the history and the support of actions count."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from dreamgym.protocols import ReplayBuffer
+from dreamgym.types import Memory
+
+
+class RealRows(ABC):
+    """Reads every real row of a replay buffer once, and all of them again after a rollback. Dreamed rows are no evidence."""
+
+    def __init__(self, replay: ReplayBuffer) -> None:
+        self.replay = replay
+        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
+        self._clear()
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget all rows."""
+
+    @abstractmethod
+    def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
+        """Count rows that came since the last call, the rows of an episode in order."""
+
+    def _follow(self) -> None:
+        """Count what came since the last call."""
+        now = (self.replay.rollbacks, self.replay.sequence)
+        if self._read == now:
+            return
+        if self._read[0] != now[0]:
+            self._clear()
+            self._read = (now[0], -1)
+        fresh = (memory for memory in self.replay.memories(after=self._read[1]) if memory.source != "dream")
+        self._add(rows for _, rows in groupby(fresh, key=lambda memory: memory.trajectory))
+        self._read = now
