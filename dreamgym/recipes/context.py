@@ -116,7 +116,7 @@ class RunContext:
     def skipped(self) -> dict[str, str]:
         """The phases that this run leaves out, and why."""
         if not self.suite.has_env:
-            return dict.fromkeys(NEED_ENV, f"the environment suite '{self.suite.name}' has no environment")
+            return dict.fromkeys(NEED_ENV, "the run has logs and no environment")
         return {"evaluation": "eval.tasks = 0"} if not self.config.eval.tasks else {}
 
     def real(self) -> RealEnv:

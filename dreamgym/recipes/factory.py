@@ -243,7 +243,7 @@ def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experienc
     # of the logs alone: what else is real in the buffer depends on when the loop was interrupted
     pages = {m.next_state: m for m in replay.memories(env=suite.name) if m.source == "demo"}
     return TaskCurriculum(
-        training_tasks(context, block),
+        training_tasks(context, block.train_tasks, logged=block.logged_tasks),
         config,
         rules=suite.rules,
         vary=(lambda seeds, i, level: experience.vary(seeds, seed=i, level=level)) if experience else None,
@@ -254,11 +254,11 @@ def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experienc
     )
 
 
-def training_tasks(context: RunContext, block: RLBlock) -> list[Task]:
-    """The real tasks that a loop draws from."""
-    if not block.logged_tasks:
-        return context.suite.tasks("train", block.train_tasks, seed=TASK_SEED)
-    return list({t.task.id: t.task for t in context.logs}.values())[: block.train_tasks]
+def training_tasks(context: RunContext, n: int, *, logged: bool) -> list[Task]:
+    """At most `n` of the real tasks that a loop draws from: those of the training split, or of the logs alone."""
+    if not logged:
+        return context.suite.tasks("train", n, seed=TASK_SEED)
+    return list({t.task.id: t.task for t in context.logs}.values())[:n]
 
 
 def _judges_feasibility(rules: TextRules) -> bool:

@@ -17,7 +17,7 @@ from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
-from dreamgym.recipes.phases.audit import after, replay_arms
+from dreamgym.recipes.phases.audit import after, replay_arms, trained_on
 from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.recipes.settings import require_policy
 from dreamgym.runs.files import read_jsonl, write_atomic
@@ -59,7 +59,7 @@ def replays(path: Path, n: int) -> dict[str, Any]:
         found = {}  # refreshed since
     with factory.start_workers(context.config.world) as workers:
         context = replace(context, workers=workers)
-        tasks = context.suite.tasks("train", n, seed=factory.TASK_SEED)
+        tasks = trained_on(run, context, name, n)
         for kind, measured, _ in replay_arms(context, name, tasks, seed=SEED, done=found):
             found |= used | {kind: measured}
             write_atomic(kept, json.dumps(found, allow_nan=False) + "\n")

@@ -27,7 +27,7 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
     if run.done("audit") or "audit" in context.skipped:
         return
     block = context.config.eval
-    tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
+    tasks = trained_on(run, context, name, block.paired_replays)
     found: dict[str, Any] = {"policy": name}
     for kind, measured, episodes in replay_arms(after(run, context, name), name, tasks, seed=block.seed):
         found[kind] = measured
@@ -69,6 +69,11 @@ def replay_arms(
         if not guarded and (verifiers := verifiers_json(of, pairs)):
             measured |= {"verifiers": verifiers}
         yield kind, measured, episodes
+
+
+def trained_on(run: RunDir, context: RunContext, phase: str, n: int) -> list[Task]:
+    """At most `n` tasks like those that an RL phase drew from: what its policy dreams is measured on them."""
+    return factory.training_tasks(context, n, logged=run.data(phase).get("logged_tasks", False))
 
 
 def after(run: RunDir, context: RunContext, phase: str) -> RunContext:

@@ -154,6 +154,7 @@ class RLPhase:
                 {"judged_with": self.verifier_probes.judged_with, "verifier": self.verifier_probes.result()} if self.verifier_probes else {}
             ),
             "curriculum": dict(self.curriculum.counts),
+            "logged_tasks": self.block.logged_tasks,
             "synthetic_tasks": evenly(self.curriculum.generated),
             "decided_by": self.collector.decided.to_json(),
             "optimiser_steps": self.learner.optimiser_steps,
@@ -167,7 +168,7 @@ class RLPhase:
         """The curriculum as the loop observes it: tasks are valued by their own returns, or by those of their cluster."""
         if not self.block.clusters:
             return self.curriculum
-        tasks = factory.training_tasks(self.context, self.block)
+        tasks = factory.training_tasks(self.context, self.block.train_tasks, logged=self.block.logged_tasks)
         clusters = Clusters(tasks, self.block.clusters, make("replay.encoders", "lexical"), seed=self.context.config.seed)
         return ClusteredCurriculum(self.curriculum, clusters)
 

@@ -10,7 +10,7 @@ from dreamgym.evals.attribution import shares
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
-from dreamgym.recipes.phases.audit import after, attribution
+from dreamgym.recipes.phases.audit import after, attribution, trained_on
 from dreamgym.runs.rundir import RunDir
 
 
@@ -20,7 +20,7 @@ def dream_uncertified(run: RunDir, context: RunContext, policies: Sequence[str])
     block = context.config.eval
     if run.done("uncertified") or context.suite.has_env or not block.paired_replays:
         return
-    tasks = context.suite.tasks("train", block.paired_replays, seed=factory.TASK_SEED)
+    tasks = trained_on(run, context, policies[-1], block.paired_replays)
     context = after(run, context, policies[-1])
     found: dict[str, Any] = {}
     for name in policies:

@@ -101,10 +101,13 @@ def test_practice_on_logged_tasks_draws_no_others(tmp_path: Path):
     config = settings(iterations=2, logged_tasks=True)
     logs = config.logs.model_copy(update={"tasks": 4})
     block = config.experience.model_copy(update={"verifier": None})
-    recipe.run(config.model_copy(update={"experience": block, "logs": logs}), tmp_path / "run", say=lambda _: None)
+    judged = config.eval.model_copy(update={"paired_replays": 6})
+    changed = {"experience": block, "logs": logs, "eval": judged}
+    recipe.run(config.model_copy(update=changed), tmp_path / "run", say=lambda _: None)
     run = RunDir.view(tmp_path / "run")
     logged = {t.task.id for t in run.read_episodes("logs")}
     assert len(logged) == 4 and {t.task.id for t in run.read_episodes("dream-0000")} <= logged
+    assert {t.task.id for t in run.read_episodes("audit-with_guard")} == logged, "the audit dreams of the tasks that were trained on"
     assert sum(one["predicted"] for one in run.data("dream")["recall"] if one["situation"] == "task") > 0
 
 

@@ -55,7 +55,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     found: Any = RunDir.view(tmp_path / "run").summary()
     assert found["warm_start"] is None and found["dream"] is None and "audit" not in found
     assert found["skipped"].keys() == {"evaluation", "probes", "audit", "choice of SFT on development tasks"}
-    assert "has no environment" in found["skipped"]["probes"] and "skipped: evaluation, because" in err
+    assert "logs and no environment" in found["skipped"]["probes"] and "skipped: evaluation, because" in err
     assert RunDir.view(tmp_path / "run").done("dream")
     run = RunDir.view(tmp_path / "run")
     held, kept = run.read_episodes("held-out"), run.read_episodes("logs")
