@@ -29,7 +29,7 @@ class Replay:
     differs: bool  # in state, reward or end
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
-    invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
+    invalid: tuple[int, int] = (0, 0)  # the same of actions that changed nothing
     generated: tuple[int, int] = (0, 0)  # the same of valid actions that no rule and no memory answered
     judged: tuple[JudgedStep, ...] = field(default=(), compare=False)  # each compared step
     out_of_support: bool = False  # some step of the dream has no precedent in real memory
@@ -52,7 +52,7 @@ class Fidelity:
     consistency: Rate  # of dreamed successes, the share that really succeed
     state_exact: Rate  # steps before or at the first divergence whose next state is equal
     state_exact_valid: Rate  # the same, of actions that changed something in reality
-    state_exact_invalid: Rate  # and of actions after which reality stood still
+    state_exact_invalid: Rate  # and of actions that changed nothing
     state_exact_generated: Rate  # and of valid actions that no rule and no memory answered
     first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
     masked_share: Rate | None = None  # of all episodes that reality can repeat, those the guard left out; None: nobody looked

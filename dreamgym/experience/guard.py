@@ -25,7 +25,7 @@ from dreamgym.protocols import UsageMeter, Verifier
 from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 
 FAILURE_STATE = "no such element, so nothing changes."
-RULES = {"inadmissible": "failure state by rule", "idle": "nothing changes by rule"}
+RULES = {"inadmissible": "failure state by rule", "noop": "nothing changes by rule"}
 DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
 IMPOSSIBLE = "the way to the success contradicts itself"
@@ -147,7 +147,7 @@ class Guard:
 class Rule(NamedTuple):
     """By which rule an action can do nothing, and why in the teacher's words."""
 
-    name: Literal["inadmissible", "idle"]
+    name: Literal["inadmissible", "noop"]
     why: str
 
 
@@ -156,7 +156,7 @@ def noop_rule(rules: TextRules, query: Query) -> Rule | None:
     if rules.admissible(query.state, query.history, query.action) is False:
         return Rule("inadmissible", FAILURE_STATE)
     why = rules.noop_reason(query.state, query.history, query.action)
-    return Rule("idle", why) if why else None
+    return Rule("noop", why) if why else None
 
 
 def _reward_by_rule(prediction: Prediction) -> Prediction:

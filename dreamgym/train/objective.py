@@ -20,7 +20,6 @@ from pydantic import Field, model_validator
 
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError
-from dreamgym.returns import idle
 from dreamgym.types import Transition
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ class ObjectiveConfig(Config):
 
     def penalty(self, transition: Transition) -> float:
         """What a turn is charged."""
-        return self.invalid_penalty * idle(transition) + self.ood_penalty * transition.info.out_of_support
+        invalid = transition.is_noop or transition.info.decided_by == "rule"
+        return self.invalid_penalty * invalid + self.ood_penalty * transition.info.out_of_support
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -25,7 +25,7 @@ IDENTIFIERS = {
     "LeavesOpen": "Verdict('undecided')", "leaves_open": "Verdict('undecided')", "Doubts": "TextRules.contradictions",
     "PaysFractions": "EnvSuite.fractional_reward_option", "Glimpsed": "TextRules.reveals_new", "Narrated": "TextRules.encode_delta",
     "Lists": "TextRules.composer", "told_of": "TextRules.composer", "longest_list": "TextRules.composer", "Idles": "TextRules.noop_reason",
-    "stands_still": "noop_rule",
+    "stands_still": "noop_rule", "stood_still": "Transition.is_noop", "IdleRule": "NoopRule",
     "Precedents": "ActionSupport", "precedents": "support", "precedented": "in_support", "unprecedented": "out_of_support",
     "unprecedented_penalty": "ood_penalty", "guessing": "out_of_support", "by_grounds": "by_support",
     "with_other_goals": "relabel_goals", "with_near_goals": "near_miss_goals_of", "with_invalid_actions": "insert_invalid_actions",

@@ -157,26 +157,26 @@ def test_an_action_that_is_not_admissible_changes_nothing(name: str):
 
 
 @every_family
-def test_an_action_that_is_said_to_be_idle_changes_nothing(name: str):
+def test_an_action_that_is_said_to_be_a_noop_changes_nothing(name: str):
     """Every action of an episode is tried again at each later step of it."""
     rules = suite(name).rules
     if type(rules).noop_reason is TextRules.noop_reason:
         pytest.skip("these rules know no actions that change nothing")
-    idle = 0
+    noops = 0
     for trajectory in every_behaviour(name):
         for step, transition in enumerate(trajectory.transitions):
             history = trajectory.transitions[:step]
             for action in {past.action for past in history}:
                 if rules.admissible(transition.state, history, action) is False or not rules.noop_reason(transition.state, history, action):
                     continue
-                idle += 1
+                noops += 1
                 env = suite(name).env()
                 env.reset(trajectory.task)
                 for past in history:
                     env.step(past.action)
                 raw, reward, terminated = env.step(action)
                 assert (abstract(name, raw), reward, terminated) == (transition.state, 0.0, False), action
-    assert idle > 20
+    assert noops > 20
 
 
 @every_family
