@@ -169,12 +169,12 @@ class WorkerPool(AsyncBatchEnv):
     def close(self) -> None:
         """End the workers, and whatever they have started. A pool that is used again starts new ones."""
         self._acting, self._actions, self._results = _Asking(self, self._act, self._acted), {}, []
-        hired = [worker for worker in self.workers if worker]
+        started = [worker for worker in self.workers if worker]
         self.workers = [None] * len(self.workers)
-        for worker in hired:
+        for worker in started:
             worker.line.close()  # who has nothing to do leaves by itself
         until = time.monotonic() + GRACE_S
-        for worker in hired:
+        for worker in started:
             worker.end(until - time.monotonic())
 
     def __enter__(self) -> WorkerPool:

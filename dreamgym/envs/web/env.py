@@ -111,10 +111,10 @@ class WebEnv:
     name = "web"
 
     def __init__(
-        self, benchmark: Benchmark, sessions: OpenSessions, rules: WebRules, *, timeout_s: float, settle_s: float, step_limit_s: float
+        self, benchmark: Benchmark, sessions: OpenSessions, rules: WebRules, *, timeout_s: float, quiet_s: float, step_limit_s: float
     ) -> None:
         self.benchmark, self.sessions, self.rules = benchmark, sessions, rules
-        self.timeout_s, self.settle_s, self.step_limit_s = timeout_s, settle_s, step_limit_s
+        self.timeout_s, self.quiet_s, self.step_limit_s = timeout_s, quiet_s, step_limit_s
         self.slot = sessions.slot()
         self.redone_steps = 0
         self.last_refusal = ""
@@ -175,7 +175,7 @@ class WebEnv:
             self.sessions.browser,
             self.benchmark.sites(self._task),
             timeout_s=self.timeout_s,
-            settle_s=self.settle_s,
+            quiet_s=self.quiet_s,
             viewport=self.benchmark.viewport,
             **options,
         )

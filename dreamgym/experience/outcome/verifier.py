@@ -107,7 +107,7 @@ class LearnedVerifier:
     @classmethod
     def load(cls, path: Path) -> LearnedVerifier:
         """What `save` wrote; RunDirError where it cannot be read."""
-        path = atomic_directory.settle(path)
+        path = atomic_directory.restore_interrupted(path)
         try:
             found: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
             messages, most = tuple(found.pop("messages")), found.pop("most_novel")

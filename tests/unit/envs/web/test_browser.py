@@ -86,7 +86,7 @@ def test_an_episode_that_does_not_repeat_is_a_failed_rollout_and_the_others_go_o
 def test_more_episodes_than_contexts_are_redone_in_turn(folder: Path):
     pool = EnvPool(lambda: env, WebRules())
     env = page_env(folder, max_open=1)
-    other = type(env)(env.benchmark, env.sessions, env.rules, timeout_s=3, settle_s=0.05, step_limit_s=60)
+    other = type(env)(env.benchmark, env.sessions, env.rules, timeout_s=3, quiet_s=0.05, step_limit_s=60)
     env.reset(page_task("counter.html"))
     env.step("click [1]")
     other.reset(page_task("counter.html"))
@@ -197,7 +197,7 @@ def test_tabs_dialogs_lists_and_keys_work(folder: Path):
 
 def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tells_of_it(folder: Path):
     write(folder, "opens.html", "<title>Opens</title><a href='counter.html' target=_blank>open</a>")
-    env = page_env(folder, settle_s=0.0)
+    env = page_env(folder, quiet_s=0.0)
     env.reset(page_task("opens.html"))
     for tab in (1, 2, 3):
         assert state(env.step("click [1]")[0]).startswith("page: Counter\ntabs:")
