@@ -34,7 +34,7 @@ SILENT_S = 900.0
 TICK_S = 1.0
 """How often silent workers are looked after."""
 Request = tuple[Any, ...]
-"""What a worker is asked: the name of a method of `_Desk`, and its arguments."""
+"""What a worker is asked: the name of a method of `_Worker`, and its arguments."""
 log = logging.getLogger(__name__)
 
 

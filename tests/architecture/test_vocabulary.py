@@ -48,7 +48,7 @@ IDENTIFIERS = {
     "slab": "kv_cache", "drafts": "speculator", "pace": "rate_limiter", "FAMILY": "SUITE", "DOMAIN": "RULES", "relived": "replayed_actions",
     "settled": "determined_accuracy", "Settled": "DeterminedSteps", "Invented": "SyntheticTasks", "inventions": "synthetic_tasks",
     "ask_about": "draw_questions", "watched": "apply_guard", "ends_invented": "ends_generated", "Behave": "Demonstrate",
-    "homeless": "without",
+    "homeless": "without", "DeskSuite": "Tau2Suite",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead.
