@@ -47,7 +47,7 @@ def main() -> None:
     tasks = suite.tasks("train", 200, seed=0)
     real = EnvPool(suite.env, rules)
 
-    # Logs of mixed skill, and a tokenizer that keeps the domain's own words whole.
+    # Logs of mixed skill, and a tokenizer that keeps the environment's own words whole.
     logs = collect(suite, 300, seed=0)
     texts = [text for log in logs for t in log.transitions for text in (log.task.instruction, t.state.text, t.action, t.info.reasoning)]
     tokenizer = tiny.train_tokenizer(texts, vocab_size=400, special=MARKERS, token_patterns=rules.token_patterns)

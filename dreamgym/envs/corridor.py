@@ -309,7 +309,7 @@ class CorridorSuite(EnvSuite):
 
 
 def make(**config: Any) -> CorridorSuite:
-    """The corridor family, by configuration (see CorridorConfig)."""
+    """The corridor suite, by configuration (see CorridorConfig)."""
     return CorridorSuite(build(CorridorConfig, config, where="env corridor"))
 
 

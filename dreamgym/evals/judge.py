@@ -8,7 +8,7 @@ hallucination means that nothing is made up. A judge can be kind, lazy or blind,
 * the order of the four questions is drawn for each transition, and some are asked again in the opposite order (`retest`);
 * where the environment says whether a dreamed step is exactly what would have happened, the judge is compared with it (`agreement`).
 
-    judged = judge(chat, draw(dreams, logs, JudgeConfig(), real=EnvPool(family.env, family.domain)), JudgeConfig())
+    judged = judge(chat, draw(dreams, logs, JudgeConfig(), real=EnvPool(suite.env, suite.rules)), JudgeConfig())
     print(report(judged))
 """
 

@@ -1,9 +1,10 @@
 """Teacher-forced fidelity: from a true history, what does the experience model say comes next, and what really came?
 
-Each step of held-out real episodes is one question, and so are near misses, actions that the real environment refused
-(`near_misses`). Errors do not add up along an episode, as they do in paired replay (`replayed`): the two measures complete each other.
+Each step of held-out real episodes is one question, and so are near misses, actions that change nothing in the real environment
+(`evals.near_misses`). Errors do not add up along an episode, as they do in paired replay (`evals.paired_replay`): the two measures
+complete each other.
 
-    questions = draw_questions(episodes, real, domain, misses=0.3, seed=0)
+    questions = draw_questions(episodes, real, rules, misses=0.3, seed=0)
     raw = forecast(model, questions)              # with its guard off
     measure(questions, raw, known=parts) and measure(questions, apply_guard(guard, questions, raw), known=parts)
 """

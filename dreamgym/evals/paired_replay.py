@@ -17,7 +17,7 @@ from dreamgym.types import DecidedBy, Trajectory, Transition, Turn
 
 @dataclass(frozen=True)
 class Replay:
-    """One dreamed episode beside its real twin."""
+    """One dreamed episode beside its replay in the real environment."""
 
     dreamed_success: bool
     real_success: bool
@@ -74,7 +74,7 @@ def replay(episodes: Sequence[Trajectory], real: RealEnv, *, answered_by: Decide
 
 
 def paired_episodes(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
-    """Each sound episode that can be relived, with its real twin."""
+    """Each sound episode that can be replayed, with its real replay."""
     return replay_actions([episode for episode in episodes if episode.error is None], real)
 
 
@@ -113,8 +113,8 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
 
 
 def by_support(replays: Sequence[Replay], left_out: Sequence[Replay]) -> dict[str, tuple[Fidelity, Rate]]:
-    """The rates of dreams whose every step has a precedent in real memory ("precedented"), and of those that are guesses somewhere
-    ("guessing"), each with its share of all: which dreams may be trusted, told without asking the real environment."""
+    """The rates of dreams whose every step has a precedent in real memory (`in_support`), and of those with a step that has none
+    (`out_of_support`), each with its share of all: which dreams may be trusted, without asking the real environment."""
     found = {}
     for name, outside in (("in_support", False), ("out_of_support", True)):
         part, out = ([one for one in some if one.out_of_support is outside] for some in (replays, left_out))
@@ -125,10 +125,10 @@ def by_support(replays: Sequence[Replay], left_out: Sequence[Replay]) -> dict[st
 def replay_actions(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
     """Each episode whose task reality knows, with what really follows its actions, until they or the real episode end."""
     walks = real.repeat([(episode.task, [transition.action for transition in episode.transitions]) for episode in episodes])
-    return [(episode, _twin(episode, walk)) for episode, walk in zip(episodes, walks, strict=True) if walk]
+    return [(episode, _real_replay(episode, walk)) for episode, walk in zip(episodes, walks, strict=True) if walk]
 
 
-def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
+def _real_replay(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
     last = walk[-1]
     return Trajectory(
         f"{episode.id}/relived",
@@ -142,7 +142,7 @@ def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
 
 
 def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated") -> Replay:
-    """A dreamed episode beside its real twin, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
+    """A dreamed episode beside its real replay, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
     agreeing, diverged, differs, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     generated, judged = [0, 0], list[JudgedStep]()

@@ -165,7 +165,7 @@ def measure_recorded(run: RunDir, context: RunContext) -> None:
 def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, split: str = SPLIT, play: Play | None = None) -> list[Trajectory]:
     """Fresh real episodes by the scripted policies on the tasks of a split, which share no target with training tasks.
 
-    One half is of the suite's usual mix and one of its best scripted_policies, so that there are terminals of both kinds.
+    One half is of the suite's usual mix and one of its best scripted policies, so that there are terminals of both kinds.
     """
     half = n // 2
     best = {"expert": 1.0} if "expert" in suite.scripted_policies else None

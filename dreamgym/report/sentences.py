@@ -196,7 +196,7 @@ def _bound(found: Mapping[str, Any]) -> str:
 
 def _support(facts: Mapping[str, Rate]) -> str:
     """Accuracy of dreams in and out of support; "" where one of the two groups is empty."""
-    if not {"in_support", "precedented_exact", "guessing_exact"} <= facts.keys():
+    if not {"in_support", "in_support_exact", "out_of_support_exact"} <= facts.keys():
         return ""
 
     def of(kind: str) -> str:
@@ -207,7 +207,7 @@ def _support(facts: Mapping[str, Rate]) -> str:
     share = facts["in_support"]
     return (
         f"{_interval(share)} of the dreams are in support: a real transition in the replay buffer shows every action. Of these, "
-        f"{of('precedented')}. Of the dreams out of support, {of('guessing')}."
+        f"{of('in_support')}. Of the dreams out of support, {of('out_of_support')}."
     )
 
 

@@ -1,8 +1,9 @@
-"""One word for one thing: names that gave way to the field's terms do not come back, neither in code nor as configuration keys."""
+"""One word for one thing: names that gave way to the field's terms do not come back in code, prose or configuration keys."""
 
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 import tomllib
 from collections.abc import Iterator
@@ -54,7 +55,16 @@ IDENTIFIERS = {
 # Words that say nothing of what a value is, in the package: name the thing instead.
 VAGUE = {"said": "reply, message or answer", "told": "message or metadata", "_said": "what it returns", "_told": "what it returns"}
 
-# Old configuration key (its last part, or the last two) -> the present one.
+# Old word of docstrings, comments and pages, where it can mean nothing else -> the present one.
+PROSE = {
+    r"\b(environment|shop|corridor|ALFWorld|house) famil(y|ies)\b": "suite", r"\bfamily\.\w+": "suite",
+    r"\b(the|its) domain('s atoms| has)\b": "text rules", r"\breal twins?\b": "real replay", r"\brelived?\b(?!/)": "replayed",
+    r"\b(un)?precedented\b": "in support", r"\b(stood|stands?) still\b": "no-op", r"\bthe dreamer('s)?\b": "the experience model",
+    r"\blogged scripted_policies\b": "logged episodes", r"\bidle (steps?|actions?)\b": "no-op",
+    r"\bthe (telecom|retail|support) desk\b": "domain",
+}  # fmt: skip
+# Old identifiers that no sentence contains by chance: they are looked for in prose as well.
+UNAMBIGUOUS = {old: new for old, new in IDENTIFIERS.items() if "_" in old.strip("_") or re.search(r"[a-z][A-Z]", old)}
 
 
 def names(path: Path) -> Iterator[tuple[int, str]]:
@@ -83,6 +93,49 @@ def test_the_package_names_values_by_what_they_are():
         if name in VAGUE
     ]
     assert not found, "\n".join(found)
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the lines of a page, or of the docstrings and comments of a Python file."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".py":
+        yield from enumerate(text.splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.lstrip("rR").startswith('"""')):
+            yield from enumerate(token.string.splitlines(), token.start[0])
+
+
+def pages() -> list[Path]:
+    """The README and the documentation but for the lab's diary and the results, which are records of their day."""
+    docs = ROOT / "docs"
+    return [
+        ROOT / "README.md",
+        *(path for path in sorted(docs.rglob("*.md")) if docs / "lab" not in path.parents and path.name != "results.md"),
+    ]
+
+
+def old_words(line: str) -> Iterator[tuple[str, str]]:
+    """(old word, present one) of a line of prose."""
+    for name in re.findall(r"[A-Za-z_]\w*", line):
+        if name in UNAMBIGUOUS:
+            yield name, UNAMBIGUOUS[name]
+    for pattern, present in PROSE.items():
+        if match := re.search(pattern, line):
+            yield match[0], present
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "docs"])
+def test_no_prose_uses_a_word_that_was_replaced(folder: str):
+    files = pages() if folder == "docs" else sorted((ROOT / folder).rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {old} (now {present})"
+        for path in files
+        if path != Path(__file__)
+        for line, text in prose(path)
+        for old, present in old_words(text)
+    ]
+    assert not found, "\n".join(["Old words; use the present ones:", *found])
 
 
 def keys(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

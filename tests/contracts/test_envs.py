@@ -1,7 +1,7 @@
 """What every environment suite promises (`envs.base.EnvSuite`). Suites are discovered: a new one is tested as soon as it exists, and so is
 the one that docs/tutorials/environment.md is about.
 
-Suites whose package is not installed are skipped; families too big for a default test mark themselves by taking long, so keep
+Suites whose package is not installed are skipped; suites too big for a default test mark themselves by taking long, so keep
 the default configuration small.
 """
 
@@ -138,7 +138,7 @@ def test_the_same_actions_give_the_same_episode_in_any_instance_and_after_any_ot
 
 @every_family
 def test_an_action_that_is_not_admissible_changes_nothing(name: str):
-    """The rule of the domain and the real environment agree, on what agents do and on nonsense."""
+    """The rules and the real environment agree, on what agents do and on nonsense."""
     rules, refused = suite(name).rules, 0
     for trajectory in every_behaviour(name)[::5]:
         env, rng = suite(name).env(), random.Random(trajectory.id)

@@ -1,4 +1,4 @@
-"""The shop's tasks, its scripted shoppers, what its domain reads out of a page, and the original's data where it is at hand."""
+"""The shop's tasks, its scripted shoppers, what its rules read out of a page, and the original's data where it is at hand."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_invented_instruction_of_another_shape_is_malformed(text: str):
     assert not RULES.well_formed(text)
 
 
-# --- shoppers and the domain ------------------------------------------------------------------------------------------------------
+# --- shoppers and the rules -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
