@@ -1,6 +1,6 @@
 """Many real episodes side by side in this process: the `BatchEnv` of a real environment, with every step counted.
 
-The shop answers thousands of steps a second. Environments that are slow or crash get worker processes (`_workers`).
+The shop answers thousands of steps a second. Environments that are slow or crash get worker processes (`envs.worker_pool`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Actions that almost exist, labelled by the real environment: what a curious policy tries, and logs seldom hold.
 
 Three ways to miss: a name of the page with one letter or digit changed, an action that another page offers, and a right name in the wrong
-grammar. The scripted policies that make logs miss in other ways (`envs/webshop/scripted_policies.invalid`), and so does the augmentation of
-the training rows (`experience.dataset.insert_invalid_actions`).
+grammar. The scripted policies that make logs miss in other ways (`envs.webshop.scripted_policies.invalid`), and so does the augmentation of
+the training rows (`experience.augmentation.insert_invalid_actions`).
 """
 
 from __future__ import annotations

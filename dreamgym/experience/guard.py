@@ -1,4 +1,4 @@
-"""The guard: what may be believed of a dream.
+"""The guard: which predictions of the experience model count.
 
 Two rules stand between the experience model and the policy, both the TextRules', neither of which knows the answer:
 
@@ -7,7 +7,8 @@ Two rules stand between the experience model and the policy, both the TextRules'
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
   instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
 
-A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `verifiers` looks at what they let pass.
+A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `experience.verifiers` looks at what they
+let pass.
 
 The guard only ever lowers a reward. Its verdicts travel with the transition, and the replay buffer admits only what passed.
 """

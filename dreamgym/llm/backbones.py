@@ -137,7 +137,7 @@ def positions(config: BackboneConfig) -> int:
 
 
 def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
-    """The settings of the adapters in a directory; empty when `config.model` is none of adapters."""
+    """The settings of the adapters in a directory; empty when `BackboneConfig.model` is none of adapters."""
     file = Path(config.model) / "adapter_config.json"
     if not file.is_file() or (Path(config.model) / "config.json").is_file():
         return {}

@@ -53,7 +53,7 @@ class ObjectiveConfig(Config):
     invalid_penalty: float = Field(default=0.0, ge=0.0)
     """Taken from the reward of a turn that changed nothing or was answered by a rule."""
     ood_penalty: float = Field(default=0.0, ge=0.0)
-    """Taken from the reward of a dreamed turn whose action no real memory shows: what followed it was a guess (`experience.support`)."""
+    """Taken from the reward of a dreamed turn whose action no real memory shows: what follows is a guess (`experience.action_support`)."""
 
     def penalty(self, transition: Transition) -> float:
         """What a turn is charged."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import pages, prose
 
 from dreamgym.config import PRESETS, RENAMED
 
@@ -93,26 +94,6 @@ def test_the_package_names_values_by_what_they_are():
         if name in VAGUE
     ]
     assert not found, "\n".join(found)
-
-
-def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of the lines of a page, or of the docstrings and comments of a Python file."""
-    text = path.read_text("utf-8")
-    if path.suffix != ".py":
-        yield from enumerate(text.splitlines(), 1)
-        return
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.lstrip("rR").startswith('"""')):
-            yield from enumerate(token.string.splitlines(), token.start[0])
-
-
-def pages() -> list[Path]:
-    """The README and the documentation but for the lab's diary and the results, which are records of their day."""
-    docs = ROOT / "docs"
-    return [
-        ROOT / "README.md",
-        *(path for path in sorted(docs.rglob("*.md")) if docs / "lab" not in path.parents and path.name != "results.md"),
-    ]
 
 
 def old_words(line: str) -> Iterator[tuple[str, str]]:
