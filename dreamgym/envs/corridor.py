@@ -139,7 +139,7 @@ class Corridor:
     def reset(self, task: Task) -> dict[str, Any]:
         """Enter the corridor for a task; UsageError for a task without a goal or with rooms that are not here."""
         if task.goal is None:
-            raise UsageError(f"Task '{task.id}' has no goal record to score it by. Practise synthetic tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no goal record to score it by. Use synthetic tasks in a dream.")
         goal = Goal(**task.goal)
         if not all(1 <= room <= self.config.length for room in (goal.start, goal.target, goal.key or 1)):
             raise UsageError(f"Task '{task.id}' names a room outside 1 to {self.config.length}. Make the corridor with a greater length.")

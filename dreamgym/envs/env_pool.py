@@ -38,7 +38,7 @@ class EnvPool(SyncBatchEnv):
         while len(self.envs) <= slot:
             self.envs.append(self.make_env())
         if not self.envs[slot].accepts(task):
-            raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Practise it in a dream.")
+            raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Use it in a dream.")
         self._failed.pop(slot, None)
         try:
             return self.rules.abstract(self.envs[slot].reset(task))

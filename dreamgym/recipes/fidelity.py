@@ -50,7 +50,7 @@ def replays(path: Path, n: int) -> dict[str, Any]:
     an interrupted audit goes on."""
     run, kept = RunDir.view(path), path / "fidelity" / f"replays-{n}.json"
     if not run.done("audit"):
-        raise RunDirError(f"'{path}' has no audit, which names the policy to replay. Give a run that practised in a dream and is finished.")
+        raise RunDirError(f"'{path}' has no audit, which names the policy to replay. Give a finished run with RL in a dream.")
     name = run.data("audit")["policy"]
     context = after(run, open_context(path), name)
     used = {"policy": name, "experience": context.experience, "verifier": context.verifier}

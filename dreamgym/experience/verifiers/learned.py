@@ -1,4 +1,4 @@
-"""A verifier that is fitted to the run's logs, and refitted to probes while a policy practises against it (`experience.outcome`).
+"""A verifier that is fitted to the run's logs, and refitted to probes while a policy is trained against it (`experience.outcome`).
 
 [experience]
 verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_steps = 2000}}
