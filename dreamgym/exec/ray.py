@@ -31,7 +31,7 @@ TICK_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Config(BaseConfig):
+class RayConfig(BaseConfig):
     """A cluster, and the workers on it."""
 
     address: str = ""
@@ -48,21 +48,24 @@ class Config(BaseConfig):
     """How long to wait for the first worker, and for any worker while there is none."""
 
 
+Config = RayConfig
+
+
 def make(**settings: Any) -> RayExecutor:
     """UsageError where no cluster can be reached, or one of other versions; MissingExtra without ray."""
-    return RayExecutor(build_config(Config, settings, prefix="exec."))
+    return RayExecutor(build_config(RayConfig, settings, prefix="exec."))
 
 
 def check(**settings: Any) -> None:
     """UsageError where nobody answers at the address of the cluster; MissingExtra without ray."""
     _ray()
-    _knock(build_config(Config, settings, prefix="exec."))
+    _knock(build_config(RayConfig, settings, prefix="exec."))
 
 
 class RayExecutor:
     """See `exec.Executor`. It connects when it is made, and disconnects with `close` unless the process was connected before."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RayConfig) -> None:
         self.config = config
         self.ray = _ray()
         self._ours = not self.ray.is_initialized()
@@ -145,7 +148,7 @@ class _WorkerHandle:
 class RayPool:
     """See `exec.Pool`."""
 
-    def __init__(self, ray: Any, config: Config, build: Callable[[], JobFunction], *, name: str) -> None:
+    def __init__(self, ray: Any, config: RayConfig, build: Callable[[], JobFunction], *, name: str) -> None:
         self.ray, self.config, self.name = ray, config, name
         self.parts = config.workers * config.jobs_per_worker
         self.replaced = self.redone = 0
@@ -309,7 +312,7 @@ def _ray() -> Any:
     return ray
 
 
-def _knock(config: Config) -> None:
+def _knock(config: RayConfig) -> None:
     host, _, port = config.address.rpartition(":")
     if host:
         try:
@@ -320,7 +323,7 @@ def _knock(config: Config) -> None:
             ) from error
 
 
-def _connect(ray: Any, config: Config) -> None:
+def _connect(ray: Any, config: RayConfig) -> None:
     _knock(config)
     try:
         _start(ray, config)
@@ -334,7 +337,7 @@ def _connect(ray: Any, config: Config) -> None:
         ) from error
 
 
-def _start(ray: Any, config: Config) -> None:
+def _start(ray: Any, config: RayConfig) -> None:
     """Connect, or start a cluster of this machine, for which Ray waits 30 s. ServerError when the machine was too busy `TRIES` times."""
     for attempt in range(1, TRIES + 1):
         try:

@@ -50,7 +50,8 @@ IDENTIFIERS = {
     "slab": "kv_cache", "drafts": "speculator", "pace": "rate_limiter", "FAMILY": "SUITE", "DOMAIN": "RULES", "relived": "replayed_actions",
     "settled": "determined_accuracy", "Settled": "DeterminedSteps", "Invented": "SyntheticTasks", "inventions": "synthetic_tasks",
     "ask_about": "draw_questions", "watched": "apply_guard", "ends_invented": "ends_generated", "Behave": "Demonstrate",
-    "homeless": "without", "DeskSuite": "Tau2Suite",
+    "homeless": "without", "DeskSuite": "Tau2Suite", "settle": "restore_interrupted or release", "_settle": "_wait_until_quiet",
+    "settle_s": "quiet_s", "_hire": "_start_workers",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead.
