@@ -1,11 +1,11 @@
-"""Steps per second of the shop, the household and the telecom desk, the last two beside their stock engines; seconds of a web step.
+"""Steps per second of the shop, the household and the telecom domain, the last two beside their stock engines; seconds of a web step.
 
     python bench/envs.py [--json] [--full | --smoke] [--games FOLDER]
 
 Times are processor seconds of one process: other work on the machine does not count. The shop is a generated catalogue in the original's
 schema with the original's search, in text mode, with random clicks and searches for words of instructions. The household takes random
 admissible commands; the stock engine repeats them in another process, and every text, command list, reward and end is compared.
-The telecom desk repeats the calls of scripted agents, resets included, in our environment and in the package's own environment object as
+The telecom domain repeats the calls of scripted agents, resets included, in our environment and in the package's own environment object as
 shipped, and answers and rewards are compared.
 The web is MiniWoB in a real browser, beside BrowserGym's own environment with a whole Chromium, as BrowserGym starts it: medians of
 wall-clock seconds, since most of a step is spent in other processes, and the memory of the browser with eight open pages.
@@ -311,12 +311,12 @@ def main() -> None:
         **dict.fromkeys(TELECOM),
         **dict.fromkeys(WEB),
     }
-    desk = isolated(telecom, 200 if options.full else 5 if options.smoke else 40)
-    if "missing" in desk:
-        found["telecom_missing"] = desk["missing"]
+    telecom_rates = isolated(telecom, 200 if options.full else 5 if options.smoke else 40)
+    if "missing" in telecom_rates:
+        found["telecom_missing"] = telecom_rates["missing"]
     else:
-        found |= {f"telecom_{name}": desk[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
-        found["telecom_ratio_vs_stock"] = desk["steps_per_s"] / desk["stock_steps_per_s"]
+        found |= {f"telecom_{name}": telecom_rates[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
+        found["telecom_ratio_vs_stock"] = telecom_rates["steps_per_s"] / telecom_rates["stock_steps_per_s"]
     for contender in (web, stock_web):
         measured = isolated(contender, 24 if options.full else 2 if options.smoke else 8)
         found |= {"web_missing": measured["missing"]} if "missing" in measured else {key: measured[key] for key in WEB if key in measured}

@@ -2,7 +2,7 @@
 
     python bench/scale.py [--json] [--full | --smoke]
 
-A local cluster of three nodes, which share this machine's processors. The environment is the telecom desk where its package is here,
+A local cluster of three nodes, which share this machine's processors. The environment is the telecom domain where its package is here,
 else the corridor, with a wait of 50 ms added to every step, as a slow environment has; a scripted policy acts. Efficiency is episodes a
 second over those of one worker times the number of workers. The overhead is the time that passes per trajectory for work that takes no
 time, with trajectories of the usual size. Memory is the resident set of the driver. `--full` adds 16 workers, 100,000 trajectories, and

@@ -77,6 +77,7 @@ RENAMED = {
     "near_goals": "near_miss_goals",
     "remembered_starts": "replayed_starts",
     "unprecedented_penalty": "ood_penalty",
+    "settle_s": "quiet_s",
 }
 """Former keys, the ends of dotted names, and what they are called now. An old key is refused; the error names the new one."""
 REMOVED = (

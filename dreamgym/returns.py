@@ -39,12 +39,6 @@ def statistics(group: Sequence[Trajectory]) -> GroupStatistics:
     return GroupStatistics(tuple(t.total_reward for t in group if t.error is None))
 
 
-def idle(transition: Transition) -> bool:
-    """Whether the action was answered by a rule, or changed nothing and earned nothing."""
-    unchanged = transition.next_state == transition.state and not transition.terminated and transition.reward == 0
-    return transition.info.decided_by == "rule" or unchanged
-
-
 def rewards(trajectory: Trajectory, penalty: Callable[[Transition], float]) -> list[float]:
     """The reward of every turn, less its penalty."""
     return [turn.transition.reward - penalty(turn.transition) for turn in trajectory.turns]

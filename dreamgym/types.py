@@ -200,6 +200,11 @@ class Transition:
     terminated: bool
     info: StepInfo = REAL_STEP
 
+    @property
+    def is_noop(self) -> bool:
+        """Whether the action changed nothing: the same state, no reward, no end."""
+        return self.next_state == self.state and not self.reward and not self.terminated
+
     def with_reasoning(self, reasoning: str) -> Transition:
         """The same transition with another explanation."""
         return replace(self, info=replace(self.info, reasoning=reasoning))

@@ -19,7 +19,6 @@ class Usage:
     cancelled: int = 0  # while they were at work, not in the queue
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt tokens, where the server reports them
     lost_tokens: int = 0
     lost_completion_tokens: int = 0
     unreported: int = 0  # answers that did not report their tokens
@@ -47,4 +46,3 @@ class Tokens:
 
     prompt: int
     completion: int
-    cached: int = 0

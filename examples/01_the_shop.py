@@ -1,6 +1,6 @@
 """The real environment: a text shop with a generated catalogue, as a page and as an abstract state.
 
-You learn what a suite holds (tasks, environments, scripted policies, a domain), how a raw page becomes the abstract state s_t that
+You learn what a suite holds (tasks, environments, scripted policies, text rules), how a raw page becomes the abstract state s_t that
 agents and experience model read, and what an action that the page does not offer does: nothing, in the shop as in a dream.
 
     python examples/01_the_shop.py

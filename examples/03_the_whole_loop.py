@@ -1,9 +1,9 @@
 """DreamGym's whole loop in one file, without recipes or configuration: from logs to an agent that does better in the real environment.
 
 You learn what the parts are and how they meet: logs, tokenizer, replay buffer, experience model (Eq. 5), guard, a policy that begins as
-the experience model, practice in the dream by GRPO with a curriculum, and the only number that counts, success in the real environment.
+the experience model, RL in the dream by GRPO with a curriculum, and the only number that counts, success in the real environment.
 The world is a corridor of rooms, so that two small transformers are trained from scratch in some minutes on one core. It has too few
-tasks to hold any out: this is success on the tasks that were practised, in dreams only.
+tasks to hold any out: this is success on the training tasks, which were only dreamed.
 
     python examples/03_the_whole_loop.py
 """
@@ -47,7 +47,7 @@ def main() -> None:
     tasks = suite.tasks("train", 200, seed=0)
     real = EnvPool(suite.env, rules)
 
-    # Logs of mixed skill, and a tokenizer that keeps the domain's own words whole.
+    # Logs of mixed skill, and a tokenizer that keeps the environment's own words whole.
     logs = collect(suite, 300, seed=0)
     texts = [text for log in logs for t in log.transitions for text in (log.task.instruction, t.state.text, t.action, t.info.reasoning)]
     tokenizer = tiny.train_tokenizer(texts, vocab_size=400, special=MARKERS, token_patterns=rules.token_patterns)

@@ -50,7 +50,7 @@ def fidelity(
         return print(json.dumps(forced)) if as_json else show_held_out(forced)
     if not folder.done("audit") and folder.summary():
         raise RunDirError(
-            f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run that practised in a dream, or --held-out."
+            f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run with RL in a dream, or --held-out."
         )
     if not folder.done("audit"):
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")

@@ -1,1 +1,1 @@
-"""Environment families: a file or a package each, with `make(**config)` that returns a `envs.base.EnvSuite`."""
+"""Environment suites: a file or a package each, with `make(**config)` that returns an `envs.base.EnvSuite`."""

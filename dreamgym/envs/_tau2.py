@@ -53,8 +53,8 @@ def declared(kit: Any, tools: Iterable[Any]) -> list[Tool]:
     return [replace(tool, reads_only=kit.tool_type(tool.name).value == "read") for tool in schemas]
 
 
-class Desk(ABC):
-    """A desk with tools. A call that the schemas exclude changes nothing, as the rules say of it too; calls after `done()` are not made."""
+class Tau2Env(ABC):
+    """A domain as an environment. A call that the schemas exclude changes nothing, as in the rules; calls after `done()` are not made."""
 
     name: str
 
@@ -97,7 +97,7 @@ class Desk(ABC):
         return answer(self.world, call.name, arguments)[0]
 
 
-class DeskSuite(EnvSuite):
+class Tau2Suite(EnvSuite):
     """A domain's tasks. Several can have one key, and all of them are of its split."""
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:

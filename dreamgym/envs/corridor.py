@@ -7,7 +7,7 @@ A state lists where the agent is and what can be done there:
     [left] [right] [open]
 
 Opening a door ends the episode, with reward 1 in the room the task names (and with its key, where it asks for one), else 0. The
-instruction and the state together are Markov, so a model that errs here has no excuse; `transition_table` says by how much.
+instruction and the state together are Markov, so a model that errs here has no excuse.
 Splits share no task, though they do share rooms: there are too few of them to hold any out.
 """
 
@@ -76,16 +76,6 @@ class Situation:
     opened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One of the things that may follow an action, and how likely it is."""
-
-    probability: float
-    state: str
-    reward: float
-    terminated: bool
-
-
 def read_goal(instruction: str) -> Goal | None:
     """The goal that an instruction spells out, or None when it is not worded as one."""
     match = INSTRUCTION.fullmatch(instruction)
@@ -139,7 +129,7 @@ class Corridor:
     def reset(self, task: Task) -> dict[str, Any]:
         """Enter the corridor for a task; UsageError for a task without a goal or with rooms that are not here."""
         if task.goal is None:
-            raise UsageError(f"Task '{task.id}' has no goal record to score it by. Practise synthetic tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no goal record to score it by. Use synthetic tasks in a dream.")
         goal = Goal(**task.goal)
         if not all(1 <= room <= self.config.length for room in (goal.start, goal.target, goal.key or 1)):
             raise UsageError(f"Task '{task.id}' names a room outside 1 to {self.config.length}. Make the corridor with a greater length.")
@@ -161,7 +151,7 @@ class Corridor:
         return self.config.slip > 0 and random.Random(f"slip/{self.config.seed}/{task.id}/{self.actions}").random() < self.config.slip
 
     def _raw(self) -> dict[str, Any]:
-        return _raw(self.goal, self.situation, self.config.length)
+        return raw_state(self.goal, self.situation, self.config.length)
 
 
 class CorridorRules(TextRules):
@@ -269,30 +259,6 @@ class CorridorSuite(EnvSuite):
             raise UsageError(f"Task '{task.id}' is not worded as a corridor task: '{task.instruction}'.")
         return _walk(policy, goal, state.text, rng)
 
-    def transition_table(self, tasks: Sequence[Task] | None = None) -> dict[tuple[str, str, Action], tuple[Outcome, ...]]:
-        """The exact dynamics: (instruction, state, action) -> what may follow; of all tasks, or of the given ones.
-
-        Holds every reachable state of an unfinished episode with each of the four actions. Any other action changes nothing.
-        """
-        goals = self._goals() if tasks is None else [goal for task in tasks if (goal := read_goal(task.instruction))]
-        table = {}
-        for goal in goals:
-            for situation in (Situation(room, carrying) for room in range(1, self.config.length + 1) for carrying in {False, goal.key > 0}):
-                here = self._text(goal, situation)
-                for action in ACTIONS:
-                    table[goal.instruction, here, action] = self._outcomes(goal, situation, action)
-        return table
-
-    def _outcomes(self, goal: Goal, situation: Situation, action: Action) -> tuple[Outcome, ...]:
-        after, reward = follow(goal, situation, action, self.config.length)
-        moved = Outcome(1.0, self._text(goal, after), reward, after.opened)
-        if after.room == situation.room or not self.config.slip:
-            return (moved,)
-        return (replace(moved, probability=1 - self.config.slip), Outcome(self.config.slip, self._text(goal, situation), 0.0, False))
-
-    def _text(self, goal: Goal, situation: Situation) -> str:
-        return self.rules.abstract(_raw(goal, situation, self.config.length)).text
-
     def _goals(self) -> list[Goal]:
         rooms = range(1, self.config.length + 1)
         keys = (0, *rooms) if self.config.keys else (0,)
@@ -309,11 +275,12 @@ class CorridorSuite(EnvSuite):
 
 
 def make(**config: Any) -> CorridorSuite:
-    """The corridor family, by configuration (see CorridorConfig)."""
+    """The corridor suite, by configuration (see CorridorConfig)."""
     return CorridorSuite(build(CorridorConfig, config, where="env corridor"))
 
 
-def _raw(goal: Goal, situation: Situation, length: int) -> dict[str, Any]:
+def raw_state(goal: Goal, situation: Situation, length: int) -> dict[str, Any]:
+    """What an environment shows, before the state mapping."""
     return {
         "room": situation.room,
         "rooms": length,

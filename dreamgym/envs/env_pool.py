@@ -1,6 +1,6 @@
 """Many real episodes side by side in this process: the `BatchEnv` of a real environment, with every step counted.
 
-The shop answers thousands of steps a second. Environments that are slow or crash get worker processes (`_workers`).
+The shop answers thousands of steps a second. Environments that are slow or crash get worker processes (`envs.worker_pool`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EnvPool(SyncBatchEnv):
         while len(self.envs) <= slot:
             self.envs.append(self.make_env())
         if not self.envs[slot].accepts(task):
-            raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Practise it in a dream.")
+            raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Use it in a dream.")
         self._failed.pop(slot, None)
         try:
             return self.rules.abstract(self.envs[slot].reset(task))

@@ -66,7 +66,7 @@ class ValueRule:
 
 
 @dataclass(frozen=True)
-class IdleRule:
+class NoopRule:
     """Actions of this kind change nothing; "*": every kind that no log shows at work."""
 
     kind: str
@@ -91,7 +91,7 @@ class Rules:
     """What logs show. `ends_complete`: the end rules explain all but 1 % of the ends: no other action ends an episode."""
 
     arguments: tuple[ArgumentRule, ...] = ()
-    idle: tuple[IdleRule, ...] = ()
+    noop: tuple[NoopRule, ...] = ()
     ends: tuple[EndRule, ...] = ()
     ends_complete: bool = False
     kinds: tuple[str, ...] = field(default=())
@@ -103,7 +103,7 @@ class Rules:
 
 def works(step: Transition) -> bool:
     """Whether a real step did anything."""
-    return step.next_state != step.state or bool(step.reward) or step.terminated
+    return not step.is_noop
 
 
 def sources(value: str, instruction: str, state: str, earlier: Iterable[str]) -> set[Source]:
@@ -126,7 +126,7 @@ def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
     arguments = tuple(_argument_rules(sound))
     return Rules(
         arguments,
-        tuple(_idle_rules(sound, working)),
+        tuple(_noop_rules(sound, working)),
         *_end_rules(sound),
         tuple(sorted(working)),
         tuple(repeat_rules(sound, shown)),
@@ -168,7 +168,7 @@ def _value_rules(episodes: Sequence[Trajectory], sourced: Set[tuple[str, str]]) 
             yield ValueRule(kind, key, tuple(sorted(counts)), counts.total(), once)
 
 
-def _idle_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterator[IdleRule]:
+def _noop_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterator[NoopRule]:
     uses: Counter[str] = Counter()
     seldom, at_work = 0, 0  # steps of kinds that no other step shows at work, and those of them that work
     for t in episodes:
@@ -180,9 +180,9 @@ def _idle_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterat
                     at_work += works(step)
     for kind, n in sorted(uses.items()):
         if holds(n, working[kind]):
-            yield IdleRule(kind, n, working[kind])
+            yield NoopRule(kind, n, working[kind])
     if holds(seldom, at_work):
-        yield IdleRule("*", seldom, at_work)
+        yield NoopRule("*", seldom, at_work)
 
 
 def _end_rules(episodes: Sequence[Trajectory]) -> tuple[tuple[EndRule, ...], bool]:
@@ -206,7 +206,7 @@ def _words(text: str) -> set[str]:
 
 
 KINDS: Mapping[str, Any] = {
-    "arguments": ArgumentRule, "values": ValueRule, "idle": IdleRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule
+    "arguments": ArgumentRule, "values": ValueRule, "noop": NoopRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule
 }  # fmt: skip
 
 HEAD = """\

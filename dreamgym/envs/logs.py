@@ -5,7 +5,7 @@
 `files = ["corridor"]` names the sample of this package: 40 scripted episodes in the corridor.
 The files are JSON Lines as `runs.episodes` reads them. Tasks are split by their id where the
 files name one beside the episode's, else by their instruction. There is no real environment, so whatever
-needs one (probes, audit, evaluation) is skipped, and practice in the dream is never compared with reality.
+needs one (probes, audit, evaluation) is skipped, and success in the dream is never compared with the real environment.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LogSuite(EnvSuite):
         return task.id if task.id in self._named else " ".join(task.instruction.lower().split())
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
-        """As the base class. Fewer tasks than `FEW_TASKS` are all training tasks, so that practice has some."""
+        """As the base class. Fewer tasks than `FEW_TASKS` are all training tasks, so that RL has some."""
         if len({self.task_key(task) for task in self._tasks}) >= FEW_TASKS:
             return super().tasks(split, n, seed=seed)
         check_split(split)

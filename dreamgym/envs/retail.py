@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config import Config, build
-from dreamgym.envs._tau2 import DONE, Desk, DeskSuite, answer, declared, load_domain
+from dreamgym.envs._tau2 import DONE, Tau2Env, Tau2Suite, answer, declared, load_domain
 from dreamgym.envs.base import play
 from dreamgym.envs.tools.conversation import Limits
 from dreamgym.envs.tools.rules import Shown, ToolRules
@@ -37,7 +37,7 @@ LIMITS = Limits(state_chars=8000, result_chars=3600)  # an order has up to 1,735
 
 
 class RetailConfig(Config):
-    """How the retail desk is run."""
+    """How the retail domain is run."""
 
     tasks: Path | None = None
     """The file of tasks, JSON Lines."""
@@ -112,7 +112,7 @@ def same(one: Any, other: Any) -> bool:
     return True
 
 
-class RetailEnv(Desk):
+class RetailEnv(Tau2Env):
     """One customer's wishes."""
 
     name = "retail"
@@ -131,7 +131,7 @@ class RetailEnv(Desk):
         return same(self.world, self.package.after(str((self.task.goal or {})["task"])))
 
 
-class RetailSuite(DeskSuite):
+class RetailSuite(Tau2Suite):
     """Customers' wishes, and scripted agents that look up what they change."""
 
     name = "retail"
@@ -170,7 +170,7 @@ class RetailSuite(DeskSuite):
 
 
 def make(**config: Any) -> RetailSuite:
-    """The retail desk, by configuration (see RetailConfig)."""
+    """The retail domain, by configuration (see RetailConfig)."""
     return RetailSuite(build(RetailConfig, config, where="env retail"))
 
 

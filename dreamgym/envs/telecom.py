@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs._tau2 import DONE, Desk, DeskSuite, declared, load_domain
+from dreamgym.envs._tau2 import DONE, Tau2Env, Tau2Suite, declared, load_domain
 from dreamgym.envs.base import play
 from dreamgym.envs.tools.conversation import Limits, latest_turn
 from dreamgym.envs.tools.rules import Shown, ToolRules
@@ -37,7 +37,7 @@ FORGETS = {"forgetful": (0.12, 0.1), "careless": (0.15, 0.6)}
 
 
 class TelecomConfig(Config):
-    """How the support desk is run."""
+    """How the telecom domain is run."""
 
     max_steps: int = Field(28, ge=1)
     shown: Shown = "latest"
@@ -68,12 +68,12 @@ class Package:
 
     @cached_property
     def tools(self) -> list[Tool]:
-        """The schemas of the 13 desk tools, the 30 phone tools and `done`."""
+        """The schemas of the 13 tools of the support agent, the 30 phone tools and `done`."""
         world = self.world(next(iter(self.tasks)))
         return [*declared(world.tools, world.get_tools()), *declared(world.user_tools, world.get_user_tools()), DONE]
 
 
-class TelecomEnv(Desk):
+class TelecomEnv(Tau2Env):
     """One line to repair."""
 
     name = "telecom"
@@ -98,7 +98,7 @@ class TelecomEnv(Desk):
         return all(self.world.run_env_assertion(one, raise_assertion_error=False) for one in wanted.env_assertions or ())
 
 
-class TelecomSuite(DeskSuite):
+class TelecomSuite(Tau2Suite):
     """Tickets, phones, and scripted agents that look before they repair."""
 
     name = "telecom"
@@ -138,7 +138,7 @@ class TelecomSuite(DeskSuite):
 
 
 def make(**config: Any) -> TelecomSuite:
-    """The telecom support desk, by configuration (see TelecomConfig)."""
+    """The telecom domain, by configuration (see TelecomConfig)."""
     return TelecomSuite(build(TelecomConfig, config, where="env telecom"))
 
 

@@ -34,7 +34,7 @@ SILENT_S = 900.0
 TICK_S = 1.0
 """How often silent workers are looked after."""
 Request = tuple[Any, ...]
-"""What a worker is asked: the name of a method of `_Desk`, and its arguments."""
+"""What a worker is asked: the name of a method of `_Worker`, and its arguments."""
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ def start_workers(suite: str, options: Mapping[str, Any], workers: int, *, repea
 class WorkerPool(AsyncBatchEnv):
     """`EnvPool` in processes (the `RealEnv` protocol), and scripted episodes too. Close it, or use it in a `with` block.
 
-    `steps` is what the real world was charged for results, `redone_steps` what replaced workers repeated, `restarts` how many were
+    `steps` is what the real world was charged for results, without what replaced workers repeated; `restarts` is how many were
     replaced. Workers start when they are first needed. One that is silent for `timeout_s` seconds about a reset, a step or a whole
     episode counts as dead; None waits for ever. A script that makes a pool needs the usual `if __name__ == "__main__":`, since workers
     are spawned. UsageError for options that cannot be sent to another process.
@@ -76,7 +76,7 @@ class WorkerPool(AsyncBatchEnv):
         _packed(self.options, f"The options of environment '{suite}'")
         self.workers: list[_Worker | None] = [None] * workers
         self.episodes: list[Episode] = []
-        self.steps = self.redone_steps = self.restarts = 0
+        self.steps = self.restarts = 0
         self._share = 1  # episodes of a worker; neighbours share one, so that rollouts of one task do
         self._actions: dict[int, Action] = {}  # by slot, of the steps under way
         self._results: list[tuple[int, StepResult]] = []
@@ -140,8 +140,6 @@ class WorkerPool(AsyncBatchEnv):
             lost = StepInfo(error=self._blame(episode.task, f"'{action:.80}'", answer))
             self._results.append((slot, StepResult(episode.observation, 0.0, False, info=lost, action=action)))
             return
-        if episode.holder is not holder:
-            self.redone_steps += len(episode.actions)
         episode.holder, episode.observation = holder, answer.observation
         episode.actions.append(action)
         self._results.append((slot, answer))
@@ -169,12 +167,12 @@ class WorkerPool(AsyncBatchEnv):
     def close(self) -> None:
         """End the workers, and whatever they have started. A pool that is used again starts new ones."""
         self._acting, self._actions, self._results = _Asking(self, self._act, self._acted), {}, []
-        hired = [worker for worker in self.workers if worker]
+        started = [worker for worker in self.workers if worker]
         self.workers = [None] * len(self.workers)
-        for worker in hired:
+        for worker in started:
             worker.line.close()  # who has nothing to do leaves by itself
         until = time.monotonic() + GRACE_S
-        for worker in hired:
+        for worker in started:
             worker.end(until - time.monotonic())
 
     def __enter__(self) -> WorkerPool:

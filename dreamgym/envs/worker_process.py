@@ -29,7 +29,7 @@ class Lost(Exception):
     """The answer to what cannot be had: why."""
 
 
-class _Desk:
+class _Worker:
     """Where a worker does what it is asked. Slots are its own: 0, 1, ..."""
 
     def __init__(self, suite: EnvSuite) -> None:
@@ -67,7 +67,7 @@ def serve(line: Connection, suite: str, options: dict[str, Any]) -> None:
     cut = threading.Event()
     atexit.register(_end_all, cut)  # registered before what the environment may have to put in order, so done after it
     try:
-        desk = _Desk(plugins.make("envs", suite, **options))
+        worker = _Worker(plugins.make("envs", suite, **options))
     except Exception as error:  # the boundary of the process: whatever it is, it is the caller's to hear
         line.send_bytes(_sendable(error, suite))
         return
@@ -76,7 +76,7 @@ def serve(line: Connection, suite: str, options: dict[str, Any]) -> None:
         while True:
             for name, *arguments in line.recv():
                 try:
-                    answer = getattr(desk, name)(*arguments)
+                    answer = getattr(worker, name)(*arguments)
                 except Exception as error:  # the same boundary
                     error.add_note(f"In a worker process:\n{traceback.format_exc()}")
                     answer = error

@@ -26,7 +26,7 @@ class Gap:
     real: Rate
     paired: Fidelity
     real_steps: int
-    episodes: tuple[Trajectory, ...] = ()  # every real episode it took: fresh ones, and dreamed ones relived
+    episodes: tuple[Trajectory, ...] = ()  # every real episode it took: fresh ones, and replays of dreamed ones
 
     @property
     def gap(self) -> float | None:

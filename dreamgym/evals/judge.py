@@ -8,7 +8,7 @@ hallucination means that nothing is made up. A judge can be kind, lazy or blind,
 * the order of the four questions is drawn for each transition, and some are asked again in the opposite order (`retest`);
 * where the environment says whether a dreamed step is exactly what would have happened, the judge is compared with it (`agreement`).
 
-    judged = judge(chat, draw(dreams, logs, JudgeConfig(), real=EnvPool(family.env, family.domain)), JudgeConfig())
+    judged = judge(chat, draw(dreams, logs, JudgeConfig(), real=EnvPool(suite.env, suite.rules)), JudgeConfig())
     print(report(judged))
 """
 
@@ -73,7 +73,7 @@ class JudgeConfig(Config):
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgedTransition:
     """One transition to judge. The judge is told instruction, history and claim, and neither `kind` nor `exact`."""
 
     kind: Kind
@@ -89,14 +89,16 @@ class Case:
 class Judged:
     """A case and the judge's scores, None when its replies could not be read; `again` are the scores of the retest, if there was one."""
 
-    case: Case
+    case: JudgedTransition
     scores: dict[str, int] | None
     again: dict[str, int] | None = None
     retested: bool = False
     problem: str = ""
 
 
-def draw(dreams: Sequence[Trajectory], logs: Sequence[Trajectory], config: JudgeConfig, *, real: RealEnv | None = None) -> list[Case]:
+def draw(
+    dreams: Sequence[Trajectory], logs: Sequence[Trajectory], config: JudgeConfig, *, real: RealEnv | None = None
+) -> list[JudgedTransition]:
     """Random transitions of the dreams, controls from the logs, and corrupted controls, in random order.
 
     Steps that a rule answered are left out: the model did not write them. With `real`, dreamed steps are replayed there.
@@ -137,7 +139,7 @@ def _exact(episode: Trajectory, walk: Sequence[Transition]) -> list[bool | None]
     return [*known, *([None] * (len(episode.turns) - len(known)))]
 
 
-def corrupted(case: Case, logs: Sequence[Trajectory], rng: random.Random, wanted: int = 0) -> Case:
+def corrupted(case: JudgedTransition, logs: Sequence[Trajectory], rng: random.Random, wanted: int = 0) -> JudgedTransition:
     """The case made wrong: the next state of another step (swapped), the old state where it should have changed (frozen), or a success
     that did not happen (success). `wanted` says which to prefer, so that all three come up.
     """
@@ -159,7 +161,7 @@ def corrupted(case: Case, logs: Sequence[Trajectory], rng: random.Random, wanted
 
 def judge(
     chat: Chat,
-    cases: Sequence[Case],
+    cases: Sequence[JudgedTransition],
     config: JudgeConfig,
     *,
     replies: Path | None = None,
@@ -211,12 +213,12 @@ def _spread(episodes: Sequence[Trajectory], n: int, rng: random.Random) -> list[
     return [(episode, i) for _, _, episode, i in sorted(rows, key=lambda row: row[:2])[:n]]
 
 
-def _case(kind: Kind, episode: Trajectory, i: int, config: JudgeConfig, *, exact: bool | None) -> Case:
+def _case(kind: Kind, episode: Trajectory, i: int, config: JudgeConfig, *, exact: bool | None) -> JudgedTransition:
     past = episode.transitions[max(0, i - config.history) : i]
-    return Case(kind, f"{episode.id}/{i}", episode.task.instruction, past, episode.transitions[i], exact)
+    return JudgedTransition(kind, f"{episode.id}/{i}", episode.task.instruction, past, episode.transitions[i], exact)
 
 
-def _question(case: Case, config: JudgeConfig, *, again: bool) -> list[Message]:
+def _question(case: JudgedTransition, config: JudgeConfig, *, again: bool) -> list[Message]:
     """The chat about one case. The order of the four questions is the case's own, and the opposite when it is asked again."""
     order = list(QUESTIONS)
     random.Random(f"order/{config.seed}/{case.kind}/{case.name}").shuffle(order)

@@ -1,8 +1,8 @@
 """Actions that almost exist, labelled by the real environment: what a curious policy tries, and logs seldom hold.
 
 Three ways to miss: a name of the page with one letter or digit changed, an action that another page offers, and a right name in the wrong
-grammar. The scripted policies that make logs miss in other ways (`envs/webshop/scripted_policies.invalid`), and so does the augmentation of
-the training rows (`experience.dataset.insert_invalid_actions`).
+grammar. The scripted policies that make logs miss in other ways (`envs.webshop.scripted_policies.invalid`), and so does the augmentation of
+the training rows (`experience.augmentation.insert_invalid_actions`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 
 @dataclass(frozen=True)
 class NearMiss:
-    """An action at step `step` of `episode` after which reality stood still."""
+    """An action at step `step` of `episode` that is a no-op in the real environment."""
 
     episode: int
     step: int
@@ -59,7 +59,7 @@ def draw(episodes: Sequence[Trajectory], real: RealEnv, rules: TextRules, *, sha
             tries.append(NearMiss(i, step, way, action))
     walks = real.repeat([(episodes[one.episode].task, _up_to(one, episodes[one.episode])) for one in tries])
     verdicts = [_verdict(one, episodes[one.episode], walk) for one, walk in zip(tries, walks, strict=True)]
-    misses = [one for one, verdict in zip(tries, verdicts, strict=True) if verdict == "stood still"]
+    misses = [one for one, verdict in zip(tries, verdicts, strict=True) if verdict == "no-op"]
     return Drawn(misses, verdicts.count("took effect"), verdicts.count("lost"))
 
 
@@ -106,11 +106,6 @@ def changed(name: str, rng: random.Random) -> str:
     return name[:i] + rng.choice([sign for sign in kind if sign != name[i].lower()]) + name[i + 1 :]
 
 
-def stood_still(transition: Transition) -> bool:
-    """Whether an action did nothing in reality: no other state, no reward, no end."""
-    return transition.next_state == transition.state and not transition.terminated and not transition.reward
-
-
 def _up_to(one: NearMiss, episode: Trajectory) -> list[Action]:
     """The near miss after the actions before it."""
     return [*(past.action for past in episode.transitions[: one.step]), one.action]
@@ -120,4 +115,4 @@ def _verdict(one: NearMiss, episode: Trajectory, walk: Sequence[Transition] | No
     """What the near miss did in reality, if the way to it could be repeated."""
     if walk is None or len(walk) <= one.step or walk[one.step].state != episode.transitions[one.step].state:
         return "lost"
-    return "stood still" if stood_still(walk[one.step]) else "took effect"
+    return "no-op" if walk[one.step].is_noop else "took effect"

@@ -1,9 +1,10 @@
 """Teacher-forced fidelity: from a true history, what does the experience model say comes next, and what really came?
 
-Each step of held-out real episodes is one question, and so are near misses, actions that the real environment refused
-(`near_misses`). Errors do not add up along an episode, as they do in paired replay (`replayed`): the two measures complete each other.
+Each step of held-out real episodes is one question, and so are near misses, actions that change nothing in the real environment
+(`evals.near_misses`). Errors do not add up along an episode, as they do in paired replay (`evals.paired_replay`): the two measures
+complete each other.
 
-    questions = draw_questions(episodes, real, domain, misses=0.3, seed=0)
+    questions = draw_questions(episodes, real, rules, misses=0.3, seed=0)
     raw = forecast(model, questions)              # with its guard off
     measure(questions, raw, known=parts) and measure(questions, apply_guard(guard, questions, raw), known=parts)
 """
@@ -52,7 +53,7 @@ class Question:
     @property
     def valid(self) -> bool:
         """Whether the action did something in reality."""
-        return not near_misses.stood_still(self.truth)
+        return not self.truth.is_noop
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class HeldOut:
     state_exact_generated: Rate  # those of them that only the model can answer: no rule decides them, and no memory
     state_exact_knowable: Rate  # those of them whose outcome the history shows, or a log of the same action: the rest can only be guessed
     state_exact_invalid: Rate  # near misses
-    state_exact_invalid_logged: Rate  # actions of the scripted policies after which reality stood still
+    state_exact_invalid_logged: Rate  # no-ops of the scripted policies
     element_f1: Interval  # mean over valid actions of the F1 of a page's parts
     false_success: Rate  # of real failures, the share called a success
     false_failure: Rate  # of real successes, the share called a failure, or no end
@@ -160,7 +161,7 @@ def measure(
     pairs = list(zip(questions, predictions, strict=True))
     right = [
         one.next_state == q.truth.next_state and not one.info.judged("unreadable") for q, one in pairs
-    ]  # one that was not read stood still
+    ]  # an unreadable answer stands as the same state again
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
     for q, one in pairs:
         confusion[_end(q.truth.reward, q.truth.terminated)][_predicted_end(one)] += 1

@@ -1,7 +1,7 @@
 """Paired replay: what the real environment says of an episode that was dreamed.
 
 The dreamed action sequence is executed in the real environment on the same task. Where the two part, and whether they end alike,
-is the only honest measure of a dream under the policy that practises in it; accuracy on logged data does not show it.
+is the only honest measure of a dream under the policy that is trained in it; accuracy on logged data does not show it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dreamgym.types import DecidedBy, Trajectory, Transition, Turn
 
 @dataclass(frozen=True)
 class Replay:
-    """One dreamed episode beside its real twin."""
+    """One dreamed episode beside its replay in the real environment."""
 
     dreamed_success: bool
     real_success: bool
@@ -29,7 +29,7 @@ class Replay:
     differs: bool  # in state, reward or end
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
-    invalid: tuple[int, int] = (0, 0)  # the same of actions after which reality stood still
+    invalid: tuple[int, int] = (0, 0)  # the same of actions that changed nothing
     generated: tuple[int, int] = (0, 0)  # the same of valid actions that no rule and no memory answered
     judged: tuple[JudgedStep, ...] = field(default=(), compare=False)  # each compared step
     out_of_support: bool = False  # some step of the dream has no precedent in real memory
@@ -52,7 +52,7 @@ class Fidelity:
     consistency: Rate  # of dreamed successes, the share that really succeed
     state_exact: Rate  # steps before or at the first divergence whose next state is equal
     state_exact_valid: Rate  # the same, of actions that changed something in reality
-    state_exact_invalid: Rate  # and of actions after which reality stood still
+    state_exact_invalid: Rate  # and of actions that changed nothing
     state_exact_generated: Rate  # and of valid actions that no rule and no memory answered
     first_divergence: float | None  # mean step (from 1) of the first divergence, among episodes that diverge
     masked_share: Rate | None = None  # of all episodes that reality can repeat, those the guard left out; None: nobody looked
@@ -74,7 +74,7 @@ def replay(episodes: Sequence[Trajectory], real: RealEnv, *, answered_by: Decide
 
 
 def paired_episodes(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
-    """Each sound episode that can be relived, with its real twin."""
+    """Each sound episode that can be replayed, with its real replay."""
     return replay_actions([episode for episode in episodes if episode.error is None], real)
 
 
@@ -113,8 +113,8 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
 
 
 def by_support(replays: Sequence[Replay], left_out: Sequence[Replay]) -> dict[str, tuple[Fidelity, Rate]]:
-    """The rates of dreams whose every step has a precedent in real memory ("precedented"), and of those that are guesses somewhere
-    ("guessing"), each with its share of all: which dreams may be trusted, told without asking the real environment."""
+    """The rates of dreams whose every step has a precedent in real memory (`in_support`), and of those with a step that has none
+    (`out_of_support`), each with its share of all: which dreams may be trusted, without asking the real environment."""
     found = {}
     for name, outside in (("in_support", False), ("out_of_support", True)):
         part, out = ([one for one in some if one.out_of_support is outside] for some in (replays, left_out))
@@ -125,10 +125,10 @@ def by_support(replays: Sequence[Replay], left_out: Sequence[Replay]) -> dict[st
 def replay_actions(episodes: Sequence[Trajectory], real: RealEnv) -> list[tuple[Trajectory, Trajectory]]:
     """Each episode whose task reality knows, with what really follows its actions, until they or the real episode end."""
     walks = real.repeat([(episode.task, [transition.action for transition in episode.transitions]) for episode in episodes])
-    return [(episode, _twin(episode, walk)) for episode, walk in zip(episodes, walks, strict=True) if walk]
+    return [(episode, _real_replay(episode, walk)) for episode, walk in zip(episodes, walks, strict=True) if walk]
 
 
-def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
+def _real_replay(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
     last = walk[-1]
     return Trajectory(
         f"{episode.id}/relived",
@@ -142,7 +142,7 @@ def _twin(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
 
 
 def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated") -> Replay:
-    """A dreamed episode beside its real twin, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
+    """A dreamed episode beside its real replay, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
     agreeing, diverged, differs, reward_error = 0, False, False, 0.0
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     generated, judged = [0, 0], list[JudgedStep]()

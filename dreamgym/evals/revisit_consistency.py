@@ -1,7 +1,7 @@
-"""Does a dreamed house stay the same house? What a place shows when it is visited again is determined by what it showed before.
+"""Revisit consistency: what a place shows when it is visited again is determined by what it showed before.
 
-The first sight of a place is the dreamer's to invent; the second is not. Agreement with the real environment cannot say this of a world
-that hides most of itself: there a dream may differ from the real house at the first door and still be a sound one.
+The experience model may generate the first sight of a place freely, but not the second. Agreement with the real environment does not
+measure this under partial observability: a dream may differ from the real house at the first place and still be consistent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Revisits:
 
 
 def revisit_rates(trajectories: Sequence[Trajectory], rules: TextRules) -> Revisits:
-    """Over all episodes that did not fail technically. Real ones give 1.0, or the domain has misread them."""
+    """Over all episodes that did not fail technically. Real ones give 1.0, unless the text rules misread them."""
     found = [rules.revisit_consistency(t.transitions) for t in trajectories if t.error is None]
     found = [each for each in found if each]
     every = [one for each in found for one in each]

@@ -31,7 +31,7 @@ TICK_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Config(BaseConfig):
+class RayConfig(BaseConfig):
     """A cluster, and the workers on it."""
 
     address: str = ""
@@ -48,21 +48,24 @@ class Config(BaseConfig):
     """How long to wait for the first worker, and for any worker while there is none."""
 
 
+Config = RayConfig
+
+
 def make(**settings: Any) -> RayExecutor:
     """UsageError where no cluster can be reached, or one of other versions; MissingExtra without ray."""
-    return RayExecutor(build_config(Config, settings, prefix="exec."))
+    return RayExecutor(build_config(RayConfig, settings, prefix="exec."))
 
 
 def check(**settings: Any) -> None:
     """UsageError where nobody answers at the address of the cluster; MissingExtra without ray."""
     _ray()
-    _knock(build_config(Config, settings, prefix="exec."))
+    _knock(build_config(RayConfig, settings, prefix="exec."))
 
 
 class RayExecutor:
     """See `exec.Executor`. It connects when it is made, and disconnects with `close` unless the process was connected before."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RayConfig) -> None:
         self.config = config
         self.ray = _ray()
         self._ours = not self.ray.is_initialized()
@@ -132,7 +135,7 @@ class _Worker:
 
 
 @dataclass
-class _Hired:
+class _WorkerHandle:
     """An actor, what it is doing (the place of a job; None: it is getting ready, or idle), and since when."""
 
     actor: Any
@@ -145,14 +148,14 @@ class _Hired:
 class RayPool:
     """See `exec.Pool`."""
 
-    def __init__(self, ray: Any, config: Config, build: Callable[[], JobFunction], *, name: str) -> None:
+    def __init__(self, ray: Any, config: RayConfig, build: Callable[[], JobFunction], *, name: str) -> None:
         self.ray, self.config, self.name = ray, config, name
         self.parts = config.workers * config.jobs_per_worker
         self.replaced = self.redone = 0
         self._build = ray.put(ray.cloudpickle.dumps(build))  # opened by `ready`, which says what is missing
         self._stillborn = 0  # workers in a row that died before they were ready
-        self._closed = False  # nobody is hired any more, also by a thread that still waits for answers
-        self._hired: list[_Hired] = []
+        self._closed = False  # no worker is started any more, also by a thread that still waits for answers
+        self._workers: list[_WorkerHandle] = []
         self._wanted = config.workers
         self._key: Hashable = None
         self._put: tuple[int, list[Any]] = (0, [])  # its number, and a reference to what is shared
@@ -170,27 +173,27 @@ class RayPool:
         try:
             self._run(jobs, found)
         except BaseException:  # an answer that nobody hears must not be taken for a later one
-            for worker in [worker for worker in self._hired if worker.job is not None]:
+            for worker in [worker for worker in self._workers if worker.job is not None]:
                 self._drop(worker)
             raise
         return [found[place] for place in range(len(jobs))]
 
     def close(self) -> None:
         self._closed = True
-        for worker in self._hired:
+        for worker in self._workers:
             self.ray.kill(worker.actor)
-        self._hired, self._put = [], (self._put[0], [])
+        self._workers, self._put = [], (self._put[0], [])
 
     def _run(self, jobs: Sequence[Any], found: dict[int, Any]) -> None:
         """Fill `found` with the answers by place."""
         waiting, deaths, alone_since = deque(range(len(jobs))), Counter[int](), time.monotonic()
         while len(found) < len(jobs):
-            self._hire()
-            for worker in self._hired:
+            self._start_workers()
+            for worker in self._workers:
                 if worker.is_ready and worker.job is None and waiting:
                     worker.job, worker.since_s = waiting.popleft(), time.monotonic()
                     worker.under_way = worker.actor.run.remote(jobs[worker.job], self._put[0], self._put[1])
-            if any(worker.is_ready for worker in self._hired):
+            if any(worker.is_ready for worker in self._workers):
                 alone_since = time.monotonic()
             elif time.monotonic() - alone_since > self.config.start_s:
                 raise ServerError(self._nobody())
@@ -205,26 +208,26 @@ class RayPool:
     def _wait_for_one(self) -> None:
         """Until a worker is ready: whatever is wrong with the nodes is found before work starts."""
         since = time.monotonic()
-        while not any(worker.is_ready for worker in self._hired):
-            self._hire()
+        while not any(worker.is_ready for worker in self._workers):
+            self._start_workers()
             for worker in self._finished():
                 self._take(worker, {})
             if time.monotonic() - since > self.config.start_s:
                 raise ServerError(self._nobody())
 
-    def _hire(self) -> None:
+    def _start_workers(self) -> None:
         if self._closed:
             raise ServerError(f"The workers of {self.name} were sent away while they worked.")
-        while len(self._hired) < self._wanted:
+        while len(self._workers) < self._wanted:
             made = self.ray.remote(_Worker).options(
                 num_cpus=self.config.cpus_per_worker, num_gpus=self.config.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
             )
             actor = made.remote(self._build)
-            self._hired.append(_Hired(actor, actor.ready.remote()))
+            self._workers.append(_WorkerHandle(actor, actor.ready.remote()))
 
-    def _finished(self) -> list[_Hired]:
+    def _finished(self) -> list[_WorkerHandle]:
         """The workers that have something to say, waiting a moment for it; and those that were silent for too long."""
-        busy = {worker.under_way: worker for worker in self._hired if worker.under_way is not None}
+        busy = {worker.under_way: worker for worker in self._workers if worker.under_way is not None}
         if not busy:
             return []
         done, _ = self.ray.wait(list(busy), timeout=TICK_S)
@@ -234,14 +237,14 @@ class RayPool:
             self.ray.kill(worker.actor)
         return [busy[reference] for reference in done]
 
-    def _take(self, worker: _Hired, found: dict[int, Any]) -> str:
+    def _take(self, worker: _WorkerHandle, found: dict[int, Any]) -> str:
         """Take what a worker says: note its answer, or see to it that another one takes its place. What it died of, or ""."""
         errors = self.ray.exceptions
         reference, worker.under_way = worker.under_way, None
         try:
             answer = self.ray.get(reference)
         except errors.RayTaskError as error:
-            if worker.is_ready or not any(other.is_ready for other in self._hired):
+            if worker.is_ready or not any(other.is_ready for other in self._workers):
                 raise _cause(error) from error
             self._drop(worker)  # a replacement on a node that lacks something: the others go on
             self._wanted -= 1
@@ -262,8 +265,8 @@ class RayPool:
             found[worker.job], worker.job = answer, None
         return ""
 
-    def _drop(self, worker: _Hired) -> None:
-        self._hired.remove(worker)
+    def _drop(self, worker: _WorkerHandle) -> None:
+        self._workers.remove(worker)
         self.ray.kill(worker.actor)  # one that only cannot be reached must not go on
 
     def _check_version(self, found: str) -> None:
@@ -309,7 +312,7 @@ def _ray() -> Any:
     return ray
 
 
-def _knock(config: Config) -> None:
+def _knock(config: RayConfig) -> None:
     host, _, port = config.address.rpartition(":")
     if host:
         try:
@@ -320,7 +323,7 @@ def _knock(config: Config) -> None:
             ) from error
 
 
-def _connect(ray: Any, config: Config) -> None:
+def _connect(ray: Any, config: RayConfig) -> None:
     _knock(config)
     try:
         _start(ray, config)
@@ -334,7 +337,7 @@ def _connect(ray: Any, config: Config) -> None:
         ) from error
 
 
-def _start(ray: Any, config: Config) -> None:
+def _start(ray: Any, config: RayConfig) -> None:
     """Connect, or start a cluster of this machine, for which Ray waits 30 s. ServerError when the machine was too busy `TRIES` times."""
     for attempt in range(1, TRIES + 1):
         try:

@@ -138,7 +138,7 @@ class _Asking(Generic[T]):
             with closing(replies):  # whatever ends the asking ends what is under way
                 for place, answer in replies:
                     i = sent[place]
-                    self.budget.settle(i)
+                    self.budget.release(i)
                     found[i] = self._result(i, attempt, answer)
                     if self.note is not None:
                         self.note(i, attempt, found[i])
@@ -189,7 +189,7 @@ class Budget:
             )
 
     def reserve(self, i: int, talk: Sequence[Message]) -> bool:
-        """Whether this request may be sent; its greatest cost is held back until `settle`."""
+        """Whether this request may be sent; its greatest cost is held back until `release`."""
         if self.how.max_cost is None:
             return True
         price_in, price_out = self.usage.price_per_million_input, self.usage.price_per_million_output
@@ -200,8 +200,8 @@ class Budget:
         self._held[i] = cost
         return True
 
-    def settle(self, i: int) -> None:
-        """The request is answered, and its true cost is in the usage."""
+    def release(self, i: int) -> None:
+        """Free what `reserve` held back: the request is answered, and its true cost is in the usage."""
         self._held.pop(i, None)
 
 

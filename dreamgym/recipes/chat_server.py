@@ -16,7 +16,8 @@ from dreamgym.protocols import Chat
 
 @contextmanager
 def opened(more: Sequence[str] = (), **options: Any) -> Iterator[Chat]:
-    """The engine of a chat host, by the options of `engines.server.Config`; `more` are further ones as `name=value`, which come last.
+    """The engine of a chat host, by the options of `engines.server.ServerEngineConfig`; `more` are further ones as `name=value`, which
+    come last.
 
     Nothing is sent until something is asked. ConfigError names a wrong option.
     """

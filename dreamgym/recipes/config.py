@@ -210,7 +210,7 @@ class RunConfig(BaselineConfig):
 
 
 class SimToReal(Config):
-    """The second stage of sim-to-real: the loop that practised in the dream, in the real environment with these settings instead."""
+    """The second stage of sim-to-real: the RL loop of the dream, continued in the real environment with these settings instead."""
 
     iterations: int = Field(default=8, ge=0, le=MOST)
     tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
@@ -252,7 +252,7 @@ class TrainConfig(SharedConfig):
 
     @property
     def dreams(self) -> bool:
-        """Whether an experience model is needed: to practise in, or to start as."""
+        """Whether an experience model is needed: for RL in its dream, or as the start of the policy."""
         return self.mode != "real" or self.starts_as_experience
 
     @model_validator(mode="after")

@@ -207,13 +207,13 @@ def logs_of(run: RunDir) -> list[Trajectory]:
 
 
 def latest_experience(run: RunDir) -> str:
-    """The checkpoint of the run's experience model, after the last refresh while a policy practised in it."""
+    """The checkpoint of the run's experience model, after the last refresh while a policy was trained in it."""
     checkpoints = [run.data(name).get("dreams_with") for name in ("mixed", "dream") if run.done(name)]
     return next((name for name in checkpoints if name), "experience")
 
 
 def latest_verifier(run: RunDir) -> str:
-    """The checkpoint of the run's verifier, after the last refit while a policy practised against it."""
+    """The checkpoint of the run's verifier, after the last refit while a policy was trained against it."""
     checkpoints = [run.data(name).get("judged_with") for name in ("mixed", "dream") if run.done(name)]
     return next((name for name in checkpoints if name), "verifier")
 

@@ -1,7 +1,7 @@
 """What an experiment will take, before it starts: tokens, memory and hours, from a few dozen logged episodes and seconds of this machine.
 
 A pilot plays (or reads) `PILOT` episodes, counts their tokens as experience model and policy read them, fits the untrained model for a
-few steps, and lets it act. Everything else is arithmetic on the settings. Estimates are high where practice goes well: episodes get
+few steps, and lets it act. Everything else is arithmetic on the settings. Estimates are high where RL goes well: episodes get
 shorter, rules and recall answer steps, and groups without a signal are not learned from.
 """
 

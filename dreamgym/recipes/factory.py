@@ -93,7 +93,7 @@ def held_out_tasks(suite: EnvSuite, config: SharedConfig) -> list[Task]:
 
 
 def learn_tokenizer(logs: Sequence[Trajectory], rules: TextRules, vocab_size: int) -> Any:
-    """A tokenizer of the texts in the logs, which keeps the domain's atoms whole."""
+    """A tokenizer of the texts in the logs, which keeps the rules' atoms whole."""
     return shared_tokenizer([(logs, rules)], vocab_size)
 
 

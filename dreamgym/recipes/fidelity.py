@@ -50,7 +50,7 @@ def replays(path: Path, n: int) -> dict[str, Any]:
     an interrupted audit goes on."""
     run, kept = RunDir.view(path), path / "fidelity" / f"replays-{n}.json"
     if not run.done("audit"):
-        raise RunDirError(f"'{path}' has no audit, which names the policy to replay. Give a run that practised in a dream and is finished.")
+        raise RunDirError(f"'{path}' has no audit, which names the policy to replay. Give a finished run with RL in a dream.")
     name = run.data("audit")["policy"]
     context = after(run, open_context(path), name)
     used = {"policy": name, "experience": context.experience, "verifier": context.verifier}
@@ -165,7 +165,7 @@ def measure_recorded(run: RunDir, context: RunContext) -> None:
 def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, split: str = SPLIT, play: Play | None = None) -> list[Trajectory]:
     """Fresh real episodes by the scripted policies on the tasks of a split, which share no target with training tasks.
 
-    One half is of the suite's usual mix and one of its best scripted_policies, so that there are terminals of both kinds.
+    One half is of the suite's usual mix and one of its best scripted policies, so that there are terminals of both kinds.
     """
     half = n // 2
     best = {"expert": 1.0} if "expert" in suite.scripted_policies else None

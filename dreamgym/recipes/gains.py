@@ -1,4 +1,4 @@
-"""What practice gained: paired differences over seeds, beside the ceiling and the control without a model.
+"""What RL gained: paired differences over seeds, beside the ceiling and the control without a model.
 
 The baseline of a gain is converged imitation, which is never below the warm start on development tasks, or the warm start where there is
 none. Each difference is taken on the same held-out tasks, seed by seed, with a t interval. Fewer than `CLAIM_SEEDS` seeds decide nothing.
@@ -13,12 +13,12 @@ from dreamgym.statistics import CLAIM_SEEDS, SeedMean, paired_difference
 
 Entry = Mapping[str, Any]
 CEILING = ("real_only", "real_equal", "-real")
-"""How rows of practice in the real environment alone end: the best of them is the ceiling."""
+"""How names of rows of RL in the real environment alone end: the best of them is the ceiling."""
 DREAM = ("dream", "-dream")
 
 
 def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dict[str, Any]:
-    """The gain of every practised policy over the baseline, and of the dream over `control`, the dream without a model.
+    """The gain of every RL policy over the baseline, and of the dream over `control`, the dream without a model.
 
     `rows` are entries of `summary.table` or `summary.pool` by policy. Empty where there is no baseline.
     """

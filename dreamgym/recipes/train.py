@@ -77,9 +77,9 @@ def run(
             measure_recorded(directory, shared)
             dream_uncertified(directory, shared, ["warm_start", *names])
             summary |= {phase: directory.data(phase) for phase in ("fidelity", "uncertified") if directory.done(phase)}
-        if not shared.suite.has_env and (idle := _without_gradient(directory, config)):
-            summary["warnings"] = [idle]  # an honest finding of such a run, which no environment could have prevented
-            say(f"warning: {idle}")
+        if not shared.suite.has_env and (warning := _without_gradient(directory, config)):
+            summary["warnings"] = [warning]  # an honest finding of such a run, which no environment could have prevented
+            say(f"warning: {warning}")
         if found := labelled(path):
             summary["labelled"] = found
         directory.write_summary(summary)
@@ -103,8 +103,8 @@ def loops(config: TrainConfig) -> list[Loop]:
 
 def _require_work(directory: RunDir, config: TrainConfig) -> None:
     """Fail when the first loop never moved the policy. A later one may find nothing left to learn."""
-    if idle := _without_gradient(directory, config):
-        raise InvariantError(idle)
+    if warning := _without_gradient(directory, config):
+        raise InvariantError(warning)
 
 
 def _without_gradient(directory: RunDir, config: TrainConfig) -> str:

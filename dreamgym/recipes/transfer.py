@@ -37,7 +37,7 @@ def check(configs: Sequence[TrainConfig], *, all_in_one: bool = False) -> None:
         begin(config)
         if config.mode != "dream" or not config.experience.fitted or config.exec:
             raise ConfigError(
-                f"env {config.env.name}: a transfer takes policies that practise in the dream of a fitted model, in this process. Set "
+                f"env {config.env.name}: a transfer takes policies that are trained in the dream of a fitted model, in this process. Set "
                 "mode = 'dream', name such an experience model, and leave exec out."
             )
         if all_in_one and "name_env" not in config.experience.settings:

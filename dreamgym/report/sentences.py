@@ -78,7 +78,7 @@ def _configured(run: Run) -> list[tuple[str, str]]:
         ("memories shown", "" if k is None else f"{k} a step"),
         ("guard", ", ".join(rules) or "off" if guard else ""),
         *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS if not run.compared or name in map(base_of, run.loops)),
-        ("practice", _loop(block(config, "rl"))),
+        ("RL", _loop(block(config, "rl"))),
     ]
 
 
@@ -139,7 +139,7 @@ def _change(before: Row, after: Row) -> str:
 
 
 def gains(run: Run) -> list[str]:
-    """The gain of each practised policy over converged imitation, or over the warm start where there is none, and beside the control."""
+    """The gain of each RL policy over converged imitation, or over the warm start where there is none, and beside the control."""
     with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
         return lines(block(run.summary, "gains"))
     return []
@@ -196,7 +196,7 @@ def _bound(found: Mapping[str, Any]) -> str:
 
 def _support(facts: Mapping[str, Rate]) -> str:
     """Accuracy of dreams in and out of support; "" where one of the two groups is empty."""
-    if not {"in_support", "precedented_exact", "guessing_exact"} <= facts.keys():
+    if not {"in_support", "in_support_exact", "out_of_support_exact"} <= facts.keys():
         return ""
 
     def of(kind: str) -> str:
@@ -207,7 +207,7 @@ def _support(facts: Mapping[str, Rate]) -> str:
     share = facts["in_support"]
     return (
         f"{_interval(share)} of the dreams are in support: a real transition in the replay buffer shows every action. Of these, "
-        f"{of('precedented')}. Of the dreams out of support, {of('guessing')}."
+        f"{of('in_support')}. Of the dreams out of support, {of('out_of_support')}."
     )
 
 
@@ -281,7 +281,7 @@ CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 
 
 def determinism(run: Run) -> list[str]:
-    """How deterministic the environment is by its logs: what recall rests on, of the first phase that practised in a dream."""
+    """How deterministic the environment is by its logs: what recall rests on, of the first phase with RL in a dream."""
     found = next((found for name in run.loops if (found := block(run.phases, name).get("recall"))), ())
     alone = found and block(run.phases, "logs").get("behaviours") == 1
     return ["All logged episodes are by one policy: nothing is known of states that it does not reach."] * bool(alone) + [

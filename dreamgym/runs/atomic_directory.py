@@ -1,7 +1,7 @@
 """Directories that appear whole or not at all, and are replaced in one step: a kill at any instant leaves the old one or the new one.
 
 Linux swaps two directories at once (`renameat2` with RENAME_EXCHANGE). Where the system or the file system cannot, the old directory steps
-aside to `.NAME.old` for the instant between two renames, and `settle` puts it back if that instant was the last.
+aside to `.NAME.old` for the instant between two renames, and `restore_interrupted` puts it back if that instant was the last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def replace(path: Path | str, fill: Callable[[Path], object]) -> Path:
     return path
 
 
-def settle(path: Path | str) -> Path:
+def restore_interrupted(path: Path | str) -> Path:
     """`path`, after the directory that an interrupted `replace` moved aside was put back; whoever reads one calls this first."""
     path = Path(path)
     aside = _aside(path)
@@ -39,7 +39,7 @@ def settle(path: Path | str) -> Path:
 
 def _replace(path: Path, fill: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    settle(path)
+    restore_interrupted(path)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         fill(fresh)
@@ -56,7 +56,7 @@ def _replace(path: Path, fill: Callable[[Path], object]) -> None:
             os.rename(fresh, path)
             _remove(aside)
     except BaseException:
-        settle(path)
+        restore_interrupted(path)
         shutil.rmtree(fresh, ignore_errors=True)
         raise
 

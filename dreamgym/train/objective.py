@@ -20,7 +20,6 @@ from pydantic import Field, model_validator
 
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError
-from dreamgym.returns import idle
 from dreamgym.types import Transition
 
 if TYPE_CHECKING:
@@ -54,11 +53,12 @@ class ObjectiveConfig(Config):
     invalid_penalty: float = Field(default=0.0, ge=0.0)
     """Taken from the reward of a turn that changed nothing or was answered by a rule."""
     ood_penalty: float = Field(default=0.0, ge=0.0)
-    """Taken from the reward of a dreamed turn whose action no real memory shows: what followed it was a guess (`experience.support`)."""
+    """Taken from the reward of a dreamed turn whose action no real memory shows: what follows is a guess (`experience.action_support`)."""
 
     def penalty(self, transition: Transition) -> float:
         """What a turn is charged."""
-        return self.invalid_penalty * idle(transition) + self.ood_penalty * transition.info.out_of_support
+        invalid = transition.is_noop or transition.info.decided_by == "rule"
+        return self.invalid_penalty * invalid + self.ood_penalty * transition.info.out_of_support
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,8 +1,9 @@
-"""One word for one thing: names that gave way to the field's terms do not come back, neither in code nor as configuration keys."""
+"""One word for one thing: names that gave way to the field's terms do not come back in code, prose or configuration keys."""
 
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 import tomllib
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import pages, prose
 
 from dreamgym.config import PRESETS, RENAMED
 
@@ -25,7 +27,7 @@ IDENTIFIERS = {
     "LeavesOpen": "Verdict('undecided')", "leaves_open": "Verdict('undecided')", "Doubts": "TextRules.contradictions",
     "PaysFractions": "EnvSuite.fractional_reward_option", "Glimpsed": "TextRules.reveals_new", "Narrated": "TextRules.encode_delta",
     "Lists": "TextRules.composer", "told_of": "TextRules.composer", "longest_list": "TextRules.composer", "Idles": "TextRules.noop_reason",
-    "stands_still": "noop_rule",
+    "stands_still": "noop_rule", "stood_still": "Transition.is_noop", "IdleRule": "NoopRule",
     "Precedents": "ActionSupport", "precedents": "support", "precedented": "in_support", "unprecedented": "out_of_support",
     "unprecedented_penalty": "ood_penalty", "guessing": "out_of_support", "by_grounds": "by_support",
     "with_other_goals": "relabel_goals", "with_near_goals": "near_miss_goals_of", "with_invalid_actions": "insert_invalid_actions",
@@ -48,13 +50,24 @@ IDENTIFIERS = {
     "slab": "kv_cache", "drafts": "speculator", "pace": "rate_limiter", "FAMILY": "SUITE", "DOMAIN": "RULES", "relived": "replayed_actions",
     "settled": "determined_accuracy", "Settled": "DeterminedSteps", "Invented": "SyntheticTasks", "inventions": "synthetic_tasks",
     "ask_about": "draw_questions", "watched": "apply_guard", "ends_invented": "ends_generated", "Behave": "Demonstrate",
-    "homeless": "without",
+    "homeless": "without", "DeskSuite": "Tau2Suite", "settle": "restore_interrupted or release", "_settle": "_wait_until_quiet",
+    "settle_s": "quiet_s", "_hire": "_start_workers",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead.
 VAGUE = {"said": "reply, message or answer", "told": "message or metadata", "_said": "what it returns", "_told": "what it returns"}
 
-# Old configuration key (its last part, or the last two) -> the present one.
+# Old word of docstrings, comments and pages, where it can mean nothing else -> the present one.
+PROSE = {
+    r"\b(environment|shop|corridor|ALFWorld|house) famil(y|ies)\b": "suite", r"\bfamily\.\w+": "suite",
+    r"\b(the|its) domain('s atoms| has)\b": "text rules", r"\breal twins?\b": "real replay", r"\brelived?\b(?!/)": "replayed",
+    r"\b(un)?precedented\b": "in support", r"\b(stood|stands?) still\b": "no-op", r"\bthe dreamer('s)?\b": "the experience model",
+    r"\blogged scripted_policies\b": "logged episodes", r"\b[Pp]ractis(e|es|ed|ing)\b|\b[Pp]ractice in (the|a)\b": "RL, or trained",
+    r"\bidle (steps?|actions?)\b": "no-op",
+    r"\bthe (telecom|retail|support) desk\b": "domain",
+}  # fmt: skip
+# Old identifiers that no sentence contains by chance: they are looked for in prose as well.
+UNAMBIGUOUS = {old: new for old, new in IDENTIFIERS.items() if "_" in old.strip("_") or re.search(r"[a-z][A-Z]", old)}
 
 
 def names(path: Path) -> Iterator[tuple[int, str]]:
@@ -83,6 +96,29 @@ def test_the_package_names_values_by_what_they_are():
         if name in VAGUE
     ]
     assert not found, "\n".join(found)
+
+
+def old_words(line: str) -> Iterator[tuple[str, str]]:
+    """(old word, present one) of a line of prose."""
+    for name in re.findall(r"[A-Za-z_]\w*", line):
+        if name in UNAMBIGUOUS:
+            yield name, UNAMBIGUOUS[name]
+    for pattern, present in PROSE.items():
+        if match := re.search(pattern, line):
+            yield match[0], present
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "docs"])
+def test_no_prose_uses_a_word_that_was_replaced(folder: str):
+    files = pages() if folder == "docs" else sorted((ROOT / folder).rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {old} (now {present})"
+        for path in files
+        if path != Path(__file__)
+        for line, text in prose(path)
+        for old, present in old_words(text)
+    ]
+    assert not found, "\n".join(["Old words; use the present ones:", *found])
 
 
 def keys(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

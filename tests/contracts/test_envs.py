@@ -1,7 +1,7 @@
 """What every environment suite promises (`envs.base.EnvSuite`). Suites are discovered: a new one is tested as soon as it exists, and so is
 the one that docs/tutorials/environment.md is about.
 
-Suites whose package is not installed are skipped; families too big for a default test mark themselves by taking long, so keep
+Suites whose package is not installed are skipped; suites too big for a default test mark themselves by taking long, so keep
 the default configuration small.
 """
 
@@ -138,7 +138,7 @@ def test_the_same_actions_give_the_same_episode_in_any_instance_and_after_any_ot
 
 @every_family
 def test_an_action_that_is_not_admissible_changes_nothing(name: str):
-    """The rule of the domain and the real environment agree, on what agents do and on nonsense."""
+    """The rules and the real environment agree, on what agents do and on nonsense."""
     rules, refused = suite(name).rules, 0
     for trajectory in every_behaviour(name)[::5]:
         env, rng = suite(name).env(), random.Random(trajectory.id)
@@ -157,26 +157,26 @@ def test_an_action_that_is_not_admissible_changes_nothing(name: str):
 
 
 @every_family
-def test_an_action_that_is_said_to_be_idle_changes_nothing(name: str):
+def test_an_action_that_is_said_to_be_a_noop_changes_nothing(name: str):
     """Every action of an episode is tried again at each later step of it."""
     rules = suite(name).rules
     if type(rules).noop_reason is TextRules.noop_reason:
         pytest.skip("these rules know no actions that change nothing")
-    idle = 0
+    noops = 0
     for trajectory in every_behaviour(name):
         for step, transition in enumerate(trajectory.transitions):
             history = trajectory.transitions[:step]
             for action in {past.action for past in history}:
                 if rules.admissible(transition.state, history, action) is False or not rules.noop_reason(transition.state, history, action):
                     continue
-                idle += 1
+                noops += 1
                 env = suite(name).env()
                 env.reset(trajectory.task)
                 for past in history:
                     env.step(past.action)
                 raw, reward, terminated = env.step(action)
                 assert (abstract(name, raw), reward, terminated) == (transition.state, 0.0, False), action
-    assert idle > 20
+    assert noops > 20
 
 
 @every_family

@@ -1,4 +1,4 @@
-"""Tool-calling agents in a connected environment: a run that practises there, and a pretrained model with its own tool format."""
+"""Tool-calling agents in a connected environment: a run that trains there, and a pretrained model with its own tool format."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from losses import inputs
 from rollouts import gradients, groups, learner, logprobs, shifted, tiny, trajectory
 
 from dreamgym.errors import ConfigError
-from dreamgym.returns import idle
 from dreamgym.train.algos import grpo
 from dreamgym.train.batch import sequences_of
 from dreamgym.train.objective import ObjectiveConfig, importance, kl_estimate, token_weights
@@ -188,12 +187,10 @@ def test_an_idle_turn_pays_the_penalty_alone_and_an_even_group_does_not_magnify_
     assert grpo.make().credit([[rollout(0.0), rollout(0.0)]]) == [[[0.0] * 3] * 2]
 
 
-def test_what_is_idle_is_told_by_the_rule_or_by_the_states():
+def test_a_turn_is_charged_that_a_rule_answered_or_that_changed_nothing():
+    penalty = ObjectiveConfig(invalid_penalty=0.1).penalty
     moved = Transition(Observation("a"), "go", Observation("b"), 0.0, False)
-    assert (
-        not idle(moved)
-        and idle(replace(moved, info=StepInfo(decided_by="rule")))
-        and not idle(replace(moved, info=StepInfo(decided_by="generated")))
-    )
+    assert penalty(moved) == penalty(replace(moved, info=StepInfo(decided_by="generated"))) == 0.0
+    assert penalty(replace(moved, info=StepInfo(decided_by="rule"))) == 0.1
     still = replace(moved, next_state=Observation("a"))
-    assert idle(still) and not idle(replace(still, reward=1.0)) and not idle(replace(still, terminated=True))
+    assert penalty(still) == 0.1 and penalty(replace(still, reward=1.0)) == penalty(replace(still, terminated=True)) == 0.0

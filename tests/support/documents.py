@@ -1,9 +1,12 @@
-"""What the tests of documents share: the code blocks of a page, and names looked up in syntax trees, without an import."""
+"""What the tests of documents share: the code blocks of a page, its prose, and names looked up in syntax trees, without an import."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -51,3 +54,20 @@ def exists(dotted: str) -> bool:
                 node = members(node).get(name) if node is not None else None
             return node is not None
     return False
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the lines of a page, or of the docstrings and comments of a Python file."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".py":
+        yield from enumerate(text.splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.lstrip("rR").startswith('"""')):
+            yield from enumerate(token.string.splitlines(), token.start[0])
+
+
+def pages() -> list[Path]:
+    """The README and the documentation but for the lab's diary and the results, which are records of their day."""
+    records = ("lab", "results.md")
+    return [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] not in records)]

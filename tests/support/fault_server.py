@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         ids, scores, why = self.owner.sample(name, body["input_ids"], how["max_new_tokens"], how["stop_token_ids"])
         reason = {"type": "stop", "matched": ids[-1]} if why == "stop" else {"type": "length", "length": len(ids)}
         pairs = [[score, token, None] for score, token in zip(scores, ids, strict=True)]
-        meta = {"finish_reason": reason, "output_token_logprobs": pairs, "prompt_tokens": len(body["input_ids"]), "cached_tokens": 2}
+        meta = {"finish_reason": reason, "output_token_logprobs": pairs, "prompt_tokens": len(body["input_ids"])}
         return {"text": "", "output_ids": ids, "meta_info": meta}
 
     def llama_cpp(self, body: Any) -> Any:
@@ -237,4 +237,4 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def usage(prompt: Sequence[Any], ids: Sequence[int]) -> dict[str, Any]:
-    return {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "prompt_tokens_details": {"cached_tokens": 1}}
+    return {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}

@@ -1,4 +1,4 @@
-"""Tasks for tau2's retail desk, made from the package's own database."""
+"""Tasks for tau2's retail domain, made from the package's own database."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.envs.alfworld.goals import WORDINGS, Goal, read_goal
-from dreamgym.envs.alfworld.things import FIXED, HOLDS, QUALITIES
+from dreamgym.envs.alfworld.object_facts import FIXED, HOLDS, QUALITIES
 from dreamgym.types import Task
 
 OPENABLE = ("cabinet", "drawer", "fridge", "microwave", "safe")

@@ -80,7 +80,7 @@ class PageBenchmark:
 
 def page_env(folder: Path, *, repeats: bool = True, max_open: int = 4, **limits: float) -> WebEnv:
     """An environment of the pages in a folder."""
-    times = {"timeout_s": 3.0, "settle_s": 0.05, "step_limit_s": 60.0, **limits}
+    times = {"timeout_s": 3.0, "quiet_s": 0.05, "step_limit_s": 60.0, **limits}
     return WebEnv(PageBenchmark(folder, repeats=repeats), OpenSessions(browser(), max_open), WebRules(), **times)
 
 

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from dreamgym.engines.server.rate_limit import Clock
 
 
-class Config(ServerConfig):
+class ServerEngineConfig(ServerConfig):
     """The settings of the plug-in."""
 
     tokenizer: str | Path | None = None
     """The directory of the checkpoint that the server runs; None: the tokenizer that the engine is built with."""
+
+
+Config = ServerEngineConfig
 
 
 def make(*, module: Any = None, tokenizer: Any = None, clock: Clock | None = None, **settings: Any) -> ServerEngine:
@@ -35,7 +38,7 @@ def make(*, module: Any = None, tokenizer: Any = None, clock: Clock | None = Non
     return ServerEngine(config, tokenizer, module=module, clock=clock)
 
 
-def check(config: Config, *, tokenizer: Any = None, temperature: float = 1.0, trains: bool = False, **_: Any) -> None:
+def check(config: ServerEngineConfig, *, tokenizer: Any = None, temperature: float = 1.0, trains: bool = False, **_: Any) -> None:
     """ConfigError for a server that cannot sample for a learner, where one is meant; ServerError for one that does not answer, serves
     another model, or has another tokenizer."""
     from dreamgym.engines.server.dialects import DIALECTS, inexact

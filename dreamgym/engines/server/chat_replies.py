@@ -40,7 +40,6 @@ def _tokens_in(usage: Any) -> Tokens | None:
     """What a chat completion says that it used. None where it does not say, or says that a chat had no tokens."""
     try:
         prompt, completion = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         return None
-    return Tokens(prompt, completion, cached) if prompt > 0 and completion >= 0 else None
+    return Tokens(prompt, completion) if prompt > 0 and completion >= 0 else None

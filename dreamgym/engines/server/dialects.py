@@ -43,7 +43,6 @@ class Raw:
     logprobs: Sequence[float | None]  # None where the server gave none
     why: str
     seen: int | None
-    cached: int = 0
     stopped_by: int | None = None  # a stop token that the server left out of `ids`
 
 
@@ -81,7 +80,7 @@ class Dialect(ABC):
                 f"The server counted {raw.seen} prompt tokens where {len(prompt)} were sent: it adds or drops tokens, so that it continues "
                 "another prompt than the one we train on. Start it with the same tokenizer and without added special tokens."
             )
-        return cut(raw, sampling, training=training), Tokens(len(prompt), len(raw.ids), raw.cached)
+        return cut(raw, sampling, training=training), Tokens(len(prompt), len(raw.ids))
 
     def tokenize(self, model: str, text: str) -> dict[str, Any]:
         """Payload that asks the server for the ids of `text`, without special tokens."""
@@ -189,7 +188,6 @@ class VLLM(Dialect):
             choice["logprobs"]["token_logprobs"],
             choice["finish_reason"],
             usage.get("prompt_tokens"),
-            (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
             reason if isinstance(reason, int) else None,
         )
 
@@ -243,7 +241,6 @@ class SGLang(Dialect):
             [pair[0] for pair in pairs],
             reason["type"],
             meta.get("prompt_tokens"),
-            meta.get("cached_tokens") or 0,
             matched if isinstance(matched, int) else None,
         )
 
@@ -280,7 +277,6 @@ class LlamaCpp(Dialect):
             _aligned(body["tokens"], body["completion_probabilities"]),
             "context" if body.get("truncated") else ends[body["stop_type"]],
             body.get("tokens_evaluated"),
-            (body.get("timings") or {}).get("cache_n") or 0,
         )
 
     def tokenize(self, model: str, text: str) -> dict[str, Any]:

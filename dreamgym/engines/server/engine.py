@@ -346,7 +346,7 @@ class ServerEngine(Tokenized, RequestQueue):
         """The address of a path: under the OpenAI base when it begins with `/v1`, else under the server's root."""
         return api + path.removeprefix("/v1") if path.startswith("/v1/") else api.removesuffix("/v1") + path
 
-    def idle(self) -> None:
+    def require_drained(self) -> None:
         """Raise unless nothing is under way: weights must not change under a request."""
         if self._under_way:
             raise InvariantError(f"Requests are under way ({len(self._under_way)}): finish or cancel them before the weights change.")

@@ -199,7 +199,6 @@ class Client:
         self.usage.requests += 1
         self.usage.prompt_tokens += used.prompt
         self.usage.completion_tokens += used.completion
-        self.usage.cached_tokens += used.cached
 
     def _excerpt(self, response: httpx.Response) -> str:
         """The beginning of what the server said. Some hosts repeat a wrong key in their answer."""

@@ -59,7 +59,7 @@ def publish_weights(
         )
     if not path.is_dir():
         raise UsageError(f"No checkpoint at '{path}': expected a directory{' with an adapter' if lora else ''}. Save it there first.")
-    engine.idle()
+    engine.require_drained()
     if not loads:  # its weights are those that it was started with, so they must be ours already
         for api in engine.servers.apis:
             _must_agree(_probe(engine, api, engine.model), scorer, tolerance, path, api, loads=False)

@@ -46,7 +46,7 @@ class AlfWorldConfig(Config):
 
 
 class AlfWorldSuite(EnvSuite):
-    """Everything a run needs of household games: tasks by split, fresh environments, logged scripted_policies, the domain."""
+    """Everything a run needs of household games: tasks by split, fresh environments, logs of scripted policies, the text rules."""
 
     name = "alfworld"
 
@@ -139,5 +139,5 @@ class Official(Mapping[str, Game]):
 
 
 def make(**config: Any) -> AlfWorldSuite:
-    """The ALFWorld family, by configuration (see AlfWorldConfig)."""
+    """The ALFWorld suite, by configuration (see AlfWorldConfig)."""
     return AlfWorldSuite(build(AlfWorldConfig, config, where="env alfworld"))

@@ -14,7 +14,7 @@ BLADES = ("Knife", "ButterKnife")
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class HouseholdObject:
     """A receptacle or an object, by its kind and its number among those of its kind, from 0."""
 
     kind: str
@@ -31,9 +31,9 @@ class Thing:
 class Layout:
     """What stands in a house, and what is in or on what. Objects on the floor are in nothing."""
 
-    receptacles: tuple[Thing, ...]
-    inside: Mapping[Thing, Thing]  # object -> receptacle
-    floor: tuple[Thing, ...]  # what cannot be picked up and stands nowhere in particular
+    receptacles: tuple[HouseholdObject, ...]
+    inside: Mapping[HouseholdObject, HouseholdObject]  # object -> receptacle
+    floor: tuple[HouseholdObject, ...]  # what cannot be picked up and stands nowhere in particular
 
     def ids(self) -> list[str]:
         """The ids of all things, in lower case as the engine has them."""
@@ -67,7 +67,7 @@ def problem(name: str, layout: Layout, lore: Lore, *, fixed: Sequence[str], goal
     )
 
 
-def _abilities(thing: Thing, lore: Lore, fixed: Sequence[str]) -> list[str]:
+def _abilities(thing: HouseholdObject, lore: Lore, fixed: Sequence[str]) -> list[str]:
     found = [] if thing.kind in fixed else [f"(pickupable {thing.id})"]
     found += [f"(isReceptacleObject {thing.id})"] if thing.kind in lore.movable else []
     return found + [f"({ability} {thing.id})" for ability, kinds in lore.does.items() if thing.kind in kinds]

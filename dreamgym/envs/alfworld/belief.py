@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from dreamgym.envs.alfworld.commands import Command, parse
 from dreamgym.envs.alfworld.goals import Goal
+from dreamgym.envs.alfworld.object_facts import LAMPS, TREATMENTS, kind
 from dreamgym.envs.alfworld.state import State, changed, read
-from dreamgym.envs.alfworld.things import LAMPS, TREATMENTS, kind
 from dreamgym.types import Transition
 
 

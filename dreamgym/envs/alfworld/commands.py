@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dreamgym.envs.alfworld.object_facts import FIXED, HOLDS, LAMPS, QUALITIES, TREATMENTS, kind
 from dreamgym.envs.alfworld.state import State
-from dreamgym.envs.alfworld.things import FIXED, HOLDS, LAMPS, QUALITIES, TREATMENTS, kind
 from dreamgym.types import Action
 
 COMMAND = re.compile(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dreamgym.envs.alfworld.commands import parse
+from dreamgym.envs.alfworld.object_facts import NAME
 from dreamgym.envs.alfworld.state import (
     CLOSED,
     MOVED,
@@ -34,7 +35,6 @@ from dreamgym.envs.alfworld.state import (
     Tracked,
     read,
 )
-from dreamgym.envs.alfworld.things import NAME
 from dreamgym.types import Action, Observation, Transition
 
 NOTHING = "Nothing happens."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dreamgym.envs.alfworld import games
-from dreamgym.envs.alfworld._problem import Layout, Thing, problem
+from dreamgym.envs.alfworld._problem import HouseholdObject, Layout, problem
 from dreamgym.envs.alfworld._scenes import FIXED, Lore, Scene, lore
 from dreamgym.envs.alfworld.engine import fast, numbered
 from dreamgym.envs.alfworld.games import FOLDERS, KINDS, Game
@@ -151,7 +151,7 @@ def _objective(kind: str, scene: Scene, known: Lore, rng: random.Random) -> Obje
     return rng.choice(choices) if choices else None
 
 
-def _furniture(objective: Objective, scene: Scene, preset: Preset, rng: random.Random) -> list[Thing]:
+def _furniture(objective: Objective, scene: Scene, preset: Preset, rng: random.Random) -> list[HouseholdObject]:
     """Receptacles of the house: those that the task needs, and others of the scene, up to the preset's size."""
     needed = {objective.receptacle, TOOL.get(objective.kind, "")} - {""}
     if objective.kind == "look_at_obj_in_light":
@@ -161,11 +161,11 @@ def _furniture(objective: Objective, scene: Scene, preset: Preset, rng: random.R
         pool.remove(kind)
     size = rng.randint(*preset.receptacles)
     chosen = sorted([*needed, *rng.sample(pool, min(len(pool), max(0, size - len(needed))))])
-    return [Thing(kind, chosen[:place].count(kind)) for place, kind in enumerate(chosen)]
+    return [HouseholdObject(kind, chosen[:place].count(kind)) for place, kind in enumerate(chosen)]
 
 
 def _place_objects(
-    objective: Objective, scene: Scene, furniture: list[Thing], known: Lore, preset: Preset, rng: random.Random
+    objective: Objective, scene: Scene, furniture: list[HouseholdObject], known: Lore, preset: Preset, rng: random.Random
 ) -> Layout | None:
     """Objects put where they fit. The task's own lie anywhere but where they must go; None when there is no such place."""
     wanted = 2 if objective.kind == "pick_two_obj_and_place" else 1
@@ -173,7 +173,7 @@ def _place_objects(
     movables = [thing for thing in scene.objects if thing not in FIXED and any(_belongs(thing, one.kind, known) for one in furniture)]
     others = [thing for thing in movables for _ in range(preset.copies if thing != objective.target else max(0, preset.copies - wanted))]
     kinds += rng.sample(others, min(len(others), max(0, rng.randint(*preset.objects) - len(kinds))))
-    inside: dict[Thing, Thing] = {}
+    inside: dict[HouseholdObject, HouseholdObject] = {}
     for place, kind in enumerate(kinds):
         homes = [
             one
@@ -181,10 +181,10 @@ def _place_objects(
             if _belongs(kind, one.kind, known) and not (kind == objective.target and one.kind == objective.receptacle)
         ]
         if homes:
-            inside[Thing(kind, kinds[:place].count(kind))] = rng.choice(homes)
+            inside[HouseholdObject(kind, kinds[:place].count(kind))] = rng.choice(homes)
         elif place < wanted:
             return None
-    floor = [Thing(kind, 0) for kind in scene.objects if kind in FIXED and kind != LAMP] if preset.fixtures else []
+    floor = [HouseholdObject(kind, 0) for kind in scene.objects if kind in FIXED and kind != LAMP] if preset.fixtures else []
     return Layout(tuple(furniture), inside, tuple(floor))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from dreamgym.envs.alfworld.things import HOLDS, LAMPS, QUALITIES, TREATMENTS
+from dreamgym.envs.alfworld.object_facts import HOLDS, LAMPS, QUALITIES, TREATMENTS
 
 Kind = Literal[
     "pick_and_place_simple",

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from dreamgym.envs.alfworld.commands import LOOKING, Command, parse
 from dreamgym.envs.alfworld.goals import Goal
+from dreamgym.envs.alfworld.object_facts import LAMPS, TREATMENTS, kind
 from dreamgym.envs.alfworld.state import State, read
-from dreamgym.envs.alfworld.things import LAMPS, TREATMENTS, kind
 from dreamgym.types import Transition
 
 COUNTED = 4  # places left to look into, more of which are many

@@ -11,8 +11,8 @@ from dreamgym.envs.alfworld import deltas, reasoning
 from dreamgym.envs.alfworld.belief import believe
 from dreamgym.envs.alfworld.commands import allowed, parse
 from dreamgym.envs.alfworld.goals import read_goal, sensible
+from dreamgym.envs.alfworld.object_facts import in_order, kind
 from dreamgym.envs.alfworld.state import read, state_of
-from dreamgym.envs.alfworld.things import in_order, kind
 from dreamgym.envs.base import TextRules
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dreamgym.envs.alfworld.commands import Command, offered
 from dreamgym.envs.alfworld.goals import Goal, read_goal
+from dreamgym.envs.alfworld.object_facts import FIXED, HOLDS, QUALITIES, TREATMENTS, kind
 from dreamgym.envs.alfworld.state import State, read
-from dreamgym.envs.alfworld.things import FIXED, HOLDS, QUALITIES, TREATMENTS, kind
 from dreamgym.types import Action, Observation
 
 ScriptedPolicy = Callable[[Goal, State, random.Random, "ScriptMemory"], Action]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from dreamgym.envs.alfworld.things import NAME, in_order
+from dreamgym.envs.alfworld.object_facts import NAME, in_order
 from dreamgym.errors import UsageError
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Task

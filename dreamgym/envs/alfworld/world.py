@@ -33,7 +33,7 @@ class House:
     def reset(self, task: Task) -> dict[str, Any]:
         """Enter the house of a task; UsageError for a task without a game."""
         if not self.accepts(task):
-            raise UsageError(f"Task '{task.id}' has no game, so the real house cannot score it. Practise synthetic tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no game, so the real house cannot score it. Use synthetic tasks in a dream.")
         self._game = self.games[task.id]
         self._episode = self._start(self._game)
         return self._raw()

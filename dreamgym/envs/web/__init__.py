@@ -54,7 +54,7 @@ class WebConfig(Config):
     """Of one navigation or action of the browser."""
     step_limit_s: float = Field(60.0, gt=0)
     """Of a whole reset or step. What takes longer ends the browser, and the episode is a failed rollout."""
-    settle_s: float = Field(0.1, ge=0)
+    quiet_s: float = Field(0.1, ge=0)
     """How long the page's scripts may run between an action and the reading of the page."""
 
 
@@ -100,7 +100,7 @@ class WebSuite(EnvSuite):
             self.sessions,
             self.rules,
             timeout_s=config.timeout_s,
-            settle_s=config.settle_s,
+            quiet_s=config.quiet_s,
             step_limit_s=config.step_limit_s,
         )
 

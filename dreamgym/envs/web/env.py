@@ -6,6 +6,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from dreamgym.envs.web.actions import WebAction, parse
@@ -104,21 +105,18 @@ class WebEnv:
     """Implements `protocols.Env`. An action that the state does not offer changes nothing, and no browser is asked.
 
     When the browser dies, or the context had to make room for others, the episode is redone: its task is begun anew and its actions are
-    repeated; `redone_steps` counts them. EnvironmentFailure where they lead elsewhere, where the task does not repeat, or where a step
+    repeated. EnvironmentFailure where they lead elsewhere, where the task does not repeat, or where a step
     takes longer than `step_limit_s`, which ends the browser.
     """
 
     name = "web"
 
     def __init__(
-        self, benchmark: Benchmark, sessions: OpenSessions, rules: WebRules, *, timeout_s: float, settle_s: float, step_limit_s: float
+        self, benchmark: Benchmark, sessions: OpenSessions, rules: WebRules, *, timeout_s: float, quiet_s: float, step_limit_s: float
     ) -> None:
         self.benchmark, self.sessions, self.rules = benchmark, sessions, rules
-        self.timeout_s, self.settle_s, self.step_limit_s = timeout_s, settle_s, step_limit_s
+        self.timeout_s, self.quiet_s, self.step_limit_s = timeout_s, quiet_s, step_limit_s
         self.slot = sessions.slot()
-        self.redone_steps = 0
-        self.last_refusal = ""
-        """Why the latest action changed nothing; empty where it did something."""
         self._task: Task | None = None
         self._past: list[WebAction] = []
         self._raw: dict[str, Any] = {}
@@ -137,9 +135,8 @@ class WebEnv:
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
         if self._task is None:
             raise EnvironmentFailure("No task has begun.")
-        self.last_refusal, parsed = "", parse(action)
+        parsed = parse(action)
         if parsed is None or self._raw.get("ended") or self.rules.admissible(Observation(self._shown.text), (), action) is False:
-            self.last_refusal = "the state does not offer it"
             return self._raw, 0.0, False
         return self._attempts(lambda: self._step(parsed))
 
@@ -162,10 +159,8 @@ class WebEnv:
         return self._raw, reward, ended
 
     def _perform(self, session: WebSession, action: WebAction) -> None:
-        try:
+        with suppress(Refused):  # what a page refuses changes nothing
             session.perform(action, self._shown.bids.get(action.element or 0, ""))
-        except Refused as error:
-            self.last_refusal = str(error)
 
     def _begin(self) -> WebSession:
         assert self._task
@@ -175,7 +170,7 @@ class WebEnv:
             self.sessions.browser,
             self.benchmark.sites(self._task),
             timeout_s=self.timeout_s,
-            settle_s=self.settle_s,
+            quiet_s=self.quiet_s,
             viewport=self.benchmark.viewport,
             **options,
         )
@@ -194,7 +189,6 @@ class WebEnv:
         for action in past:
             self._perform(session, action)
             self._show(session.observe())
-        self.redone_steps += len(past)
         if self._shown.text != left:
             raise EnvironmentFailure("The page of this episode is gone, and the same actions led elsewhere in another.")
         return session

@@ -57,7 +57,7 @@ class MiniWob:
     def _tasks(self) -> list[Task]:
         """Every instance, as the pages word them."""
         found: dict[str, Task] = {}
-        session = WebSession(self.browser, [self.server.site], timeout_s=10, settle_s=0, viewport=self.viewport)
+        session = WebSession(self.browser, [self.server.site], timeout_s=10, quiet_s=0, viewport=self.viewport)
         try:
             for page in self.pages:
                 opened = False

@@ -45,9 +45,9 @@ class Refused(Exception):
 class WebSession:
     """The tabs of one episode. `page` is the active one."""
 
-    def __init__(self, browser: Browser, sites: Sequence[str], *, timeout_s: float, settle_s: float, **options: Any) -> None:
+    def __init__(self, browser: Browser, sites: Sequence[str], *, timeout_s: float, quiet_s: float, **options: Any) -> None:
         """`sites`: what is reachable, as "host:port". `timeout_s`: of a navigation or an action. `options`: of Playwright's context."""
-        self.sites, self.settle_s, self.timeout_s = tuple(sites), settle_s, timeout_s
+        self.sites, self.quiet_s, self.timeout_s = tuple(sites), quiet_s, timeout_s
         self._kept: dict[Any, _Inspected] = {}
         self.context = browser.context(sites, **options)
         self.context.set_default_timeout(1e3 * timeout_s)
@@ -67,7 +67,7 @@ class WebSession:
         from playwright.sync_api import Error
 
         if not ready:
-            self._settle()
+            self._wait_until_quiet()
         for attempt in range(TRIES):
             page = self.page
             try:
@@ -93,7 +93,7 @@ class WebSession:
                 with suppress(Error):
                     _unmark(page)
                 time.sleep(0.2)
-                self._settle()
+                self._wait_until_quiet()
         raise AssertionError("the last attempt returns or raises")
 
     def evaluate(self, script: str) -> Any:
@@ -106,7 +106,7 @@ class WebSession:
             except Error as error:
                 if not any(part in str(error) for part in CHANGING):
                     raise
-            self._settle()
+            self._wait_until_quiet()
         return self.page.evaluate(script)
 
     def perform(self, action: WebAction, bid: str = "") -> None:
@@ -199,11 +199,11 @@ class WebSession:
         """A page that opens a tab makes it the active one."""
         self.page = page
 
-    def _settle(self) -> None:
+    def _wait_until_quiet(self) -> None:
         """Let the page's own scripts run, and wait for what is loading."""
         from playwright.sync_api import Error
 
-        self.page.wait_for_timeout(1e3 * self.settle_s)
+        self.page.wait_for_timeout(1e3 * self.quiet_s)
         if self.page.is_closed():
             self.page = self.context.pages[-1] if self.context.pages else self.context.new_page()
         self._await_tabs()

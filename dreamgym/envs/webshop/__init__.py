@@ -72,7 +72,7 @@ def _check(config: WebShopConfig) -> None:
 
 
 class WebShopSuite(EnvSuite):
-    """Everything a run needs of the shop: tasks by split, fresh environments, logged scripted_policies, the domain."""
+    """Everything a run needs of the shop: tasks by split, fresh environments, logs of scripted policies, the text rules."""
 
     name = "webshop"
     scripted_policies = MIX
@@ -177,5 +177,5 @@ class WebShopSuite(EnvSuite):
 
 
 def make(**config: Any) -> WebShopSuite:
-    """The shop family, by configuration (see WebShopConfig)."""
+    """The shop suite, by configuration (see WebShopConfig)."""
     return WebShopSuite(build(WebShopConfig, config, where="env webshop"))

@@ -41,7 +41,6 @@ class Scoring:
 
 
 EXACT = Scoring()
-CORRECTED = Scoring(corrected=True)
 
 
 @dataclass(frozen=True)

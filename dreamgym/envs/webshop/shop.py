@@ -85,7 +85,7 @@ class WebShop:
     def reset(self, task: Task) -> dict[str, Any]:
         """Open the shop for a task; UsageError for a task without a goal."""
         if not self.accepts(task):
-            raise UsageError(f"Task '{task.id}' has no goal record, so the real shop cannot score it. Practise synthetic tasks in a dream.")
+            raise UsageError(f"Task '{task.id}' has no goal record, so the real shop cannot score it. Use synthetic tasks in a dream.")
         self.session = Session(task)
         self._random = self.rng
         self._look()

@@ -34,7 +34,7 @@ class InducedRules(StateMapping):
                 setattr(self, name, getattr(inner, name))
         self._arguments = {(rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source != "instruction"}
         self._values = {(rule.kind, rule.key): rule.values for rule in rules.values if rule.used}
-        self._idle = {rule.kind: rule for rule in rules.idle if rule.used}
+        self._noop = {rule.kind: rule for rule in rules.noop if rule.used}
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """False for an argument from nowhere or of a value that no log has, and for kinds that no log shows at work; True where each
@@ -44,7 +44,7 @@ class InducedRules(StateMapping):
         earlier = [step.state.text for step in history]
         known = True
         for kind, arguments in parts(action):
-            if "*" in self._idle and kind not in self.rules.kinds:
+            if "*" in self._noop and kind not in self.rules.kinds:
                 return False
             for key, value in arguments.items():
                 rule = self._arguments.get((kind, key))
@@ -59,7 +59,7 @@ class InducedRules(StateMapping):
         """For kinds of action that changed nothing in the logs."""
         if why := self.inner.noop_reason(observation, history, action):
             return why
-        found = [self._idle.get(kind) for kind, _ in parts(action)]
+        found = [self._noop.get(kind) for kind, _ in parts(action)]
         if not found or not all(found):
             return ""
         return f"{found[0].kind} changed nothing in {found[0].support} logged steps." if found[0] else ""

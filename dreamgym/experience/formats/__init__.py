@@ -1,4 +1,4 @@
-"""The input formats of world models that others have released, one file each. `experience.released` asks them.
+"""The input formats of world models that others have released, one file each. `experience.models.released` asks them.
 
 | file | models | source |
 |---|---|---|

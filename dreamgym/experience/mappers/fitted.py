@@ -38,11 +38,14 @@ FEW = 20
 """Needed lines in episodes apart from the fit, below which no threshold is chosen."""
 
 
-class Config(BaseConfig):
+class FittedMappingConfig(BaseConfig):
     """Settings of the plug-in."""
 
     file: Path
     """What `dreamgym mapping LOGS --out FILE` has written."""
+
+
+Config = FittedMappingConfig
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class LineMapper:
 
 def make(**settings: Any) -> LineMapper:
     """The mapper in a file. UsageError for a file that holds none."""
-    file = build(Config, settings, prefix="mapper.").file
+    file = build(FittedMappingConfig, settings, prefix="mapper.").file
     with explained(file):
         if not file.is_file():
             raise UsageError(f"No state mapping '{file}'. Fit one: dreamgym mapping LOGS --out {file}")

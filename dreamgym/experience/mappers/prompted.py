@@ -28,7 +28,7 @@ ACTIONS = 8  # that are shown
 REMEMBERED = 100_000
 
 
-class Config(config.Config):
+class PromptedMappingConfig(config.Config):
     """Settings of the plug-in."""
 
     engine: ChatEngine
@@ -36,9 +36,12 @@ class Config(config.Config):
     ask: AskConfig = AskConfig(max_tokens=512)
 
 
+Config = PromptedMappingConfig
+
+
 def make(**settings: Any) -> PromptedMapper:
     """A mapper over an engine that answers chats."""
-    found = config.build(Config, settings, prefix="mapper.")
+    found = config.build(PromptedMappingConfig, settings, prefix="mapper.")
     return PromptedMapper(build_engine(found.engine), found.ask)
 
 

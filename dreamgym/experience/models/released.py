@@ -25,7 +25,7 @@ from dreamgym.usage import Usage
 VARIES_TASKS = False  # a curriculum over it draws real tasks only
 
 
-class Config(config.Config):
+class ReleasedConfig(config.Config):
     """Settings of a released world model."""
 
     format: str
@@ -34,9 +34,12 @@ class Config(config.Config):
     """The engine that serves the model: `{base_url = "http://localhost:8000/v1", model = "world-model"}`."""
 
 
+Config = ReleasedConfig
+
+
 def make(inputs: ModelInputs, **settings: Any) -> ReleasedWorldModel:
     """The world model behind an engine that answers chats."""
-    found = config.build(Config, settings, prefix="experience.")
+    found = config.build(ReleasedConfig, settings, prefix="experience.")
     form = plugins.make("experience.formats", found.format, rules=inputs.guard.rules)
     chat = build_engine(found.engine)
     return ReleasedWorldModel(chat, form, inputs.replay, inputs.guard, openings=inputs.openings, seed=inputs.seed)

@@ -24,7 +24,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from dreamgym.experience.outcome.features import kind
-from dreamgym.experience.outcome.head import Case
+from dreamgym.experience.outcome.head import LabelledClaim
 from dreamgym.replay.encoders.lexical import HashedText
 from dreamgym.statistics import difference, wilson
 from dreamgym.types import Trajectory, Transition
@@ -41,16 +41,18 @@ def ended(logs: Sequence[Trajectory]) -> list[Trajectory]:
     return [t for t in logs if t.scored and t.error is None and t.turns and t.transitions[-1].terminated]
 
 
-def logged(episodes: Sequence[Trajectory]) -> list[Case]:
+def logged(episodes: Sequence[Trajectory]) -> list[LabelledClaim]:
     """The ends of logged episodes."""
-    return [Case(t.task.instruction, t.transitions, float(t.success)) for t in episodes]
+    return [LabelledClaim(t.task.instruction, t.transitions, float(t.success)) for t in episodes]
 
 
-def made_up(episodes: Sequence[Trajectory], *, seed: int, kinds: Sequence[Corruption] = get_args(Corruption)) -> list[tuple[str, Case]]:
+def made_up(
+    episodes: Sequence[Trajectory], *, seed: int, kinds: Sequence[Corruption] = get_args(Corruption)
+) -> list[tuple[str, LabelledClaim]]:
     """False claims made from the episodes of `ended`, each with the id of its episode."""
     rng = random.Random(f"made-up claims/{seed}")
     successes = [t for t in episodes if t.success]
-    make: dict[Corruption, Callable[[Trajectory], Case | None]] = {
+    make: dict[Corruption, Callable[[Trajectory], LabelledClaim | None]] = {
         "swapped": _swapper(episodes, rng),
         "truncated": partial(_truncated, writes=write_like(episodes), rng=rng),
         "action": _replacer(episodes, rng, _with_action),
@@ -92,7 +94,7 @@ def write_like(episodes: Sequence[Trajectory]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Trajectory], Case | None]:
+def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Trajectory], LabelledClaim | None]:
     """Claims under another instruction, whose own successes took other actions; by turns any other, and one of the most similar."""
     done: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # the actions of the successes of an instruction
     for t in episodes:
@@ -103,7 +105,7 @@ def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Tr
     vectors = HashedText(256, pair_weight=0.5, cache=0).encode(names)
     turn = [0]
 
-    def swap(t: Trajectory) -> Case | None:
+    def swap(t: Trajectory) -> LabelledClaim | None:
         turn[0] += 1
         own = place[t.task.instruction]
         if turn[0] % 2:
@@ -113,36 +115,36 @@ def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Tr
             pool = [name for name in (rng.choice(names) for _ in range(4)) if name != t.task.instruction]
         actions = tuple(sorted(step.action for step in t.transitions))
         pool = [name for name in pool if actions not in done[name]]
-        return Case(rng.choice(pool), t.transitions, 0.0) if pool else None
+        return LabelledClaim(rng.choice(pool), t.transitions, 0.0) if pool else None
 
     return swap
 
 
-def _truncated(t: Trajectory, *, writes: frozenset[str], rng: random.Random) -> Case | None:
+def _truncated(t: Trajectory, *, writes: frozenset[str], rng: random.Random) -> LabelledClaim | None:
     """The claim of `t` at an earlier state."""
     steps = t.transitions
     if len(steps) < 2:
         return None
     last = [i for i in range(len(steps) - 1) if kind(steps[i].action) in writes]
     cut = last[-1] if last else rng.randrange(len(steps) - 1)
-    return Case(t.task.instruction, (*steps[:cut], replace(steps[-1], state=steps[cut].state)), 0.0)
+    return LabelledClaim(t.task.instruction, (*steps[:cut], replace(steps[-1], state=steps[cut].state)), 0.0)
 
 
 Replace = Callable[[Trajectory, int, Transition], tuple[Transition, ...]]
 
 
-def _replacer(episodes: Sequence[Trajectory], rng: random.Random, change: Replace) -> Callable[[Trajectory], Case | None]:
+def _replacer(episodes: Sequence[Trajectory], rng: random.Random, change: Replace) -> Callable[[Trajectory], LabelledClaim | None]:
     """Claims with one step changed by what another step of that kind was in the logs."""
     pool: dict[str, list[Transition]] = defaultdict(list)
     for t in episodes:
         for step in t.transitions:
             pool[kind(step.action)].append(step)
 
-    def corrupt(t: Trajectory) -> Case | None:
+    def corrupt(t: Trajectory) -> LabelledClaim | None:
         i = rng.randrange(len(t.transitions))
         other = rng.choice(pool[kind(t.transitions[i].action)])
         changed = change(t, i, other)
-        return None if changed == t.transitions else Case(t.task.instruction, changed, 0.0)
+        return None if changed == t.transitions else LabelledClaim(t.task.instruction, changed, 0.0)
 
     return corrupt
 

@@ -29,7 +29,7 @@ FILE = "weights.safetensors"
 
 
 @dataclass(frozen=True)
-class Case:
+class LabelledClaim:
     """A claim with what is known of it. `label` is the probability that it is true."""
 
     instruction: str
@@ -71,7 +71,7 @@ class OutcomeHead:
         return cls(weights)
 
 
-def fit(cases: Sequence[Case], found: SparseRows, *, members: int) -> tuple[OutcomeHead, np.ndarray]:
+def fit(cases: Sequence[LabelledClaim], found: SparseRows, *, members: int) -> tuple[OutcomeHead, np.ndarray]:
     """The head, from cases and their features, and the scores of all cases by the member that left them out: float64 [cases].
 
     A member whose fold holds every true or every false claim is fitted to all cases, and the scores of its fold are not a number.

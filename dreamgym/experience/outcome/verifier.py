@@ -22,7 +22,7 @@ from dreamgym.errors import RunDirError, UsageError
 from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
 from dreamgym.experience.outcome.cases import ended, logged, made_up
 from dreamgym.experience.outcome.features import SparseRows, rows_of
-from dreamgym.experience.outcome.head import Case, OutcomeHead, fit
+from dreamgym.experience.outcome.head import LabelledClaim, OutcomeHead, fit
 from dreamgym.experience.outcome.support import KnownLines
 from dreamgym.runs import atomic_directory
 from dreamgym.statistics import conformal_limit, inclusion_probabilities
@@ -90,7 +90,7 @@ class LearnedVerifier:
 
     def scores(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
         """float64 [members, claims] of (instruction, steps to the claimed end): log-odds of a success."""
-        cases = [Case(instruction, tuple(steps), 0.5, novel=self.known.novel(steps)) for instruction, steps in claims]
+        cases = [LabelledClaim(instruction, tuple(steps), 0.5, novel=self.known.novel(steps)) for instruction, steps in claims]
         return self.head.logits(rows_of(cases))
 
     def save(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class LearnedVerifier:
     @classmethod
     def load(cls, path: Path) -> LearnedVerifier:
         """What `save` wrote; RunDirError where it cannot be read."""
-        path = atomic_directory.settle(path)
+        path = atomic_directory.restore_interrupted(path)
         try:
             found: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
             messages, most = tuple(found.pop("messages")), found.pop("most_novel")
@@ -125,7 +125,7 @@ class PreparedLogs:
     """What every fit takes from the same logs: their claims with features, and the support of their steps."""
 
     episodes: Sequence[Trajectory]
-    cases: Sequence[Case]
+    cases: Sequence[LabelledClaim]
     """The ends of `episodes`, in order, and then the claims made up from them."""
     features: SparseRows
     known: KnownLines
@@ -157,7 +157,7 @@ def prepare(logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
 def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Sequence[Probe] = ()) -> LearnedVerifier:
     """Fit and calibrate. The same arguments give the same verifier."""
     probed = [
-        Case(
+        LabelledClaim(
             p.episode.task.instruction,
             p.episode.transitions,
             float(p.real_success),

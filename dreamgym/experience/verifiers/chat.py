@@ -34,16 +34,19 @@ class VerifierConfig(config.Config):
     ask: AskConfig = AskConfig(max_tokens=1024)
 
 
-class Config(VerifierConfig):
+class ChatVerifierConfig(VerifierConfig):
     """Settings of the plug-in."""
 
     engine: ChatEngine
     """The engine that answers chats: `{base_url = "http://localhost:8000/v1", model = "verifier"}`, or another by `name`."""
 
 
+Config = ChatVerifierConfig
+
+
 def make(inputs: VerifierInputs, **settings: Any) -> ChatVerifier:
     """A verifier over an engine that answers chats."""
-    found = config.build(Config, settings, prefix="experience.verifier.")
+    found = config.build(ChatVerifierConfig, settings, prefix="experience.verifier.")
     return ChatVerifier(build_engine(found.engine), found, seed=inputs.seed)
 
 

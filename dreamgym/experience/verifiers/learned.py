@@ -1,4 +1,4 @@
-"""A verifier that is fitted to the run's logs, and refitted to probes while a policy practises against it (`experience.outcome`).
+"""A verifier that is fitted to the run's logs, and refitted to probes while a policy is trained against it (`experience.outcome`).
 
 [experience]
 verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_steps = 2000}}
@@ -38,7 +38,7 @@ class ProbesConfig(config.Config):
     policy before that comes back."""
 
 
-class Config(CalibrationConfig):
+class LearnedVerifierConfig(CalibrationConfig):
     """Settings of the plug-in."""
 
     probes: ProbesConfig = ProbesConfig()
@@ -46,9 +46,12 @@ class Config(CalibrationConfig):
     """A finished run whose claims of success a person has judged with `dreamgym label`: they join the logs as probes do."""
 
 
+Config = LearnedVerifierConfig
+
+
 def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     """Fit to the logs alone and write into `inputs.checkpoint`; returns how it is calibrated, and what the logs could not give."""
-    found = config.build(Config, settings, prefix="experience.verifier.")
+    found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(found.labels)) if found.labels else []
@@ -59,7 +62,7 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
 
 def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:
     """The verifier that `fit` wrote into `inputs.checkpoint`. UsageError where there is none."""
-    config.build(Config, settings, prefix="experience.verifier.")
+    config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None or not inputs.checkpoint.is_dir():
         raise UsageError(
             f"The verifier 'learned' has not been fitted: there is no '{inputs.checkpoint}'. Give the command that made the run again."

@@ -1,4 +1,4 @@
-"""Co-evolution: the experience model is fitted again, to real episodes of the policy that practised in it.
+"""Co-evolution: the experience model is fitted again, to real episodes of the policy that was trained in it.
 
 Probes (`evals.gap`) are real episodes of the policy, and its dreamed episodes replayed. They hold the states and actions that the policy
 visits, which logs need not. They were charged as probes when they were taken.

@@ -16,7 +16,7 @@ from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.errors import RunDirError
 from dreamgym.evals.synthetic_tasks import evenly
 from dreamgym.experience.outcome.verifier import LearnedVerifier
-from dreamgym.experience.verifiers.learned import Config as LearnedConfig
+from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum, ReplayBuffer
@@ -208,7 +208,7 @@ class RLPhase:
         second = experience.guard.second if experience else None
         if second is None or block is None or not isinstance(second.verifier, LearnedVerifier):
             return None
-        settings = build(LearnedConfig, block.settings, prefix="experience.verifier.")
+        settings = build(LearnedVerifierConfig, block.settings, prefix="experience.verifier.")
         return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start)
 
     def _replaced(self) -> int:

@@ -18,7 +18,7 @@ from dreamgym.evals.paired_replay import replay_actions
 from dreamgym.evals.success import evaluate
 from dreamgym.experience.outcome.labels import labelled_claims
 from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
-from dreamgym.experience.verifiers.learned import Config as LearnedConfig
+from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
@@ -87,7 +87,7 @@ class VerifierProbes:
     """Chooses claims to try in the real environment during RL, refits the verifier to what was found, and stops when it proves wrong."""
 
     def __init__(
-        self, envs: Environments, agent: Agent, model: Any, verifier: LearnedVerifier, settings: LearnedConfig, *, start: str
+        self, envs: Environments, agent: Agent, model: Any, verifier: LearnedVerifier, settings: LearnedVerifierConfig, *, start: str
     ) -> None:
         self.envs, self.agent, self.model, self.verifier, self.settings, self.start = envs, agent, model, verifier, settings, start
         self.context, self.name, self.block = envs.context, envs.name, settings.probes

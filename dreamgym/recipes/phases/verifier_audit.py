@@ -19,7 +19,7 @@ from dreamgym.types import Trajectory
 
 def verifiers_json(context: RunContext, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> dict[str, Any]:
     """Per verifier: of claims that are really failures the share accepted, of real successes the share kept, of accepted claims the share
-    that is false, and the share masked. `pairs` are dreams without a guard and their real twins; empty where no verifier was fitted."""
+    that is false, and the share masked. `pairs` are dreams without a guard and their real replays; empty where no verifier was fitted."""
     first = context.checkpoint("verifier")
     if not first.is_dir():
         return {}

@@ -44,7 +44,7 @@ class GRPO:
         return [self._weakened(a) for a in relative(group.returns, group, self.config.normalise)]
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and rollout without an error, the advantage of every turn: the rollout's less the turn's penalty (`config.penalty`).
+        """Per group and rollout without an error, the advantage of every turn: the rollout's less the turn's `penalty`.
 
         The penalty is subtracted before the division. In a group that is not mixed it is not divided: by its own deviation, one
         invalid action in an otherwise even group would count like a failure.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from command_line import run_command
+from scripted_chat import ScriptedChat
 from toy import LOOP, SHARED, shrink
 
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.recipes import chat_server
 
 MORE = SHARED.replace("paired_replays = 0", "paired_replays = 2").replace("epochs = 4.0", "epochs = 20.0")

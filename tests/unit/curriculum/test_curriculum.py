@@ -1,4 +1,4 @@
-"""The curriculum: practise where outcomes differ, invent tasks like those, and refuse what is not a task."""
+"""The curriculum: train where outcomes differ, invent tasks like those, and refuse what is not a task."""
 
 from __future__ import annotations
 

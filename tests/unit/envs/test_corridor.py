@@ -6,9 +6,10 @@ import random
 from collections import Counter
 
 import pytest
+from corridor_dynamics import Outcome, transition_table
 
 from dreamgym.envs import corridor
-from dreamgym.envs.corridor import Goal, Outcome, read_goal
+from dreamgym.envs.corridor import Goal, read_goal
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.types import Memory, Observation, Task, Transition
 
@@ -104,7 +105,7 @@ def test_a_wrong_option_is_explained():
 
 def test_the_transition_table_is_what_the_corridor_does():
     suite = corridor.make(length=4)
-    table = suite.transition_table()
+    table = transition_table(suite)
     for goal_task in [t for split in ("train", "dev", "test") for t in suite.tasks(split, 100, seed=0)]:
         env, rng = suite.env(), random.Random(goal_task.id)
         state, terminated = suite.rules.abstract(env.reset(goal_task)).text, False
@@ -117,7 +118,7 @@ def test_the_transition_table_is_what_the_corridor_does():
 
 
 def test_a_table_of_given_tasks_holds_those_only_and_probabilities_sum_to_one():
-    table = corridor.make(length=5, slip=0.25).transition_table([task(1, 3)])
+    table = transition_table(corridor.make(length=5, slip=0.25), [task(1, 3)])
     assert {instruction for instruction, _, _ in table} == {task(1, 3).instruction}
     assert all(sum(outcome.probability for outcome in outcomes) == pytest.approx(1.0) for outcomes in table.values())
     assert table[task(1, 3).instruction, "room 2 of 5\n[left] [right] [open]", "right"] == (

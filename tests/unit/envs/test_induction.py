@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dreamgym import plugins
 from dreamgym.envs import corridor
 from dreamgym.envs.actions import parts
-from dreamgym.envs.induction import ArgumentRule, EndRule, IdleRule, Rules, Source, from_toml, induce, sources, to_toml, works
+from dreamgym.envs.induction import ArgumentRule, EndRule, NoopRule, Rules, Source, from_toml, induce, sources, to_toml, works
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError
@@ -51,7 +51,7 @@ def test_any_text_can_be_taken_apart_and_judged(text: str):
 def test_the_shops_logs_show_that_clicks_name_an_element_and_that_buying_ends():
     assert [(rule.kind, rule.source) for rule in SHOP_RULES.arguments] == [("click", "element")]
     assert [(rule.action, rule.whole) for rule in SHOP_RULES.ends] == [("click[buy now]", True)] and SHOP_RULES.ends_complete
-    assert "think" in {rule.kind for rule in SHOP_RULES.idle}
+    assert "think" in {rule.kind for rule in SHOP_RULES.noop}
 
 
 def test_an_argument_of_a_few_fixed_values_takes_no_others_and_one_of_many_takes_any():
@@ -70,7 +70,7 @@ def test_an_episode_that_repeats_its_own_value_says_no_more_of_other_values_than
 
 
 @pytest.mark.parametrize("suite", [SHOP, corridor.make()])
-def test_no_held_out_step_that_works_is_refused_and_most_idle_ones_are(suite):  # type: ignore[no-untyped-def]
+def test_no_held_out_step_that_works_is_refused_and_most_noops_are(suite):  # type: ignore[no-untyped-def]
     rules = InducedRules(StateMapping(suite.rules), induce(collect(suite, 400, seed=0)))
     refused: dict[bool, list[bool]] = {True: [], False: []}
     for episode in collect(suite, 150, seed=99):
@@ -102,10 +102,10 @@ def test_an_argument_from_the_instruction_refuses_nothing():
 
 
 def test_a_rule_with_too_few_cases_or_too_many_exceptions_is_not_found():
-    idle = step("a", "wait", "a")
-    assert induce(episodes(idle, n=29)).idle == () and induce(episodes(idle, n=30)).idle == (IdleRule("wait", 30, 0), IdleRule("*", 30, 0))
-    mixed = [*episodes(idle, n=60), *episodes(step("a", "wait", "b"), n=2)]
-    assert induce(mixed).idle == ()
+    wait = step("a", "wait", "a")
+    assert induce(episodes(wait, n=29)).noop == () and induce(episodes(wait, n=30)).noop == (NoopRule("wait", 30, 0), NoopRule("*", 30, 0))
+    mixed = [*episodes(wait, n=60), *episodes(step("a", "wait", "b"), n=2)]
+    assert induce(mixed).noop == ()
 
 
 def test_an_end_that_no_log_shows_is_refused_and_others_are_left_to_the_verifier():
@@ -130,15 +130,15 @@ counts = st.integers(0, 10**6)
 
 @given(
     st.lists(st.builds(ArgumentRule, words, words, st.sampled_from(get_args(Source)), counts, counts, st.booleans())),
-    st.lists(st.builds(IdleRule, words, counts, counts, st.booleans())),
+    st.lists(st.builds(NoopRule, words, counts, counts, st.booleans())),
     st.lists(st.builds(EndRule, words, st.booleans(), counts, st.booleans())),
     st.booleans(),
     st.lists(words),
 )  # fmt: skip
 def test_any_rules_survive_their_file(
-    arguments: list[ArgumentRule], idle: list[IdleRule], ends: list[EndRule], whole: bool, kinds: list[str]
+    arguments: list[ArgumentRule], noop: list[NoopRule], ends: list[EndRule], whole: bool, kinds: list[str]
 ):
-    rules = Rules(tuple(arguments), tuple(idle), tuple(ends), whole, tuple(kinds))
+    rules = Rules(tuple(arguments), tuple(noop), tuple(ends), whole, tuple(kinds))
     assert from_toml(to_toml(rules), "rules.toml") == rules
 
 
@@ -146,7 +146,7 @@ def test_any_rules_survive_their_file(
     "text",
     [
         "[[arguments]",
-        "[[idle]]\nkind = 1\n",
+        "[[noop]]\nkind = 1\n",
         "other = 1",
         '[[arguments]]\nkind = "a"\nkey = ""\nsource = "air"\nsupport = 1\nexceptions = 0',
     ],

@@ -1,4 +1,4 @@
-"""tau2's retail desk for an agent that works alone: its database, its tasks, its scripted agents."""
+"""tau2's retail domain for an agent that works alone: its database, its tasks, its scripted agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tau2's telecom desk in solo mode: its worlds, its assertions, its scripted agents."""
+"""tau2's telecom domain in solo mode: its worlds, its assertions, its scripted agents."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from scarf_shop import GOAL, LAMP, LOADED, SCARF, TASK, enter, page, product
 from dreamgym.envs import webshop
 from dreamgym.envs.webshop import catalogue, goals, products, search
 from dreamgym.envs.webshop.products import parse_price, price_bounds
-from dreamgym.envs.webshop.reward import CORRECTED, normalize_color, reward, token_set_ratio
+from dreamgym.envs.webshop.reward import Scoring, normalize_color, reward, token_set_ratio
 from dreamgym.envs.webshop.shop import WebShop, parse
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.types import Task
@@ -160,7 +160,7 @@ def test_the_wrong_thing_is_worth_nothing_however_well_it_fits():
 def test_an_option_of_another_name_meets_a_goal_in_the_original_and_not_in_the_corrected_scoring():
     elsewhere = GOAL | {"goal_options": {"size": "large"}}
     assert reward(SCARF, elsewhere, {"color": "large"}).r_option == 1.0
-    assert reward(SCARF, elsewhere, {"color": "large"}, scoring=CORRECTED).r_option == 0.0
+    assert reward(SCARF, elsewhere, {"color": "large"}, scoring=Scoring(corrected=True)).r_option == 0.0
     assert reward(SCARF, GOAL | {"goal_options": ["red"]}, {"anything": "red"}).r_option == 1.0  # human goals list values only
 
 
@@ -168,7 +168,7 @@ def test_some_synthetic_goals_cannot_be_met_in_the_original_and_can_in_the_corre
     # the chosen "2005grey" becomes the colour "grey", the wanted pair ("color", "2005grey") stays a pair: nothing in common
     odd = GOAL | {"goal_options": {"color": "2005grey"}}
     assert reward(SCARF, odd, {"color": "2005grey"}).score == 0.75
-    assert reward(SCARF, odd, {"color": "2005grey"}, scoring=CORRECTED).score == 1.0
+    assert reward(SCARF, odd, {"color": "2005grey"}, scoring=Scoring(corrected=True)).score == 1.0
     assert reward(SCARF, odd | {"goal_options": ["2005grey"]}, {"color": "2005grey"}).score == 1.0
 
 
@@ -219,7 +219,10 @@ def test_no_option_value_of_the_catalogue_passes_for_another():
         for have, want in itertools.permutations(values, 2):
             thing = products.load([product("B1", "Scarf")], {"B1": {"attributes": []}}, seed=0)[0]
             goal = GOAL | {"attributes": []}
-            assert reward(thing, goal | {"goal_options": {name: want}}, {name: have}, scoring=CORRECTED).r_option == 0.0, (have, want)
+            assert reward(thing, goal | {"goal_options": {name: want}}, {name: have}, scoring=Scoring(corrected=True)).r_option == 0.0, (
+                have,
+                want,
+            )
             assert reward(thing, goal | {"goal_options": [want]}, {name: have}).r_option == 0.0, (have, want)
 
 

@@ -54,7 +54,7 @@ def shared() -> tuple[WebShop, Task]:
 
 
 def walk(shop: WebShop, task: Task, words: Sequence[str], seed: int) -> list[tuple[str, bool]]:
-    """(action, whether something changed) of every idle step of a walk that likes to click again what it has clicked."""
+    """(action, whether something changed) of every no-op by rule of a walk that likes to click again what it has clicked."""
     rng = random.Random(seed)
 
     def act(state: Observation) -> str:
@@ -67,22 +67,18 @@ def walk(shop: WebShop, task: Task, words: Sequence[str], seed: int) -> list[tup
         return f"click[{rng.choice([name for name in elements(state.text) if name not in ('search', 'buy now')])}]"
 
     steps = play(shop, RULES, task, act, max_steps=40, behaviour="random", name=str(seed)).transitions
-    return [
-        (step.action, step.next_state != step.state or bool(step.reward) or step.terminated)
-        for t, step in enumerate(steps)
-        if RULES.noop_reason(step.state, steps[:t], step.action)
-    ]
+    return [(step.action, not step.is_noop) for t, step in enumerate(steps) if RULES.noop_reason(step.state, steps[:t], step.action)]
 
 
 @pytest.mark.parametrize("make", [generated, like_the_originals, odd, shared])
 def test_a_click_that_is_said_to_change_nothing_changes_nothing(make) -> None:
     shop, task = make()
     words = sorted({word for item in list(shop.products)[:40] for word in item.title.lower().split()} | {"red", "blue", "size", "large"})
-    idle = [step for seed in range(120) for step in walk(shop, task, words, seed)]
-    assert len(idle) > 100 and not [action for action, changed in idle if changed]
+    noops = [step for seed in range(120) for step in walk(shop, task, words, seed)]
+    assert len(noops) > 100 and not [action for action, changed in noops if changed]
 
 
-def test_a_value_that_stands_as_chosen_because_it_was_searched_for_is_not_said_to_be_idle_beside_another() -> None:
+def test_a_value_that_stands_as_chosen_because_it_was_searched_for_is_not_said_to_be_a_noop_beside_another() -> None:
     page = "item $9 red lamp\ncolor: [red][blue]\nchosen [red][blue]\n[description][features][reviews][buy now][< prev][back to search]"
     assert RULES.noop_reason(Observation(page), (), "click[red]") == "" and RULES.noop_reason(Observation(page), (), "click[blue]") == ""
     assert RULES.noop_reason(Observation(page.replace("[red][blue]\n[d", "[red]\n[d")), (), "click[red]")

@@ -1,4 +1,4 @@
-"""The shop's tasks, its scripted shoppers, what its domain reads out of a page, and the original's data where it is at hand."""
+"""The shop's tasks, its scripted shoppers, what its rules read out of a page, and the original's data where it is at hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scarf_shop import TASK, enter, product
 
 from dreamgym.envs import webshop
 from dreamgym.envs.webshop import goals, products, replay, search
-from dreamgym.envs.webshop.reward import CORRECTED, EXACT, reward
+from dreamgym.envs.webshop.reward import EXACT, Scoring, reward
 from dreamgym.envs.webshop.rules import ShopRules, requirements
 from dreamgym.envs.webshop.shop import WebShop
 from dreamgym.envs.webshop.states import HOME, elements
@@ -63,7 +63,7 @@ def test_an_invented_task_is_grounded_in_the_goal_that_its_words_mean(suite: web
         assert told is not None and told.goal is not None
         for key in ("attributes", "query", "goal_options", "price_upper"):
             assert told.goal[key] == task.goal[key], key
-        assert reward(by_asin[told.goal["asin"]], told.goal, told.goal["goal_options"], scoring=CORRECTED).score == 1.0
+        assert reward(by_asin[told.goal["asin"]], told.goal, told.goal["goal_options"], scoring=Scoring(corrected=True)).score == 1.0
 
 
 @pytest.mark.parametrize("text", ["find me a soft spaceship", "find me a soft scarf, and price lower than 0.01 dollars", "buy", ""])
@@ -98,7 +98,7 @@ def test_the_quickstarts_tasks_and_episodes_are_those_that_published_measurement
 def test_every_target_product_meets_its_own_goal(suite: webshop.WebShopSuite):
     by_asin = {p.asin: p for p in suite.products}
     for task in suite.tasks("test", 300):
-        for scoring in (EXACT, CORRECTED):
+        for scoring in (EXACT, Scoring(corrected=True)):
             assert reward(by_asin[task.goal["asin"]], task.goal, task.goal["goal_options"], scoring=scoring).score == 1.0
 
 
@@ -109,7 +109,7 @@ def test_an_invented_instruction_of_another_shape_is_malformed(text: str):
     assert not RULES.well_formed(text)
 
 
-# --- shoppers and the domain ------------------------------------------------------------------------------------------------------
+# --- shoppers and the rules -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corridor_dynamics import transition_table
 from fault_server import FaultServer
+from scripted_chat import ScriptedChat
 
 from dreamgym import cli
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import UsageError
@@ -25,7 +26,7 @@ from dreamgym.types import Observation, Trajectory
 
 CORRIDOR = corridor.make(length=5)
 REAL = EnvPool(CORRIDOR.env, CORRIDOR.rules)
-TABLE = CORRIDOR.transition_table()
+TABLE = transition_table(CORRIDOR)
 LOGS = collect(CORRIDOR, 40, seed=0)
 Messages = Sequence[Mapping[str, Any]]
 

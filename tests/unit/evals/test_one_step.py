@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from corridor_dynamics import transition_table
 from predictions import predicted
 
 from dreamgym import cli
@@ -196,7 +197,7 @@ class Oracle:
     def _predict(self, query: Query) -> Prediction:
         goal = read_goal(query.task.instruction)
         assert goal is not None and query.task.goal is not None
-        table = CORRIDOR.transition_table([query.task])
+        table = transition_table(CORRIDOR, [query.task])
         outcomes = table.get((query.task.instruction, query.state.text, query.action))
         state, reward, end = (outcomes[0].state, outcomes[0].reward, outcomes[0].terminated) if outcomes else (query.state.text, 0.0, False)
         return predicted(state, reward, end)

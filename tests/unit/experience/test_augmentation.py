@@ -81,7 +81,7 @@ def test_invalid_actions_are_put_between_the_steps_and_change_nothing(name: str)
         added = [t for t in copy.transitions if t not in original.transitions]
         assert [t for t in copy.transitions if t not in added] == list(original.transitions)
         for t in added:
-            assert near_misses.stood_still(t) and t.info.reasoning == FAILURE_STATE
+            assert t.is_noop and t.info.reasoning == FAILURE_STATE
             assert suite.rules.admissible(t.state, (), t.action) is False
         assert all(a.next_state == b.state for a, b in zip(copy.transitions, copy.transitions[1:], strict=False))
 

@@ -110,7 +110,7 @@ def asked_model(shared: RunContext, replay: Any) -> Any:
 
     inputs = factory._inputs(shared, replay, factory.make_guard(shared))
     config = shared.config.experience.settings
-    made = build(finetuned_chat.Config, config, prefix="experience.").fitting()
+    made = build(finetuned_chat.FinetunedChatConfig, config, prefix="experience.").fitting()
     chat = TokenChat(Keeps(lambda _: ANSWER), FORMAT)
     count = lambda text: len(FORMAT.encode(text))  # noqa: E731
     return FinetunedChatModel(chat, replay, inputs.guard, made, openings=inputs.openings, count_tokens=count)
@@ -154,7 +154,7 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_made(inst
 
 def test_markers_are_refused_where_the_model_keeps_its_own_layout(instruct: Path):
     with pytest.raises(ConfigError, match="markers are for the layout of small models"):
-        build(finetuned_chat.Config, {"backbone": {"model": str(instruct), "markers": True}}, prefix="experience.")
+        build(finetuned_chat.FinetunedChatConfig, {"backbone": {"model": str(instruct), "markers": True}}, prefix="experience.")
 
 
 def test_a_run_in_which_a_small_policy_starts_from_scratch_is_opened_again(instruct: Path, tmp_path: Path):

@@ -101,7 +101,7 @@ def test_nothing_that_a_guard_can_reach_is_a_simulator_a_catalogue_or_a_goal(nam
 
 
 def simulators(root: object) -> set[str]:
-    """Kinds of objects within reach that belong to an environment, but for its domain, and tasks."""
+    """Kinds of objects within reach that belong to an environment, but for its rules, and tasks."""
     blind = {f"dreamgym.envs.webshop.{name}" for name in BLIND} | {f"dreamgym.envs.alfworld.{name}" for name in HOUSE_RULES}
     kinds = {type(one) for one in reachable(root)} - {corridor.CorridorRules}
     return {

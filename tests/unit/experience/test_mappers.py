@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_chat import ScriptedChat
 from toy import command, object_in
 
 from dreamgym import plugins
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.mapping import mapped, needed, shorten
 from dreamgym.errors import ConfigError, UsageError

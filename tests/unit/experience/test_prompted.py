@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from corridor_dynamics import transition_table
 from fault_server import FaultServer
 from predictions import predicted
+from scripted_chat import ScriptedChat
 
 from dreamgym import plugins
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import ServerError, UsageError
@@ -31,7 +32,7 @@ from dreamgym.rollout import rollout
 from dreamgym.types import Completion, Observation, Query, StepInfo, Task, Trajectory, Transition, Verdict, VerdictKind
 
 CORRIDOR = corridor.make(length=4)
-TABLE = CORRIDOR.transition_table()
+TABLE = transition_table(CORRIDOR)
 FIRST = {task.instruction: CORRIDOR.rules.abstract(CORRIDOR.env().reset(task)).text for task in CORRIDOR.tasks("train", 99)}
 AT_DOOR = Observation("room 3 of 4\n[left] [right] [open]")
 TO_3 = Task("t3", "start in room 1, go to room 3 and open the door", "corridor")

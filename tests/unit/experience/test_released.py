@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from corridor_dynamics import transition_table
+from scripted_chat import ScriptedChat
 
 from dreamgym.engines.local.engine import LocalEngine
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import UsageError
@@ -27,7 +28,7 @@ from dreamgym.types import Completion, Observation, Query, Request, Sampling, St
 
 SUITE = corridor.make(length=4)
 REAL = EnvPool(SUITE.env, SUITE.rules)
-TABLE = SUITE.transition_table()
+TABLE = transition_table(SUITE)
 TASK = next(task for task in SUITE.tasks("train", 99) if "key" not in task.instruction)
 FIRST = {task.instruction: SUITE.rules.abstract(SUITE.env().reset(task)).text for task in SUITE.tasks("train", 99)}
 PAST = Transition(Observation("page one"), "click[a]", Observation("page two"), 0.0, False, StepInfo("because"))

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from fault_server import FaultServer
+from scripted_chat import ScriptedChat
 
 from dreamgym import cli, plugins
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.envs import corridor
 from dreamgym.errors import RunDirError, ServerError, UsageError
 from dreamgym.experience.chat_requests import AskConfig, ask

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from chat_model import save_instruct_model
+from scripted_chat import ScriptedChat
 from toy import LOOP, SHARED, command, object_in, shrink, weights
 
 from dreamgym.config import read
-from dreamgym.engines.scripted import ScriptedChat
 from dreamgym.envs import corridor
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import ConfigError, PluginError

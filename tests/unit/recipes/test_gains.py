@@ -1,4 +1,4 @@
-"""The gain of practice: paired over seeds, beside the ceiling and the control, and decided by five seeds or not at all."""
+"""The gain of RL: paired over seeds, beside the ceiling and the control, and decided by five seeds or not at all."""
 
 from __future__ import annotations
 

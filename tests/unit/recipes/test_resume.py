@@ -105,7 +105,7 @@ def converge(run: RunDir, context: RunContext) -> None:
 
 
 def run_rl_phase(run: RunDir, context: RunContext, *, world: World, kill_in: int | None = None) -> RLPhase:
-    """A practice run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
+    """An RL phase run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
     block = context.config.s2r if world == "real" else context.config.dream
     if world == "mixed":
         block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})

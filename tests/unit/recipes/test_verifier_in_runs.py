@@ -1,4 +1,4 @@
-"""The learned verifier in a run: fitted once, judging dreams, probed and refitted during practice, resumed exactly, and charged."""
+"""The learned verifier in a run: fitted once, judging dreams, probed and refitted during RL, resumed exactly, and charged."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_a_kill_between_any_two_steps_leaves_the_old_directory_or_the_new_one(
     while died:
         path = atomic_directory.replace(tmp_path / f"at-{call}", filling("old"))
         died = killed_at(call, path, exchange)
-        (text,) = found(atomic_directory.settle(path))
+        (text,) = found(atomic_directory.restore_interrupted(path))
         outcomes.append(text)
         assert found(atomic_directory.replace(path, filling("after"))) == {"after"}  # and nothing is in the way of the next
         call += 1

@@ -1,6 +1,6 @@
 """Django settings of the shop: django-oscar on SQLite, on loopback. The variable `DREAMGYM_SHOP` names its folder.
 
-It is a place to practise in and no shop to sell with: passwords are hashed quickly, and keys are no secrets.
+It is a shop for training, and none to sell with: passwords are hashed quickly, and keys are no secrets.
 """
 
 from __future__ import annotations

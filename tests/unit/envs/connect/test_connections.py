@@ -265,4 +265,4 @@ def test_an_episode_whose_worker_died_is_not_acted_in_twice() -> None:
         first, second = workers.step([0, 1], ["1", "die"])
         assert first.info.error is None and "not acted in twice" in (second.info.error or "")
         assert "not acted in twice" in (workers.step([0], ["1"])[0].info.error or "")
-        assert workers.redone_steps == 0 and workers.start([TASK], seed=0)[0].text == "t1: 0"
+        assert workers.start([TASK], seed=0)[0].text == "t1: 0"

@@ -68,7 +68,7 @@ def test_a_killed_browser_costs_its_episode_which_is_redone(folder: Path):
     before = browser().generation
     os.kill(browser().pid, signal.SIGKILL)
     assert state(env.step("click [1]")[0]).endswith("\n2")
-    assert env.redone_steps == 1 and browser().generation == before + 1
+    assert browser().generation == before + 1
     assert env.step("click [1]")[1:] == (1.0, True)
 
 
@@ -86,12 +86,12 @@ def test_an_episode_that_does_not_repeat_is_a_failed_rollout_and_the_others_go_o
 def test_more_episodes_than_contexts_are_redone_in_turn(folder: Path):
     pool = EnvPool(lambda: env, WebRules())
     env = page_env(folder, max_open=1)
-    other = type(env)(env.benchmark, env.sessions, env.rules, timeout_s=3, settle_s=0.05, step_limit_s=60)
+    other = type(env)(env.benchmark, env.sessions, env.rules, timeout_s=3, quiet_s=0.05, step_limit_s=60)
     env.reset(page_task("counter.html"))
     env.step("click [1]")
     other.reset(page_task("counter.html"))
     assert state(other.step("click [1]")[0]).endswith("\n1")
-    assert state(env.step("click [1]")[0]).endswith("\n2") and env.redone_steps == 1
+    assert state(env.step("click [1]")[0]).endswith("\n2")
     assert pool.steps == 0
 
 
@@ -146,7 +146,7 @@ def test_a_page_reaches_nothing_but_the_sites_of_its_task(folder: Path, tmp_path
     assert "reached" not in state(env.step(f"click [{other_link}]")[0])
     for address in (f"file://{secret}", f"http://{other.site}/secret.js", "chrome://version", "javascript:alert(1)", "data:text/html,x"):
         env.reset(page_task("reach.html"))
-        assert state(env.step(f"goto [{address}]")[0]) == shown and "none of the task's sites" in env.last_refusal
+        assert state(env.step(f"goto [{address}]")[0]) == shown
     other.close()
 
 
@@ -197,7 +197,7 @@ def test_tabs_dialogs_lists_and_keys_work(folder: Path):
 
 def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tells_of_it(folder: Path):
     write(folder, "opens.html", "<title>Opens</title><a href='counter.html' target=_blank>open</a>")
-    env = page_env(folder, settle_s=0.0)
+    env = page_env(folder, quiet_s=0.0)
     env.reset(page_task("opens.html"))
     for tab in (1, 2, 3):
         assert state(env.step("click [1]")[0]).startswith("page: Counter\ntabs:")
@@ -211,7 +211,7 @@ def test_an_action_that_the_state_does_not_offer_asks_no_browser(folder: Path):
     env.sessions.drop(env.slot)
     for action in ("click [9]", "nonsense", "type [1] [x] [0]"):
         assert env.step(action) == (raw, 0.0, False)
-    assert env.redone_steps == 0
+    assert env.sessions.get(env.slot) is None
 
 
 def test_a_missing_browser_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from shop_claims import LOGS, OTHERS
 from dreamgym.errors import InvariantError
 from dreamgym.experience.outcome import features
 from dreamgym.experience.outcome.cases import LABEL, ended, logged, made_up, write_like
-from dreamgym.experience.outcome.head import Case, fit
+from dreamgym.experience.outcome.head import LabelledClaim, fit
 from dreamgym.experience.outcome.support import KnownLines
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn
 
@@ -120,4 +120,4 @@ def test_failures_of_other_policies_score_below_their_successes():
 
 def test_claims_of_one_kind_alone_are_refused():
     with pytest.raises(InvariantError, match="true and claims that are false"):
-        fit([Case("a", steps(("x", "y")), 1.0)], features.rows_of([]), members=2)
+        fit([LabelledClaim("a", steps(("x", "y")), 1.0)], features.rows_of([]), members=2)

@@ -1,4 +1,4 @@
-"""What a household knows of its things: which go where, and what can be done with them.
+"""Facts of household objects: which go where, and what can be done with them.
 
 Facts of ALFRED as `alfworld.gen.constants` holds them (`VAL_RECEPTACLE_OBJECTS`, `VAL_ACTION_OBJECTS`; alfworld 0.4.2, MIT licence), in the
 spelling of the printed text. They are the same in every game, so a rule that reads text may lean on them as on grammar.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 NAME = re.compile(r"[a-z]+ \d+")
-"""A thing or a place in the text: `mug 1`, `countertop 2`."""
+"""An object or a place in the text: `mug 1`, `countertop 2`."""
 
 
 def _words(text: str) -> frozenset[str]:
