@@ -38,8 +38,8 @@ def serve(
         raise UsageError(f"The environment variable '{token_env:.64}' is not set. It must hold the secret which clients send.")
     check_address(host, token)
     RunDir.view(run)
-    from dreamgym.recipes.serve import TokenRequired, dream_of
-    from dreamgym.serve.sessions import Limits
+    from dreamgym.recipes.serve import application, dream_of
+    from dreamgym.serve.sessions import LARGEST_BODY, Limits
 
     module = plugins.load("serve", protocol)
     with dream_of(run, Limits(sessions, idle)) as dream:
@@ -49,8 +49,6 @@ def serve(
             return asyncio.run(module.serve_stdio(dream))
         import uvicorn
 
-        app = module.make(dream, host=host, idle_s=idle)
+        app = application(protocol, dream, host=host, idle_s=idle, token=token)
         print(f"serving a simulation of '{run}' at http://{host}:{port}{'/mcp' if protocol == 'mcp' else ''}", file=sys.stderr)
-        uvicorn.run(
-            TokenRequired(app, token) if token else app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S
-        )
+        uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S, ws_max_size=LARGEST_BODY)

@@ -325,21 +325,22 @@ def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: in
         raise ConfigError(f"LoRA finds none of its target_modules {targets!r} in {type(model).__name__}: {error}") from error
 
 
-def memory_of(module: Any) -> int:
-    """Bytes that training the model takes at least: its weights (on the meta device or not), and of those that are trained a gradient and
-    Adam's two moments in float32. Activations and the engine's cache come on top."""
-    return sum(p.numel() * (p.element_size() + (12 if p.requires_grad else 0)) for p in module.parameters())
+def memory_of(module: Any, *, trains: bool = True) -> int:
+    """Bytes that the model takes at least: its weights (on the meta device or not), and, where it `trains`, of those that are trained a
+    gradient and Adam's two moments in float32. Activations and the engine's cache come on top."""
+    return sum(p.numel() * (p.element_size() + (12 if trains and p.requires_grad else 0)) for p in module.parameters())
 
 
-def require_memory(module: Any, config: BackboneConfig) -> None:
+def require_memory(module: Any, config: BackboneConfig, *, trains: bool = True) -> None:
     """UsageError where the device of the configuration has less memory, all in all, than the model takes."""
-    where, needed = device(config.device), memory_of(module)
+    where, needed = device(config.device), memory_of(module, trains=trains)
     total = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else _machine_memory()
     if needed > total:
-        raise UsageError(
-            f"'{config.model}' needs {needed / 1e9:,.1f} GB on {where} ({'its adapters' if config.lora else 'all its weights'} trained), "
-            f"and there are {total / 1e9:,.1f}. Train adapters (lora = {{rank = 16}}), load it in bfloat16, or use a smaller model."
-        )
+        use = f"{'its adapters' if config.lora else 'all its weights'} trained" if trains else "sampling alone"
+        advice = "Train adapters (lora = {rank = 16}), load it in bfloat16, or use a smaller model." if trains else (
+            "Load it in bfloat16, use a smaller model, or place workers where the memory is enough."
+        )  # fmt: skip
+        raise UsageError(f"'{config.model}' needs {needed / 1e9:,.1f} GB on {where} ({use}), and there are {total / 1e9:,.1f}. {advice}")
 
 
 def _machine_memory() -> int:

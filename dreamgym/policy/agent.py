@@ -126,15 +126,19 @@ class Agent:
         self.llm.release([conversation.session for conversation in conversations])
 
     def _prompt(self, talk: Conversation, state: str) -> list[int]:
-        """The conversation with `state` as its last message: the one before it, extended, until the window slides."""
-        if talk.turns and (self.window is None or len(talk.turns) <= self.window):
-            return [*talk.ids, *self.template.follow(talk.turns[-1][1], state)]
-        shown = talk.turns[len(talk.turns) - self.window :] if self.window else []
-        states = [*(before for before, _ in shown), state]
-        ids = self.template.opening(talk.instruction, states[0])
-        for (_, reply), following in zip(shown, states[1:], strict=True):
-            ids += [*reply, *self.template.follow(reply, following)]
-        return ids
+        return next_prompt(talk, state, self.template, window=self.window)
+
+
+def next_prompt(talk: Conversation, state: str, template: Template, *, window: int | None = None) -> list[int]:
+    """The conversation with `state` as its last message: the one before it, extended, until the window slides."""
+    if talk.turns and (window is None or len(talk.turns) <= window):
+        return [*talk.ids, *template.follow(talk.turns[-1][1], state)]
+    shown = talk.turns[len(talk.turns) - window :] if window else []
+    states = [*(before for before, _ in shown), state]
+    ids = template.opening(talk.instruction, states[0])
+    for (_, reply), following in zip(shown, states[1:], strict=True):
+        ids += [*reply, *template.follow(reply, following)]
+    return ids
 
 
 def demonstrations(

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dreamgym import plugins
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError
 from dreamgym.experience.env import DreamBatch
@@ -17,7 +18,7 @@ from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import open_context
 from dreamgym.runs.rundir import RunDir
-from dreamgym.serve.sessions import DreamSessions, Limits
+from dreamgym.serve.sessions import LARGEST_BODY, DreamSessions, Limits
 from dreamgym.types import Task
 
 TASKS = 1000  # training tasks that clients may open
@@ -62,6 +63,46 @@ def shared_sessions(run: str, sessions: int = 1 << 16) -> DreamSessions:
     for every episode."""
     dream = fitted(Path(run))
     return DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=Limits(sessions=sessions))
+
+
+def application(protocol: str, dream: DreamSessions, *, host: str, idle_s: float, token: str = "") -> Any:
+    """The dream behind a protocol as an ASGI application: bodies are limited, and, with a `token`, nobody else is answered."""
+    app = BodyLimited(plugins.load("serve", protocol).make(dream, host=host, idle_s=idle_s))
+    return TokenRequired(app, token) if token else app
+
+
+class BodyLimited:
+    """An ASGI application whose requests have at most `limit` bytes of body. A longer one gets 413 and is not kept, whether its length is
+    declared or not. Bodies are collected before the application is asked."""
+
+    def __init__(self, app: Any, limit: int = LARGEST_BODY) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        declared = dict(scope.get("headers") or ()).get(b"content-length", b"")
+        body, message = b"", {"type": "http.request", "more_body": True}
+        is_long = declared.isdigit() and int(declared[:20]) > self.limit
+        while not is_long and message["type"] == "http.request" and message.get("more_body"):
+            message = await receive()
+            body += message.get("body", b"")
+            is_long = len(body) > self.limit
+        if is_long:
+            await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": f"A request has at most {self.limit:,} bytes.\n".encode()})
+        elif message["type"] == "http.request":  # else the client has gone
+            await self.app(scope, _again({"type": "http.request", "body": body, "more_body": False}, receive), send)
+
+
+def _again(first: dict[str, Any], receive: Any) -> Any:
+    """`receive` with a message that was received before it."""
+    waiting = [first]
+
+    async def received() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return received
 
 
 class TokenRequired:

@@ -18,7 +18,7 @@ from mcp.server.lowlevel import Server
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import DreamGymError, UsageError
-from dreamgym.serve.sessions import SIMULATION, DreamSessions, SessionError, outcome, text_of
+from dreamgym.serve.sessions import LARGEST_BODY, SIMULATION, DreamSessions, SessionError, outcome, text_of
 from dreamgym.tool_calls import ToolCall, action_of
 
 START, OUTCOME, ACT, EPISODE = "dream_start", "dream_outcome", "act", "dream_episode"
@@ -105,9 +105,9 @@ async def serve_stdio(sessions: DreamSessions) -> None:
 
 
 def make(sessions: DreamSessions, *, host: str, idle_s: float) -> Any:
-    """The server as an ASGI application at /mcp. Bodies are limited to 1 MiB."""
+    """The server as an ASGI application at /mcp."""
     return make_server(sessions, single=False).streamable_http_app(
-        host=host, max_request_body_size=1 << 20, session_idle_timeout=idle_s, max_sessions=4 * sessions.limits.sessions
+        host=host, max_request_body_size=LARGEST_BODY, session_idle_timeout=idle_s, max_sessions=4 * sessions.limits.sessions
     )
 
 

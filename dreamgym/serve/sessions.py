@@ -26,6 +26,7 @@ from dreamgym.types import Action, Observation, Query, StepResult, Task, Transit
 SIMULATION = "This is a simulation: a language model dreams the answers. Nothing that is done here happens."
 """What every server says of itself."""
 LONGEST_ACTION = 1 << 16  # characters
+LARGEST_BODY = 1 << 20  # bytes of a request, or of a message of a WebSocket
 LARGEST_SEED = 2**63 - 1
 TICK_S = 1.0
 

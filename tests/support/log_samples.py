@@ -39,6 +39,63 @@ def tau_bench() -> list[Any]:
     return [{"task_id": 7, "trial": 0, "reward": 1.0, "info": {}, "traj": openai_messages()}]
 
 
+def verifiers_results() -> list[Any]:
+    """A line of `results.jsonl`, in the shape of verifiers' `legacy/utils/save_utils.py` (`state_to_output`, at a60a606c, 2026-08-21; the
+    package's last version with it is 0.3.0): each call is a JSON string (`sanitize_tool_calls`), and metrics stand twice."""
+    messages = openai_messages()
+    for one in messages:
+        if "tool_calls" in one:
+            calls = [{"id": call["id"], **call["function"]} for call in one["tool_calls"]]
+            one |= {"content": "", "tool_calls": [json.dumps(call) for call in calls]}
+    tools = [{**tool["function"], "strict": None} for tool in TOOLS]
+    return [
+        {
+            "example_id": 3, "prompt": messages[:2], "completion": messages[2:], "answer": "W1", "info": {"split": "test"}, "reward": 1.0,
+            "error": None, "timing": {"start_time": 0.0}, "is_completed": True, "is_truncated": False, "stop_condition": None,
+            "metrics": {"cancelled": 1.0}, "tool_defs": tools, "token_usage": {"input_tokens": 9.0, "output_tokens": 3.0}, "cancelled": 1.0,
+        }
+    ]  # fmt: skip
+
+
+def verifiers_info_tools() -> list[Any]:
+    """A line as verifiers 0.1.9 wrote it (`utils/eval_utils.py`, `make_dataset`): OpenAI's calls as JSON strings, tools in `info`."""
+    messages = openai_messages()
+    for one in messages:
+        if "tool_calls" in one:
+            one |= {"content": None, "tool_calls": [json.dumps(call) for call in one["tool_calls"]]}
+    row = {"example_id": 3, "prompt": messages[:2], "completion": messages[2:], "task": "default", "reward": 1.0, "error": None}
+    return [
+        row | {"generation_ms": 5.0, "scoring_ms": 1.0, "total_ms": 6.0, "info": {"oai_tools": TOOLS}, "answer": "W1", "cancelled": 1.0}
+    ]
+
+
+def verifiers_traces() -> list[Any]:
+    """A line of `traces.jsonl`: an `Episode` without its nulls, in the shape of verifiers 0.4.0 (`v1/utils/trace_store.py` writes it;
+    `v1/episode.py`, `v1/trace.py`, `v1/graph.py` and `v1/types.py` say what is in it). Its `WireEpisode` reads this one, with the same reward;
+    left out are defaults of timings, limits and counts of tokens."""
+    nodes: list[dict[str, Any]] = []
+    for i, one in enumerate(openai_messages()):
+        message = {key: value for key, value in one.items() if value is not None}
+        if "tool_calls" in one:
+            message["tool_calls"] = [{"id": call["id"], "type": "function", **call["function"]} for call in one["tool_calls"]]
+        tokens = {"token_ids": [], "mask": [], "is_content": [], "logprobs": []}
+        parent = {"parent": i - 1} if i else {}
+        nodes.append(
+            {**parent, "semantic_parents": [], "message": message, "sampled": one["role"] == "assistant", "timestamp": 1.0, **tokens}
+        )
+    task = {"type": "ShopTask", "data": {"idx": 3, "prompt": TASK, "system_prompt": "Be kind."}, "key": "shop/3", "hash": "f" * 64}
+    calls = [{"node": i, "model": "m", "endpoint": "/chat/completions"} for i, node in enumerate(nodes) if node["sampled"]]
+    agent = {"config": {}, "name": "agent", "trainable": True}
+    rewards = {"cancelled": {"score": 1.0, "weight": 0.75}, "kind": {"score": 0.5, "weight": 0.5}}
+    trace = {
+        "version": 1, "id": "e1", "verifiers": {"version": "0.4.0"}, "task": task, "agent": agent,
+        "tools": [{"type": "function", **tool["function"]} for tool in TOOLS], "nodes": nodes, "calls": calls, "mm_token_type_id_map": {},
+        "request_rewrites": [], "response_rewrites": [], "rewards": rewards, "metrics": {"turns": 3.0}, "info": {}, "extra_usage": [],
+        "is_completed": True, "ok": True, "is_timeout": False, "errors": [], "timing": {"start": 0.0}, "num_total_tokens": 0,
+    }  # fmt: skip
+    return [{"id": "x", "env": {"id": "shop"}, "task": task, "ok": True, "is_timeout": False, "errors": [], "traces": [trace]}]
+
+
 def legacy_functions() -> list[Any]:
     found: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
     for _, tool, arguments, result in CALLS:
@@ -176,11 +233,13 @@ def otel_legacy() -> list[Any]:
 
 DIALECTS = {
     "openai": openai, "openai_columns": openai_columns, "openenv": openenv, "tau_bench": tau_bench, "legacy_functions": legacy_functions,
+    "verifiers_results": verifiers_results, "verifiers_info_tools": verifiers_info_tools, "verifiers_traces": verifiers_traces,
     "anthropic": anthropic, "claude_code": claude_code, "atif": atif, "tau2": tau2, "otel_spans": otel_spans, "otlp": otlp,
     "otel_tools": otel_tools, "openinference": openinference, "otel_legacy": otel_legacy,
 }  # fmt: skip
 FORMATS = {
     "openai": "openai", "openai_columns": "openai", "openenv": "openai", "tau_bench": "openai", "legacy_functions": "openai",
+    "verifiers_results": "openai", "verifiers_info_tools": "openai", "verifiers_traces": "verifiers",
     "anthropic": "anthropic", "claude_code": "claude_code", "atif": "atif", "tau2": "tau2",
 }  # fmt: skip
 """The format of a dialect; all others are OpenTelemetry's."""

@@ -1,4 +1,5 @@
-"""OpenAI chat messages with tools: also tau-bench's lists, OpenEnv's records and rows whose columns are JSON strings."""
+"""OpenAI chat messages with tools: also tau-bench's lists, OpenEnv's records, verifiers' `results.jsonl` and rows whose columns are JSON
+strings."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any
 from dreamgym.logs.formats import _values as values
 from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result, Role
 
-COLUMNS = ("messages", "traj", "conversation", "prompt")
+COLUMNS = (("messages",), ("traj",), ("conversation",), ("prompt", "completion"))
+"""Where messages are: of the first that has any, the columns joined."""
+TOOLS = ("tools", "functions", "tool_defs", "oai_tools")
 ROLES: dict[str, Role] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "agent", "tool": "tool", "function": "tool",
 }  # fmt: skip
@@ -34,14 +37,16 @@ class OpenAIFormat:
                 continue
             name = values.first(unit.get(key) for key in ("id", "episode_id", "task_id"))
             trial = "" if unit.get("trial") is None else f"/{values.text(unit['trial'])}"
+            info = values.table(unit.get("info"))
+            tools = (*(unit.get(key) for key in TOOLS), *(info.get(key) for key in TOOLS))
             yield LoggedEpisode(
                 values.text(name) + trial if name is not None else "",
                 tuple(messages_of(found, account)),
-                values.schemas(values.first(unit.get(key) for key in ("tools", "functions"))),
+                values.schemas(values.first(tools)),
                 unit,
-                values.named(unit.get("scores")),
+                values.named(values.first(unit.get(key) for key in ("scores", "metrics"))),
                 agent=values.text(unit.get("model")),
-                task=values.text(unit.get("task_id")),
+                task=values.text(values.first(unit.get(key) for key in ("task_id", "example_id"))),
             )
 
 
@@ -60,7 +65,8 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
             yield Message("tool", results=tuple(Result(values.text(call_id), content) for call_id in ids or [""]))
         else:
             calls = list[Call]()
-            for given in values.tables(one.get("tool_calls")) if role == "agent" else ():
+            account.drop("thinking of the agent", int(bool(one.get("reasoning_content"))))
+            for given in _calls(one) if role == "agent" else ():
                 inner = next((given[kind] for kind in ("function", "custom") if isinstance(given.get(kind), dict)), given)
                 arguments = values.first(inner.get(key) for key in ("arguments", "input"))
                 calls += filter(None, [values.call(inner.get("name"), arguments, given.get("id"), account)])
@@ -72,7 +78,14 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
 
 
 def _messages(unit: dict[str, Any]) -> list[dict[str, Any]]:
-    return next((found for column in COLUMNS if (found := values.tables(unit.get(column)))), [])
+    joined = ([one for column in columns for one in values.tables(unit.get(column))] for columns in COLUMNS)
+    return next(filter(None, joined), [])
+
+
+def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a message; verifiers writes each as a JSON string."""
+    found = values.parsed(message.get("tool_calls"))
+    return [call for one in found if isinstance(call := values.parsed(one), dict)] if isinstance(found, list) else []
 
 
 def make() -> OpenAIFormat:

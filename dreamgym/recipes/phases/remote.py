@@ -142,11 +142,21 @@ def _buffer(context: RunContext, name: str) -> ReplayBuffer:
     return factory.replay_buffer(context, name)
 
 
+def _require_memory(config: SharedConfig) -> None:
+    """UsageError where this node's device is too small for a model that workers sample from. The driver can look at its own alone."""
+    from dreamgym.llm import backbones
+
+    for backbone in (config.policy.backbone, config.experience.backbone if config.dreams else None):
+        if backbone is not None:
+            backbones.require_memory(backbones.outline(backbone), backbone, trains=False)
+
+
 class _Worker:
     """A worker's side: `exec.JobFunction`."""
 
     def __init__(self, place: Place, name: str, start: str, block: RLBlock, world: World, replay: RemoteReplay) -> None:
         self.replay, context = replay, place.open()
+        _require_memory(context.config)
         self.envs = Environments(context, replay, name, world)
         self.model = context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dreamgym.adapters.episodes import record, token_row
+from dreamgym.adapters.episodes import TokenRow, record, token_row, token_rows
 from dreamgym.errors import UsageError
 from dreamgym.types import Completion, Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
@@ -41,3 +41,11 @@ def test_an_episode_that_failed_before_its_first_step_is_a_row_without_trained_t
 def test_a_window_of_turns_is_no_single_conversation():
     with pytest.raises(UsageError, match="no single conversation"):
         token_row(episode(turn((1, 2), (3,)), turn((1, 7), (3,))), filler=9)
+
+
+def test_a_window_of_turns_is_a_row_for_each_conversation():
+    turns = turn((1, 2), (3,)), turn((1, 2, 3, 4), (5,)), turn((1, 4, 5, 6), (7,), 1.0)
+    first, second = token_rows(episode(*turns), filler=9)
+    assert first == TokenRow([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -0.5])
+    assert second == TokenRow([1, 4, 5, 6], [7], [1], [-0.5])
+    assert [row.mask for row in token_rows(episode(*turns, error="broken"), filler=9)] == [[0, 0, 0], [0]]

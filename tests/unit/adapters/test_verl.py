@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("verl")
+import numpy as np
 import torch
 from chat_model import bytes_tokenizer
 from dreams import SUITE, TASKS, corridor_dream
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
-from dreamgym.adapters.verl import DreamAgentLoop, dream_grpo
+from dreamgym.adapters.verl import DreamAgentLoop, check_window, dream_grpo
+from dreamgym.errors import UsageError
 from dreamgym.serve.sessions import DreamSessions
 
 INSTRUCTIONS = "Write an action."
@@ -40,18 +42,21 @@ class Server:
         logprobs = [-(self.said + i) / 100 for i in range(len(ids))]
         self.said += len(ids)
         assert sampling_params["stop_token_ids"] and sampling_params["temperature"] == 1.0
-        return TokenOutput(token_ids=ids, log_probs=logprobs)
+        versions = {"min_global_steps": 3, "max_global_steps": 2 + len(self.asked)}
+        return TokenOutput(token_ids=ids, log_probs=logprobs, extra_fields=versions)
 
 
-def played(dream: DreamSessions, texts: Sequence[str], *, response_length: int = 2000, **info: Any) -> tuple[AgentLoopOutput, Server]:
+def played(
+    dream: DreamSessions, texts: Sequence[str], *, response_length: int = 2000, window: int | None = None, **info: Any
+) -> tuple[Any, Server]:
+    """One output, or, with a window, a list of them; and what answered."""
     tokenizer = bytes_tokenizer()
     server = Server(tokenizer, texts)
     rollout = SimpleNamespace(prompt_length=2000, response_length=response_length)
     config = DictConfigWrap(SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout)))
-    loop = DreamAgentLoop(
-        config, server, tokenizer, None, None, DictConfigWrap({}), dream=dream, max_reply_tokens=40, template={"instructions": INSTRUCTIONS}
-    )
-    given = {"raw_prompt": [{"role": "user", "content": TASKS[0].instruction}], "extra_info": {"seed": 1, **info}}
+    settings: dict[str, Any] = {"max_reply_tokens": 40, "template": {"instructions": INSTRUCTIONS}, "window": window}
+    loop = DreamAgentLoop(config, server, tokenizer, None, None, DictConfigWrap({}), dream=dream, **settings)
+    given = {"global_steps": 3, "raw_prompt": [{"role": "user", "content": TASKS[0].instruction}], "extra_info": {"seed": 1, **info}}
     return asyncio.run(loop.run({"temperature": 1.0}, **given)), server
 
 
@@ -71,6 +76,7 @@ def test_an_episode_is_one_row_of_the_sampled_tokens_with_a_mask_and_log_probabi
     found = out.extra_fields["dream"]
     assert out.reward_score == found["reward"] == float(expert.success) and len(found["decided_by"]) == len(texts)
     assert out.num_turns == 2 * len(texts) and len(dream) == 0
+    assert (out.extra_fields["min_global_steps"], out.extra_fields["max_global_steps"]) == (3, 2 + len(texts))
 
 
 def test_a_conversation_that_does_not_fit_is_a_failed_rollout_without_a_trained_token(dream: DreamSessions):
@@ -79,6 +85,36 @@ def test_a_conversation_that_does_not_fit_is_a_failed_rollout_without_a_trained_
     assert out.extra_fields["dream"]["failed"] and out.extra_fields["dream"]["reward"] is None
     out, _ = played(dream, ["Action: dance"] * 9, response_length=10)
     assert out.response_mask == [0] and out.extra_fields["dream"]["failed"]
+    assert out.extra_fields["min_global_steps"] == out.extra_fields["max_global_steps"] == 3  # verl counts them for every row
+    assert played(dream, ["Action: dance"] * 9, response_length=10, window=1)[0] == []
+
+
+@pytest.mark.parametrize("window", [0, 1, 2])
+def test_an_episode_with_a_window_is_a_list_of_rows_that_hold_every_reply_once(dream: DreamSessions, window: int):
+    expert = SUITE.demonstrate(TASKS[0], "expert", seed=0)
+    texts = [f"Action: {step.action}" for step in expert.transitions]
+    whole, _ = played(dream, texts)
+    rows, server = played(dream, texts, window=window)
+    replies = [[*server.tokenizer.encode(text), server.tokenizer.eos_token_id] for text in texts]
+    assert len(rows) == max(1, len(texts) - window)
+    conversations = [row.prompt_ids + row.response_ids for row in rows]
+    assert all(any(whole_row[: len(asked)] == asked for whole_row in conversations) for asked in server.asked)
+    sampled = [i for row in rows for i, one in zip(row.response_ids, row.response_mask, strict=True) if one]
+    assert sampled == [i for reply in replies for i in reply]
+    assert [p for row in rows for p, one in zip(row.response_logprobs, row.response_mask, strict=True) if one] == [
+        -i / 100 for i in range(len(sampled))
+    ]
+    assert {row.reward_score for row in rows} == {whole.reward_score} and "reward_extra_info" in rows[-1].extra_fields
+    assert all(row.extra_fields["dream"] == whole.extra_fields["dream"] for row in rows)
+
+
+def test_a_window_needs_a_trainer_and_an_estimator_that_know_whose_a_row_is():
+    for block, says in (({"algorithm": {"adv_estimator": "dream_grpo"}}, "adv_estimator=grpo"), ({"trainer": {"use_v1": False}}, "use_v1")):
+        with pytest.raises(UsageError, match=says):
+            check_window(1, SimpleNamespace(**{name: SimpleNamespace(**one) for name, one in block.items()}))
+    check_window(0, SimpleNamespace(algorithm=SimpleNamespace(adv_estimator="grpo"), trainer=SimpleNamespace(use_v1=True)))
+    with pytest.raises(UsageError, match="window=-1"):
+        check_window(-1, SimpleNamespace())
 
 
 def test_a_row_without_trained_tokens_is_out_of_the_mean_of_its_group():
@@ -102,3 +138,16 @@ def test_without_masked_rows_the_advantages_are_those_of_verl():
         ours = dream_grpo(rewards.clone(), mask, index, norm_adv_by_std_in_grpo=scaled)[0]
         theirs = compute_grpo_outcome_advantage(rewards.clone(), mask, index, norm_adv_by_std_in_grpo=scaled)[0]
         assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_verls_trainer_compares_the_last_rows_of_episodes_and_gives_their_advantage_to_the_others():
+    from verl import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    keys = ["u_0_0", "u_0_1", "u_0_2", "u_1_0"]  # an episode of three rows, one of one row, and a masked one that is no member
+    rewards = torch.zeros(4, 2)
+    rewards[:, -1] = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    batch = {"token_level_rewards": rewards, "response_mask": torch.ones(4, 2)}
+    data = DataProto.from_dict(tensors=batch, non_tensors={"uid": np.array(["u"] * 4, dtype=object)})
+    found = compute_advantage_for_multi_trajectories(data, keys, "grpo", norm_adv_by_std_in_grpo=False)
+    assert found.batch["advantages"][:, 0].tolist() == [-0.5, -0.5, -0.5, 0.5]

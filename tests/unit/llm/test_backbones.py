@@ -345,6 +345,10 @@ def test_quantised_weights_and_a_model_beyond_the_memory_are_refused_by_name(
         backbones.require_memory(module, config)
     lean = config.model_copy(update={"lora": LORA})
     backbones.require_memory(backbones.outline(lean), lean)
+    backbones.require_memory(module, config, trains=False)
+    monkeypatch.setattr(backbones, "_machine_memory", lambda: 4 * weights - 1)
+    with pytest.raises(UsageError, match="sampling alone.*place workers"):
+        backbones.require_memory(module, config, trains=False)
 
 
 def test_the_end_token_is_trained_although_it_also_pads(saved: Callable[[str], str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, claude_code, openai, openai_messages
+from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, claude_code, openai, openai_messages, verifiers_traces
 from typer.testing import CliRunner
 
 from dreamgym import cli, plugins
@@ -312,3 +312,57 @@ def test_tasks_of_two_benchmarks_with_the_same_ids_stay_apart(tmp_path: Path):
     trials = [{"task_id": 7, "trial": trial, "reward": 1.0, "traj": openai_messages()} for trial in range(2)]
     episodes, _ = imported(tmp_path, [*trials, *trials])
     assert [(one.id, one.task.id) for one in episodes] == [("7/0", "7"), ("7/1", "7"), ("7/0#2", "7#2"), ("7/1#2", "7#2")]
+
+
+@pytest.mark.parametrize("dialect", ["verifiers_results", "verifiers_info_tools", "verifiers_traces"])
+def test_rollouts_of_verifiers_name_their_task_and_its_tools(tmp_path: Path, dialect: str):
+    second = json.loads(json.dumps(DIALECTS[dialect]()).replace('"e1"', '"e2"'))
+    episodes, found = imported(tmp_path, [*DIALECTS[dialect](), *second], outcomes=outcomes("reward==1"))
+    tools = json.loads(tools_beside(tmp_path / "episodes.jsonl").read_text())
+    assert [tool["description"] for tool in tools if tool["name"] == "get_order"] == ["Read an order."]
+    assert found["outcomes"] == {"success": 2, "failure": 0, "unknown": 0}
+    assert [episode.task.id for episode in episodes] == ["shop/3" if dialect == "verifiers_traces" else "3"] * 2
+    assert len({episode.id for episode in episodes}) == 2
+    _, found = imported(tmp_path, DIALECTS[dialect](), outcomes=outcomes(score="cancelled==1"))
+    assert found["outcomes"]["success"] == (dialect != "verifiers_info_tools")  # whose metrics are columns
+    assert found["dropped"] == {}
+
+
+def test_of_a_verifiers_episode_the_trained_agents_last_branch_is_read(tmp_path: Path):
+    (record,) = verifiers_traces()
+    (trace,) = record["traces"]
+    nodes = trace["nodes"]
+    again = [{**node, "sampled": node is nodes[-1]} | ({"parent": 5 + i} if i else {}) for i, node in enumerate(nodes)]
+    trace["nodes"] = [*nodes[:6], *again]  # a harness that rewrites the history: what the model said is repeated, without the mark
+    judge = {**trace, "id": "judge", "agent": {"name": "judge", "trainable": False}}
+    (episode,), found = imported(tmp_path, [record | {"traces": [trace, judge]}])
+    assert [step.action for step in episode.transitions] == ACTIONS and (episode.id, episode.task.id) == ("e1", "shop/3")
+    assert found["dropped"] == {"traces of agents that are not trained": 1, "branches of a trace that do not lead to its end": 1}
+
+
+def test_examples_in_a_verifiers_prompt_are_no_actions(tmp_path: Path):
+    (record,) = verifiers_traces()
+    nodes = record["traces"][0]["nodes"]
+    call = {"id": "x", "name": "get_order", "arguments": '{"id": "W9"}'}
+    shown = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "x", "content": "none"}]
+    nodes[2:2] = [{"message": message, "sampled": False} for message in shown]
+    for i, node in enumerate(nodes[1:]):
+        node["parent"] = i
+    (episode,), found = imported(tmp_path, [record])
+    assert [step.action for step in episode.transitions] == ACTIONS
+    assert found["dropped"] == {"agent messages that no model said": 1}
+
+
+def test_a_verifiers_episode_without_traces_or_rewards_has_no_outcome(tmp_path: Path):
+    (record,) = verifiers_traces()
+    del record["traces"][0]["rewards"]
+    failed = {
+        "id": "y",
+        "env": {"id": "shop"},
+        "task": record["task"],
+        "ok": False,
+        "errors": [{"type": "E", "message": "m"}],
+        "traces": [],
+    }
+    (episode,), found = imported(tmp_path, [record, failed], outcomes=outcomes("reward==1"))
+    assert not episode.scored and found["outcomes"]["unknown"] == 1 and found["dropped"] == {"records without messages": 1}

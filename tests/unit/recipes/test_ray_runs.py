@@ -10,7 +10,9 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +25,12 @@ import ray
 from ray.cluster_utils import Cluster
 
 from dreamgym.config import read
-from dreamgym.errors import ConfigError, RunDirError
+from dreamgym.errors import ConfigError, RunDirError, UsageError
+from dreamgym.exec.ray import make
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.phases import remote
 from dreamgym.recipes.phases.remote import cut
 from dreamgym.runs.files import read_jsonl
 
@@ -90,6 +95,30 @@ def test_settings_that_cannot_be_played_elsewhere_are_refused(changes: dict[str,
 
 
 @pytest.mark.slow
+class SmallNode:
+    """A `remote.Place` on a node whose memory is smaller than the policy, which nobody downloads."""
+
+    def open(self) -> Any:
+        from dreamgym.llm import backbones
+
+        backbones._machine_memory = lambda: 1_000
+        backbones.outline = lambda config: torch.nn.Linear(1_000, 1_000, device="meta")
+        policy = SimpleNamespace(backbone=BackboneConfig(model="huge", device="cpu"))
+        return SimpleNamespace(config=SimpleNamespace(policy=policy, experience=SimpleNamespace(backbone=None), dreams=True))
+
+
+def test_a_node_too_small_for_the_policy_is_said_to_the_driver_before_the_policy_is_loaded():
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+    executor = make(workers=1)
+    try:
+        with pytest.raises(UsageError, match=r"'huge' needs 0\.0 GB on cpu \(sampling alone\)") as caught:
+            executor.pool(partial(remote._Worker, SmallNode(), "rl", "start", None, None, None), name="test")  # type: ignore[arg-type]
+        assert any("node of the Ray cluster" in note for note in caught.value.__notes__)
+    finally:
+        executor.close()
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
 def test_a_run_over_workers_is_the_run_of_one_process_and_two_drivers_cannot_open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shrink(monkeypatch)
     alone, spread = trained(tmp_path, "alone", {}), trained(tmp_path, "spread", RAY)

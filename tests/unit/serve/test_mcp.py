@@ -13,10 +13,11 @@ pytest.importorskip("mcp")
 from mcp.client.client import Client
 
 from dreamgym.errors import UsageError
+from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.recipes.serve import TokenRequired
 from dreamgym.serve import check_address
 from dreamgym.serve import mcp as served
-from dreamgym.serve.sessions import DreamSessions
+from dreamgym.serve.sessions import DreamSessions, outcome
 
 
 def talk(script: Any, *, single: bool = True) -> Any:
@@ -43,6 +44,31 @@ def test_an_episode_over_mcp_is_marked_as_simulated_and_tells_its_outcome():
     assert TASKS[0].instruction in begun.content[0].text and "room" in steps[1].content[0].text
     assert steps[0].meta["dreamgym"]["decided_by"] == "rule" and outcome == steps[1].meta["dreamgym"]
     assert outcome["simulation"] and outcome["reward"] == 0.0 and not outcome["masked"]
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_an_episode_over_mcp_is_the_one_that_python_plays(single: bool):
+    walk = ("right", "dance", "right", "open", "left")
+
+    async def script(client: Any, dream: DreamSessions) -> Any:
+        episodes = []
+        for task in TASKS:
+            begun = await client.call_tool("dream_start", {"task": task.id, "seed": 1})
+            named = {} if single else {"dream_episode": begun.meta["dreamgym"]["dream_episode"]}
+            steps = []
+            for action in walk:
+                steps.append(await client.call_tool("act", {"action": action, **named}))
+                if steps[-1].meta["dreamgym"]["terminated"] or steps[-1].meta["dreamgym"]["truncated"]:
+                    break
+            episodes.append((begun.content[0].text, [(step.content[0].text, step.meta["dreamgym"]) for step in steps]))
+        return episodes
+
+    for task, (beginning, steps) in zip(TASKS, talk(script, single=single), strict=True):
+        env = DreamEnv(DreamBatch(corridor_dream(), SUITE.rules, horizon=SUITE.max_steps))
+        assert beginning.endswith(f"\nTask: {task.instruction}\n{env.reset(task).text}")
+        played = [env.step(action) for action in walk[: len(steps)]]
+        assert steps == [(step.observation.text, outcome(step)) for step in played]
+        assert len(steps) == len(walk) or played[-1].terminated or played[-1].truncated
 
 
 def test_what_a_client_does_wrong_is_an_error_of_its_call():
