@@ -104,7 +104,8 @@ def sweep(
     config: ConfigFile = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the sweep, with a comparison a point; it resumes.")] = None,
     held_out: Annotated[
-        int, typer.Option(min=0, help="Real episodes on which next states are predicted, a point and seed; 0 leaves that out.")
+        int,
+        typer.Option(min=0, max=1_000_000, help="Real episodes on which next states are predicted, a point and seed; 0 leaves that out."),
     ] = 50,
     latency: Annotated[float, typer.Option(min=0, max=1e9, help="Assumed seconds of a real step, for the cost columns.")] = 1.0,
     dry_run: DryRun = False,
@@ -129,7 +130,9 @@ def transfer(
         list[Path], typer.Argument(help="Two or more configurations of `dreamgym train`, presets or files, of different environments.")
     ],
     out: Annotated[Path, typer.Option(help="The folder, with a run for each environment; it resumes.")] = Path("runs/transfer"),
-    held_out: Annotated[int, typer.Option(min=2, help="Real episodes of each environment on which next states are predicted.")] = 50,
+    held_out: Annotated[
+        int, typer.Option(min=2, max=1_000_000, help="Real episodes of each environment on which next states are predicted.")
+    ] = 50,
     universal: Annotated[bool, typer.Option("--universal", help="Also fit one experience model to the logs of all.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
