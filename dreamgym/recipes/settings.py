@@ -23,7 +23,7 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
     """
     changes = configuration.assignments(overrides)
     stored = path / CONFIG
-    if stored.exists() and not file and "mode" not in configuration.parse(stored):
+    if stored.exists() and not file and "mode" not in RunDir.view(path).config:
         raise UsageError(
             f"'{path}' is the run of another command, such as `dreamgym quickstart`. Give `dreamgym train` a directory of its own."
         )
