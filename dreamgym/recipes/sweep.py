@@ -16,12 +16,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dreamgym.config import assignments, read
+from dreamgym.config import assignments
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.factory import begin
-from dreamgym.recipes.settings import require_plugins
+from dreamgym.recipes.settings import read, require_plugins
 from dreamgym.runs.files import write_atomic
 from dreamgym.statistics import seed_mean
 

@@ -81,7 +81,11 @@ class RunDir:
 
     @classmethod
     def check(cls, path: Path, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
-        """Raise what `open` would of another configuration, without taking the run: before anything is imported that takes seconds."""
+        """Raise what `open` would of the place and of another configuration, without taking the run: before anything is imported that
+        takes seconds."""
+        with explained(path):
+            _require_run_or_empty(path)
+            _require_writable(path)
         if (path / MARKER).is_file():
             cls.view(path)._compare(config_toml, read_by)
 
@@ -257,6 +261,24 @@ def _require_run_or_empty(path: Path) -> None:
     others = [item.name for item in path.iterdir() if item.name != LOCK and not item.name.endswith(".tmp")]
     if others:
         raise RunDirError(f"'{path}' is not a run: it has no {MARKER}, and it holds '{min(others)}'. Choose a new or empty directory.")
+
+
+def _require_writable(path: Path) -> None:
+    place = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not place.is_dir():
+        raise RunDirError(f"'{place}' is a file, not a folder. Choose another path.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise RunDirError(f"'{place}' cannot be written. Check its permissions, or choose another path.")
+
+
+def require_folder_of_runs(path: Path) -> None:
+    """RunDirError where no folder with runs below it can be made, or where one is that holds other things: before anything is imported that
+    takes seconds."""
+    with explained(path):
+        _require_writable(path)
+        others = [item.name for item in path.iterdir() if not item.name.startswith(".")] if path.is_dir() else []
+        if others and not any(next(path.glob(f"{below}/{MARKER}"), None) for below in ("*", "*/*")):
+            raise RunDirError(f"'{path}' holds '{min(others)}', and no run. Choose a new or empty directory.")
 
 
 def _config_digests(path: Path, version: int | None = None) -> list[str]:
