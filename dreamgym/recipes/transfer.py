@@ -53,8 +53,8 @@ def check(configs: Sequence[TrainConfig], *, all_in_one: bool = False) -> None:
         if len(set(map(str, found.values()))) > 1:
             each = "; ".join(f"{env} has {value}" for env, value in found.items())
             raise ConfigError(
-                f"In a transfer, a policy acts in the other environments with its own model, and the settings {name} differ: {each}. Give every "
-                "configuration the same seed, model and backbones."
+                f"In a transfer, a policy acts in the other environments with its own model, and the settings {name} differ: {each}. "
+                "Give every configuration the same seed, model and backbones."
             )
 
 
