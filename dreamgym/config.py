@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
-from dreamgym.errors import ConfigError, nearest
+from dreamgym.errors import ConfigError, nearest, reason_of
 
 LARGEST = 1e30
 """No number of a configuration is as large: float32 ends soon after."""
@@ -140,7 +140,7 @@ def parse_text(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is not valid TOML: {error}. Correct it, or restore the file.") from error
+        raise ConfigError(f"{where} is not valid TOML: {reason_of(error)}. Correct it, or restore the file.") from error
 
 
 def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:

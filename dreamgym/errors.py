@@ -81,6 +81,7 @@ ADVICE = {
     errno.EIO: "The disk is failing, or was taken away: check it, then give the same command again.",
 }
 IN_RUST = re.compile(r'\(os error (\d+)\)(?: at path "(.*)")?')  # how safetensors and tokenizers write an errno
+IN_PYTHON = re.compile(r"\b\w+\.__\w+__\(\) ")  # the function that refused a value
 FROM_LIBRARIES = {
     ("sqlite3", "OperationalError"), ("sqlite3", "DatabaseError"), ("safetensors", "SafetensorError"), ("lzma", "LZMAError"),
     ("_lzma", "LZMAError"), ("zipfile", "BadZipFile"), ("pyarrow", "ArrowInvalid"), ("tomllib", "TOMLDecodeError"),
@@ -148,6 +149,15 @@ def _for(name: object) -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error of Python about a value says, in words that need no Python."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return IN_PYTHON.sub("", str(error))[:200].rstrip(".") or "it holds what cannot be"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

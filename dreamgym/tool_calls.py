@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import UsageError, reason_of
 from dreamgym.types import Action
 
 RESPOND = "respond"
@@ -96,7 +96,9 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     try:
         value, end = _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"Cannot read the arguments of {text!r:.200} at position {at}: expected a JSON value ({error}).") from error
+        raise UsageError(
+            f"Cannot read the arguments of {text!r:.200} at position {at}: expected a JSON value ({reason_of(error)})."
+        ) from error
     return value, end
 
 
@@ -104,7 +106,7 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"An argument of a tool call is a JSON value, and {value!r:.100} is none ({error}).") from error
+        raise UsageError(f"An argument of a tool call is a JSON value, and {value!r:.100} is none ({reason_of(error)}).") from error
 
 
 def _no_constant(name: str) -> Any:

@@ -30,6 +30,8 @@ def replay_stats(log: Log, as_json: Json = False) -> None:
             for one in found["groups"]]  # fmt: skip
     table(f"{found['rows']:,} rows in use, {found['evicted']:,} evicted, {found['bytes'] / 1e6:,.1f} MB", columns, rows)
     print(f"encoder: {found['encoder']} ({found['dim']} numbers a row)")
+    for what, n in found["damaged"].items():
+        print(f"damaged: {n:,} rows have {what}. Restore the file from a backup, or encode it anew (dreamgym replay reencode).")
     print("verdicts: " + ", ".join(f"{verdict or 'not judged'} {n:,}" for verdict, n in found["verdicts"].items()))
 
 

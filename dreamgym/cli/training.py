@@ -59,13 +59,12 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Make Tables 1 and 2 of the paper: train the arms of a configuration, or compare finished runs."""
-    from dreamgym.config import read
     from dreamgym.errors import UsageError
     from dreamgym.recipes.config import CompareConfig
     from dreamgym.recipes.factory import begin
-    from dreamgym.recipes.settings import require_plugins
+    from dreamgym.recipes.settings import read, require_plugins
     from dreamgym.runs.files import reading
-    from dreamgym.runs.rundir import RunDir
+    from dreamgym.runs.rundir import RunDir, require_folder_of_runs
 
     if config and runs:
         raise UsageError("Give either finished runs, or --config FILE to train the arms of one.")
@@ -78,10 +77,12 @@ def compare(
             RunDir.view(one)
     if dry_run and not settings:
         raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
+    folder = out or Path("runs") / (config.stem if config else "")
+    if settings and not dry_run:
+        require_folder_of_runs(folder)
     from dreamgym.recipes import compare as recipe
 
-    if config and settings:
-        folder = out or Path("runs") / config.stem
+    if settings:
         if not _begins(folder, [settings], dry_run, as_json):
             return
         found = recipe.run(settings, folder, latency_s=latency, say=_say)
@@ -104,7 +105,8 @@ def sweep(
     config: ConfigFile = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the sweep, with a comparison a point; it resumes.")] = None,
     held_out: Annotated[
-        int, typer.Option(min=0, help="Real episodes on which next states are predicted, a point and seed; 0 leaves that out.")
+        int,
+        typer.Option(min=0, max=1_000_000, help="Real episodes on which next states are predicted, a point and seed; 0 leaves that out."),
     ] = 50,
     latency: Annotated[float, typer.Option(min=0, max=1e9, help="Assumed seconds of a real step, for the cost columns.")] = 1.0,
     dry_run: DryRun = False,
@@ -113,11 +115,14 @@ def sweep(
     """Repeat a comparison at several values of its settings: sizes of the logs (the paper's Figure 5), models, rates."""
     from dreamgym.errors import UsageError
     from dreamgym.recipes import sweep as recipe
+    from dreamgym.runs.rundir import require_folder_of_runs
 
     if config is None:
         raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-logs.")
-    chosen = recipe.points(config, recipe.varied(varied))
     folder = out or Path("runs") / f"{config.stem}-sweep"
+    if not dry_run:
+        require_folder_of_runs(folder)
+    chosen = recipe.points(config, recipe.varied(varied))
     if not _begins(folder, [point.config for point in chosen], dry_run, as_json):
         return
     found = recipe.run(chosen, folder, held_out=held_out, latency_s=latency, say=_say)
@@ -129,18 +134,23 @@ def transfer(
         list[Path], typer.Argument(help="Two or more configurations of `dreamgym train`, presets or files, of different environments.")
     ],
     out: Annotated[Path, typer.Option(help="The folder, with a run for each environment; it resumes.")] = Path("runs/transfer"),
-    held_out: Annotated[int, typer.Option(min=2, help="Real episodes of each environment on which next states are predicted.")] = 50,
+    held_out: Annotated[
+        int, typer.Option(min=2, max=1_000_000, help="Real episodes of each environment on which next states are predicted.")
+    ] = 50,
     universal: Annotated[bool, typer.Option("--universal", help="Also fit one experience model to the logs of all.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Train in the dream of each environment, and try every policy and experience model in the others (the paper's Figure 3)."""
-    from dreamgym.config import read
     from dreamgym.recipes import transfer as recipe
     from dreamgym.recipes.config import TrainConfig
+    from dreamgym.recipes.settings import read
+    from dreamgym.runs.rundir import require_folder_of_runs
 
     settings = [read(TrainConfig, config) for config in configs]
     recipe.check(settings, all_in_one=universal)
+    if not dry_run:
+        require_folder_of_runs(out)
     if not _begins(out, settings, dry_run, as_json):
         return
     found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)
@@ -164,7 +174,11 @@ def evaluate(
 
     if split not in (known := ("train", "dev", "test")):
         raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
-    RunDir.view(run)
+    folder = RunDir.view(run)
+    if folder.done("logs") and not folder.data("logs").get("has_env", True):
+        raise UsageError(
+            f"'{run}' was made from logs alone: there is no environment to act in. `dreamgym fidelity {run}` says what is known."
+        )
     if policy:
         require_policy(run, policy)
     from dreamgym.recipes.phases.evaluate import evaluate_policy

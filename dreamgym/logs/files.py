@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import UsageError, explained
+from dreamgym.errors import UsageError, explained, reason_of
 from dreamgym.logs.formats import LogFormat, recognise
 from dreamgym.logs.records import Account
 from dreamgym.runs.progress import Advance
 
+EPISODE = {"task", "source", "turns"}  # keys of our own episodes
 LOOKED_AT = 50  # lines that `auto` looks at
 Units = list[dict[str, Any]]
 
@@ -80,6 +81,11 @@ def open_log(path: Path, form: LogFormat | None) -> LogFile:
     lines = bool(found) and (len(head) > 1 or path.suffix == ".jsonl" or isinstance(found[0], dict)) and _is_lines(head, path)
     if not lines:
         found = [_load(path)]
+    if any(isinstance(value, dict) and value.keys() >= EPISODE for value in found):
+        raise UsageError(
+            f"'{path}' holds episodes already, as a run and `dreamgym import` write them. Give it to `dreamgym init --logs`, or to "
+            "`dreamgym train` as logs.files."
+        )
     recognised = [other for value in found if (other := recognise(value))]
     if form is not None:
         if not any(form.recognises(value) for value in found) and recognised:
@@ -107,16 +113,19 @@ def _value(line: bytes, account: Account) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        account.drop("lines that are no JSON", detail=str(error))
+        account.drop("lines that are no JSON", detail=reason_of(error))
         return None
 
 
 def _load(path: Path) -> Any:
+    with explained(path):
+        data = path.read_bytes()
+    if not data.strip():
+        raise UsageError(f"'{path}' is empty. Expected a log, as JSON or JSON Lines.")
     try:
-        with explained(path):
-            return json.loads(path.read_bytes())
-    except (ValueError, RecursionError, UsageError) as error:
-        raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {error}. Was it cut off?") from error
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {reason_of(error)}. Was it cut off?") from error
 
 
 def _grouped(form: LogFormat, units: Units) -> Iterator[tuple[str, Units]]:

@@ -14,7 +14,7 @@ from dreamgym.logs.formats._values import parsed
 from dreamgym.logs.records import LoggedEpisode
 from dreamgym.runs.files import is_number
 
-CONDITION = re.compile(r"\s*([^=!<>]+?)\s*(?:(==|!=|>=|<=|>|<)\s*(.+?)\s*)?")
+CONDITION = re.compile(r"\s*([^=!<>[\]{}]+?)\s*(?:(==|!=|>=|<=|>|<)\s*(.+?)\s*)?")
 MISSING = object()
 
 
@@ -78,7 +78,7 @@ def condition(text: str) -> Condition:
     """UsageError for a text that is no condition."""
     found = CONDITION.fullmatch(text)
     if not found:
-        raise UsageError(f"'{text}' is no condition. Expected a field, such as success, or a comparison, such as 'reward==1'.")
+        raise UsageError(f"'{text:.80}' is no condition. Expected a field, such as success, or a comparison, such as 'reward==1'.")
     path, operator, value = found.groups()
     try:
         return Condition(path, operator or "", json.loads(value) if value else None)

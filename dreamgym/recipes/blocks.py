@@ -36,6 +36,8 @@ AblationName = Annotated[str, AfterValidator(_known_ablation)]
 
 MOST = 10_000_000
 """Of what a run counts: more would not fit in memory."""
+MOST_ROLLOUTS = 1_000_000
+"""Of an iteration, which are all in memory at once."""
 
 
 class EnvBlock(Config):

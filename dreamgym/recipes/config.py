@@ -14,6 +14,7 @@ from dreamgym.experience.guard import GuardConfig
 from dreamgym.policy.settings import PolicyBlock
 from dreamgym.recipes.blocks import (
     MOST,
+    MOST_ROLLOUTS,
     AblationName,
     AlgorithmBlock,
     ConvergedConfig,
@@ -121,6 +122,20 @@ class SharedConfig(Config):
                 raise ConfigError(
                     f"{name}.optimiser = 'muon' is for models trained from scratch, and {whose}.backbone is pretrained. Set "
                     f"{name}.optimiser = 'adamw' and a rate for it, such as {name}.lr = 1e-4 for adapters."
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _rollouts_fit(self) -> Self:
+        groups: dict[str, int] = {name: block.group_size for name, block in self if isinstance(block, RLBlock)}
+        for name, block in self:
+            if not isinstance(block, RLBlock | SimToReal):
+                continue
+            whose = name if name in groups else next(iter(groups))  # the second stage keeps the groups of the first
+            if block.tasks_per_iter * groups[whose] > MOST_ROLLOUTS:
+                raise ConfigError(
+                    f"{name}.tasks_per_iter = {block.tasks_per_iter:,} groups of {whose}.group_size = {groups[whose]:,} are more than "
+                    f"{MOST_ROLLOUTS:,} rollouts an iteration, and all are in memory at once. Lower one of them."
                 )
         return self
 

@@ -16,6 +16,7 @@ from dreamgym.errors import UsageError
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.recorded import require_logs
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.tool_calls import calls_of
 from dreamgym.types import Memory, Trajectory, Transition
@@ -91,8 +92,9 @@ class LogAccount:
 
 def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
     """Read the episodes. `env` None: the suite `tools` where every action is tool calls, else `logs`. UsageError for files that hold none,
-    and where no episode succeeds: no policy could start from them."""
-    episodes = [episode for file in files for episode in read_trajectories(file)]
+    for episodes that cannot be logs, and where none succeeds: no policy could start from them."""
+    found = [(file, episode) for file in files for episode in read_trajectories(file)]
+    episodes = [episode for _, episode in found]
     wins = sum(episode.success for episode in episodes)
     unknown = sum(not episode.scored for episode in episodes)
     if not wins:
@@ -104,6 +106,7 @@ def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
     tool_calls = all(_is_call(step.action) for episode in episodes for step in episode.transitions)
     env = env or ("tools" if tool_calls else "logs")
     suite: EnvSuite = plugins.make("envs", env, **_options(env, files))
+    require_logs(found, suite.name)
     rules, tasks = suite.rules, Counter(suite.task_key(episode.task) for episode in episodes)
     vocab_size, episode_tokens, action_tokens, answer_tokens = _tokens(sample, rules)
     return LogAccount(

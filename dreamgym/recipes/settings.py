@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dreamgym import config as configuration
 from dreamgym import plugins
 from dreamgym.errors import ConfigError, UsageError, explained, nearest
-from dreamgym.recipes.config import RunConfig, SharedConfig, TrainConfig
+from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import CONFIG, RunDir
 
 RUNS = {"small": "quickstart-small", "default": "quickstart", "large": "quickstart-large", "gpu": "quickstart-gpu"}
 PRETRAINED = ("smollm2",)
+COMMANDS: Mapping[str, type[SharedConfig]] = {"train": TrainConfig, "compare": CompareConfig, "quickstart": RunConfig}
+S = TypeVar("S", bound=SharedConfig)
+
+
+def read(kind: type[S], file: Path, overrides: dict[str, Any] | None = None) -> S:
+    """`config.read`. ConfigError names the command that the file is a configuration of, where it is another's."""
+    try:
+        return configuration.read(kind, file, overrides)
+    except ConfigError as error:
+        if (other := command_of(file)) and not _reads(kind, file):
+            raise ConfigError(
+                f"'{file}' is a configuration of `dreamgym {other}`. Give it to that command, or correct it: {error}"
+            ) from error
+        raise
+
+
+def command_of(file: Path) -> str:
+    """The first command that a preset or a file is a configuration of; "" for none."""
+    return next((name for name, kind in COMMANDS.items() if _reads(kind, file)), "")
+
+
+def _reads(kind: type[SharedConfig], file: Path) -> bool:
+    try:
+        configuration.read(kind, file)
+    except UsageError:
+        return False
+    return True
 
 
 def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> TrainConfig:
@@ -23,12 +51,12 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
     """
     changes = configuration.assignments(overrides)
     stored = path / CONFIG
-    if stored.exists() and not file and "mode" not in configuration.parse(stored):
+    if stored.exists() and not file and "mode" not in RunDir.view(path).config:
         raise UsageError(
             f"'{path}' is the run of another command, such as `dreamgym quickstart`. Give `dreamgym train` a directory of its own."
         )
     if file or stored.exists():
-        found = configuration.read(TrainConfig, file or stored, changes)
+        found = read(TrainConfig, file or stored, changes)
     else:
         found = configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
     require_plugins(found)
@@ -65,6 +93,10 @@ def run_name(budget: str, env: str = "webshop", model: str = "") -> str:
         return f"quickstart-{model}"
     if budget == "full":
         raise ConfigError("The budget 'full' is called 'large' now.")
+    if budget in configuration.presets() and (other := command_of(Path(budget))) != "quickstart":
+        raise ConfigError(
+            f"'{budget}' is a preset of `dreamgym {other}` and no budget. Give it there with --config. Budgets: {', '.join(RUNS)}."
+        )
     if budget not in RUNS:
         raise ConfigError(f"No budget '{budget}'.{nearest(budget, RUNS)} Known: {', '.join(RUNS)}.")
     name = RUNS[budget] if env == "webshop" else RUNS[budget].replace("quickstart", f"quickstart-{env}")

@@ -8,6 +8,7 @@ goes on where it was, and points may be added later.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +16,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dreamgym.config import assignments, read
+from dreamgym.config import assignments
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.factory import begin
-from dreamgym.recipes.settings import require_plugins
+from dreamgym.recipes.settings import read, require_plugins
 from dreamgym.runs.files import write_atomic
 from dreamgym.statistics import seed_mean
 
 COLUMNS = ("model: next states exact, %", "control: next states exact, %")
 ARMS = ("held_out", "no_model")
+MOST_POINTS = 1000
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ def varied(pairs: Sequence[str]) -> dict[str, list[Any]]:
 
 def points(config: Path, values: Mapping[str, Sequence[Any]]) -> list[Point]:
     """All combinations of the values laid over a configuration. Whatever is wrong in one of them is found before anything is trained."""
+    if (asked := math.prod(map(len, values.values()))) > MOST_POINTS:
+        raise UsageError(
+            f"The values of {', '.join(values)} make {asked:,} points, and each is a comparison. Give at most {MOST_POINTS:,}."
+        )
     found = []
     for chosen in product(*values.values()):
         at = dict(zip(values, chosen, strict=True))

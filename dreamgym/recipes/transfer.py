@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,13 @@ def check(configs: Sequence[TrainConfig], *, all_in_one: bool = False) -> None:
             )
         if not config.eval.tasks:
             raise ConfigError(f"env {config.env.name}: eval.tasks = 0 leaves nothing to act on. Set it above 0.")
-    for of in (lambda c: c.model, lambda c: c.policy.backbone, lambda c: c.experience.backbone, lambda c: c.seed):
-        if len({str(of(config)) for config in configs}) > 1:
+    for name in ("model", "policy.backbone", "experience.backbone", "seed"):
+        found = {config.env.name: attrgetter(name)(config) for config in configs}
+        if len(set(map(str, found.values()))) > 1:
+            each = "; ".join(f"{env} has {value}" for env, value in found.items())
             raise ConfigError(
-                f"A policy acts in the other environments with its own model, and these differ: {[of(c) for c in configs]}. Give every "
-                "configuration the same seed, model and backbones."
+                f"In a transfer, a policy acts in the other environments with its own model, and the settings {name} differ: {each}. "
+                "Give every configuration the same seed, model and backbones."
             )
 
 

@@ -1,4 +1,4 @@
-"""What is in a replay log. SQLite counts itself, without reading vectors or disturbing a run that writes; other logs are read."""
+"""What is in a replay log. SQLite counts itself, without disturbing a run that writes; other logs are read."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ NAMES = (
     "policy_version",
     "model_version",
 )
+DAMAGED = """
+SELECT count(*) FILTER (WHERE e.number IS NULL),
+       count(*) FILTER (WHERE typeof(t.vector) != 'blob' OR length(t.vector) != 2 * :dim),
+       count(*) FILTER (WHERE t.vector = zeroblob(2 * :dim) AND t.state || t.action != ''),
+       count(*) FILTER (WHERE NOT CASE WHEN json_valid(t.neighbours) THEN json_type(t.neighbours) = 'array' AND NOT EXISTS (
+           SELECT 1 FROM json_each(t.neighbours) WHERE type != 'integer') ELSE 0 END)
+FROM transitions t LEFT JOIN trajectories e ON e.number = t.trajectory
+"""
+DAMAGES = ("no trajectory", "a vector of another size", "a vector of zeros", "neighbours that are no list of rows")
 VERDICTS = "SELECT verdict, count(*) FROM transitions WHERE evicted_at IS NULL GROUP BY verdict ORDER BY count(*) DESC, verdict LIMIT 10"
 
 
@@ -39,7 +48,8 @@ def statistics(path: Path) -> dict[str, Any]:
     """Counts of a log at `path`.
 
     `rows` in use, `evicted`, `sequence`, `encoder`, `dim`, `bytes` on disk, `verdicts` (the ten commonest), and `groups`: one object per
-    environment and source with the NAMES above. `contents` are distinct pairs of action and next state.
+    environment and source with the NAMES above. `contents` are distinct pairs of action and next state. `damaged` are rows, evicted ones
+    too, by what is wrong with them.
     """
     if path.is_dir():
         return _read(path)
@@ -50,6 +60,7 @@ def statistics(path: Path) -> dict[str, Any]:
             db.execute("BEGIN")  # the counts are of one moment
             groups = [dict(zip(NAMES, found, strict=True)) for found in db.execute(BY_SOURCE)]
             verdicts = dict(db.execute(VERDICTS).fetchall())
+            damages = zip(DAMAGES, db.execute(DAMAGED, {"dim": dim}).fetchone(), strict=True)
             evicted, sequence = db.execute("SELECT count(evicted_at), coalesce(max(row), 0) FROM transitions").fetchone()
     except sqlite3.Error as error:
         raise RunDirError(f"Replay log '{path}' cannot be counted: {error}. Try again when nothing rewrites it, or restore it.") from error
@@ -63,6 +74,7 @@ def statistics(path: Path) -> dict[str, Any]:
         "bytes": sum(file.stat().st_size for file in beside if file.is_file()),
         "verdicts": verdicts,
         "groups": groups,
+        "damaged": {name: n for name, n in damages if n},
     }
 
 
@@ -83,6 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
         "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
         "verdicts": dict(Counter(memory.verdict for memory in found).most_common(10)),
         "groups": [dict(zip(NAMES, _counts(env, source, groups[env, source]), strict=True)) for env, source in sorted(groups)],
+        "damaged": {},  # whoever reads the rows is refused those
     }
 
 

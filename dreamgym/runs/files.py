@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from dreamgym.errors import RunDirError, UsageError, explained
+from dreamgym.errors import RunDirError, UsageError, explained, reason_of
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
@@ -107,9 +107,9 @@ def reading(path: Path | str) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError, AssertionError) as error:
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise RunDirError(
-            f"'{path}' is damaged, or another version of dreamgym wrote it ({reason}). Restore it, or make the run anew elsewhere."
+            f"'{path}' is damaged, or another version of dreamgym wrote it ({reason_of(error)}). Restore it, or make the run anew "
+            "elsewhere."
         ) from error
 
 
@@ -125,7 +125,7 @@ def _record(text: bytes, name: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:  # no JSON, not UTF-8, nested too deeply, an integer of thousands of digits
-        raise RunDirError(f"{name} is not JSON: {error}. Restore the file, or start in another directory.") from error
+        raise RunDirError(f"{name} is not JSON: {reason_of(error)}. Restore the file, or start in another directory.") from error
     if not isinstance(found, dict):
         raise RunDirError(f"{name} is no JSON object: {str(found)[:60]!r}. Restore the file, or start in another directory.")
     return found

@@ -1,6 +1,6 @@
 """The run directory: the only thing that report, evaluation and resume read.
 
-    dreamgym.json     the marker: this is a run, and of which format
+    dreamgym.json     the marker: this is a run, of which format, and the digest of every configuration that it was given
     config.toml       the resolved configuration; the same command resumes, another configuration is refused once a phase is finished
     metrics.jsonl     one line per iteration
     episodes/*.jsonl  trajectories, one per line
@@ -73,15 +73,19 @@ class RunDir:
         with explained(path):
             if not (path / MARKER).is_file():
                 raise RunDirError(f"'{path}' is not a run directory: it has no {MARKER}. Give the directory that a run has written.")
-            _require_format(path, version)
+            _config_digests(path, version)
         run = cls(path, None)
         if (path / CONFIG).exists():
-            parse(path / CONFIG)  # one that is damaged is told at once
+            _ = run.config  # one that is damaged is told at once
         return run
 
     @classmethod
     def check(cls, path: Path, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
-        """Raise what `open` would of another configuration, without taking the run: before anything is imported that takes seconds."""
+        """Raise what `open` would of the place and of another configuration, without taking the run: before anything is imported that
+        takes seconds."""
+        with explained(path):
+            _require_run_or_empty(path)
+            _require_writable(path)
         if (path / MARKER).is_file():
             cls.view(path)._compare(config_toml, read_by)
 
@@ -102,8 +106,15 @@ class RunDir:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration that the run was created with, as plain values."""
-        return parse(self.path / CONFIG)
+        """The configuration that the run was created with, as plain values. RunDirError where the file was changed or cut off: what is
+        missing would be taken from the defaults. Runs of older versions have no digest to compare it with."""
+        found, known = parse(self.path / CONFIG), _config_digests(self.path)
+        if known and _digest_of((self.path / CONFIG).read_bytes()) not in known:
+            raise RunDirError(
+                f"'{self.path / CONFIG}' was changed after the run wrote it: its bytes have no digest in {MARKER}. Restore it. To change a "
+                "setting, give it to the command that made the run."
+            )
+        return found
 
     def write_atomic(self, name: str, data: str | bytes) -> Path:
         """Write a file of the run, whole or not at all."""
@@ -197,12 +208,12 @@ class RunDir:
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def _begin(self, config_toml: str, version: int, read_by: Callable[[str], Sequence[str]]) -> None:
-        """Write marker and configuration of a new run, or compare those of an old one. The marker comes first."""
-        if (self.path / MARKER).exists():
-            _require_format(self.path, version)
-        else:
-            self.write_atomic(MARKER, json.dumps({"format": version}) + "\n")
+        """Write marker and configuration of a new run, or compare those of an old one. The marker comes first, so that a run that is killed
+        between the two has the digest of either configuration."""
+        known = _config_digests(self.path, version) if (self.path / MARKER).exists() else []
         self._compare(config_toml, read_by)
+        if (digest := _digest_of(config_toml.encode("utf-8", "replace"))) not in known:
+            self.write_atomic(MARKER, json.dumps({"format": version, "config": [*known, digest]}) + "\n")
         self.write_atomic(CONFIG, config_toml)
 
     def _compare(self, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
@@ -252,14 +263,35 @@ def _require_run_or_empty(path: Path) -> None:
         raise RunDirError(f"'{path}' is not a run: it has no {MARKER}, and it holds '{min(others)}'. Choose a new or empty directory.")
 
 
-def _require_format(path: Path, version: int) -> None:
-    marker = read_json(path / MARKER)
-    found = marker.get("format") if isinstance(marker, dict) else None
-    if found != version:
+def _require_writable(path: Path) -> None:
+    place = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not place.is_dir():
+        raise RunDirError(f"'{place}' is a file, not a folder. Choose another path.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise RunDirError(f"'{place}' cannot be written. Check its permissions, or choose another path.")
+
+
+def require_folder_of_runs(path: Path) -> None:
+    """RunDirError where no folder with runs below it can be made, or where one is that holds other things: before anything is imported that
+    takes seconds."""
+    with explained(path):
+        _require_writable(path)
+        others = [item.name for item in path.iterdir() if not item.name.startswith(".")] if path.is_dir() else []
+        if others and not any(next(path.glob(f"{below}/{MARKER}"), None) for below in ("*", "*/*")):
+            raise RunDirError(f"'{path}' holds '{min(others)}', and no run. Choose a new or empty directory.")
+
+
+def _config_digests(path: Path, version: int | None = None) -> list[str]:
+    """The digests in the marker; none in a run of an older version. RunDirError for a run of another format than `version` (None: any)."""
+    marker = read_json(path / MARKER) or {}
+    if version is not None and (found := marker.get("format")) != version:
         raise RunDirError(
             f"'{path}' has run format {found}, and this dreamgym reads format {version}. Use the version that made it, or start in another "
             "directory."
         )
+    if not isinstance(digests := marker.get("config", []), list):
+        raise RunDirError(f"'{path / MARKER}' is damaged: its 'config' is no list of digests. Restore the file.")
+    return digests
 
 
 def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -269,6 +301,10 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]
             yield from _settings(f"{prefix}{key}.", value)
         else:
             yield f"{prefix}{key}", json.dumps(value, default=str)
+
+
+def _digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _digest(folder: Path) -> str:

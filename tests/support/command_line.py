@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Iterable, Iterator
 
 import pytest
+from typer.main import get_command
 
 from dreamgym import cli
 
@@ -35,3 +37,18 @@ def refuse(arguments: list[str], *names: str) -> None:
         for name in (*names, *arguments, *(word.partition("=")[0] for word in arguments), *(word.partition(".")[0] for word in arguments))
     ]
     assert code == 0 or any(name in flat for name in wanted), said
+
+
+def absent(commands: Iterable[str]) -> list[str]:
+    """The commands of `dreamgym` with which none of these command lines begins."""
+    given = [command.split() for command in commands]
+    return [" ".join(name) for name in _names(get_command(cli.app)) if all(words[: len(name)] != name for words in given)]
+
+
+def _names(command: object, before: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """The words of every command below this one, as they are typed."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield list(before)
+    for name, one in (below or {}).items():
+        yield from _names(one, (*before, name))

@@ -71,8 +71,8 @@ def verifiers_info_tools() -> list[Any]:
 
 def verifiers_traces() -> list[Any]:
     """A line of `traces.jsonl`: an `Episode` without its nulls, in the shape of verifiers 0.4.0 (`v1/utils/trace_store.py` writes it;
-    `v1/episode.py`, `v1/trace.py`, `v1/graph.py` and `v1/types.py` say what is in it). Its `WireEpisode` reads this one, with the same reward;
-    left out are defaults of timings, limits and counts of tokens."""
+    `v1/episode.py`, `v1/trace.py`, `v1/graph.py` and `v1/types.py` say what is in it). Its `WireEpisode` reads this one, with the same
+    reward; left out are defaults of timings, limits and counts of tokens."""
     nodes: list[dict[str, Any]] = []
     for i, one in enumerate(openai_messages()):
         message = {key: value for key, value in one.items() if value is not None}

@@ -48,6 +48,19 @@ train_tasks = 7
 probe_every = 0
 learner = {lr = 1e-3, minibatches = 1, min_trajectories = 1}
 """
+COMPARE = f'arms = ["grpo-dream"]\n{SHARED}\n[dream]\n{LOOP}'
+"""A comparison of one arm."""
+OBSERVED = {"goal": "Search.", "axtree_txt": "RootWebArea 'A shop', focused\n\t[12] link 'Search', clickable, visible"}
+RECORDED = [{"obs": OBSERVED, "action": "click('12')"}, {"obs": OBSERVED, "action": None, "reward": 1.0, "terminated": True}]
+"""BrowserGym's steps of an episode, for `dreamgym web import`."""
+
+
+def renamed(settings: str) -> str:
+    """The same settings for the corridor under another name."""
+    return settings.replace('name = "corridor"', 'name = "dreamgym.envs.wrappers.renamed"').replace(
+        "options = {length = 4, keys = false, max_steps = 4}",
+        'options = {suite = "corridor", options = {length = 4, keys = false, max_steps = 4}}',
+    )
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from dreamgym.config import PRESETS, REMOVED, RENAMED, Config, build, dump, find, merge, read, resolve
 from dreamgym.errors import ConfigError
 from dreamgym.recipes.blocks import RLBlock
-from dreamgym.recipes.config import RunConfig, TrainConfig
+from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 
 
 class Dream(Config):
@@ -185,6 +185,7 @@ def test_a_block_that_a_file_opens_keeps_its_other_values(tmp_path: Path):
     ("values", "words"),
     [
         ({"dream": {"group_size": 1}}, ["'dream.group_size'", "greater than or equal to 2"]),
+        ({"dream": {"group_size": 2000, "tasks_per_iter": 1000}}, ["dream.tasks_per_iter = 1,000 groups of dream.group_size = 2,000"]),
         ({"dream": {"probe_tasks": 0}}, ["'dream.probe_tasks'"]),
         ({"dream": {"curriculum": {"synthetic_share": 1.5}}}, ["'dream.curriculum.synthetic_share'", "less than or equal to 1"]),
         ({"dream": {"learner": {"minibatches": 0}}}, ["'dream.learner.minibatches'"]),
@@ -197,6 +198,13 @@ def test_a_run_that_could_not_end_well_is_refused_before_it_begins(values: dict,
     with pytest.raises(ConfigError) as caught:
         build(RunConfig, values, where="run.toml")
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_the_second_stage_is_bounded_with_the_groups_of_the_first():
+    with pytest.raises(ConfigError, match="s2r.tasks_per_iter = 20,000 groups of rl.group_size = 100"):
+        build(TrainConfig, {"rl": {"group_size": 100}, "s2r": {"tasks_per_iter": 20_000}})
+    with pytest.raises(ConfigError, match="s2r.tasks_per_iter = 20,000 groups of dream.group_size = 100"):
+        build(CompareConfig, {"dream": {"group_size": 100}, "s2r": {"tasks_per_iter": 20_000}})
 
 
 def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a_cap_that_weighs_them():

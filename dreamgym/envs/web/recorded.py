@@ -70,8 +70,8 @@ def import_recorded(paths: Sequence[Path], out: Path | None, *, max_tokens: int 
             found[i] = replace(one, id=f"{one.id}-{names[one.id]}")
     account.episodes, account.successes, account.steps = len(found), sum(t.success for t in found), sum(len(t.turns) for t in found)
     if not found:
-        first = next(iter(account.left_out.items()), ("there are no files", 0))
-        raise UsageError(f"No episode could be read from {account.files} files. The first reason: {first[0]}.")
+        why = "; ".join(f"'{file}': {reason}" for reason, file in account.examples.items())
+        raise UsageError(f"No episode could be read. {why}. Expected AgentLab's tape.json, or BrowserGym's steps as a JSON list.")
     if out is not None:
         write_trajectories(out, found)
     return account

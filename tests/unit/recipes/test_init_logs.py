@@ -11,6 +11,7 @@ from toy import command
 
 from dreamgym import config
 from dreamgym.envs import corridor
+from dreamgym.errors import UsageError
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.init_logs import examine
@@ -43,6 +44,32 @@ def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_practice_nea
         verifier = found.experience.verifier
         assert code == 0 and (verifier is not None and verifier.name == "learned") is (failures == 20)
         assert found.rl.algorithm.model_dump().get("kl_coef") == (0.1 if failures == 20 else 0.0)
+
+
+def test_what_train_would_refuse_is_refused_by_init(tmp_path: Path):
+    file = tmp_path / "episodes.jsonl"
+    write_trajectories(file, [EPISODES[0], *EPISODES])
+    with pytest.raises(UsageError, match=f"Two logged episodes are called '{EPISODES[0].id}'"):
+        examine([file])
+    write_trajectories(file, [*EPISODES, replace(EPISODES[0], id="dreamed", source="dream")])
+    with pytest.raises(UsageError, match="holds a dream, 'dreamed'"):
+        examine([file])
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("[" * 100_000, "is not JSON: it is nested too deep"),
+        ("{}", "is no episode: it has no 'task'"),
+        ('{"task": 3}', "is no episode: 'int' object is not a mapping"),
+        ('{"task": {"goal": {}, "parents": [], "name": "x"}, "turns": []}', "is no episode: got an unexpected keyword argument 'name'"),
+    ],
+)
+def test_an_episode_that_cannot_be_read_is_explained_without_the_words_of_python(line: str, says: str, tmp_path: Path):
+    (tmp_path / "episodes.jsonl").write_text(line)
+    with pytest.raises(UsageError, match=f"Line 1 of .*{says}") as caught:
+        examine([tmp_path / "episodes.jsonl"])
+    assert "Error" not in str(caught.value) and "recursion" not in str(caught.value)
 
 
 def test_logs_that_cannot_teach_enough_are_accounted_for(

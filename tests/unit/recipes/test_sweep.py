@@ -54,6 +54,11 @@ def test_what_varies_nothing_is_refused(pairs: list[str], error: str):
         sweep.varied(pairs)
 
 
+def test_more_points_than_anybody_waits_for_are_refused_before_one_is_made(config: Path):
+    with pytest.raises(UsageError, match="The values of seed, logs.transitions make 20,000 points"):
+        sweep.points(config, {"seed": range(10_000), "logs.transitions": [40, 80]})
+
+
 def test_a_value_that_one_point_cannot_have_is_refused_before_anything_is_trained(config: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match="No model size 'huge'"):
         sweep.points(config, {"model.size": ["test", "huge"]})

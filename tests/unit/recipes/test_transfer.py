@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from toy import LOOP, SHARED, command, object_in, shrink, weights
+from toy import LOOP, SHARED, command, object_in, renamed, shrink, weights
 
 from dreamgym.config import read
 from dreamgym.errors import ConfigError
@@ -15,10 +15,7 @@ from dreamgym.recipes import transfer
 from dreamgym.recipes.config import TrainConfig
 
 TOY = f"{SHARED}\n[rl]\n{LOOP}\n".replace("epochs = 4.0", "epochs = 40.0").replace("iterations = 2", "iterations = 0")
-RENAMED = TOY.replace('name = "corridor"', 'name = "dreamgym.envs.wrappers.renamed"').replace(
-    "options = {length = 4, keys = false, max_steps = 4}",
-    'options = {suite = "corridor", options = {length = 4, keys = false, max_steps = 4}}',
-)
+RENAMED = renamed(TOY)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from dreamgym.errors import DreamGymError, RunDirError, UsageError
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
+from dreamgym.replay.statistics import statistics
+from dreamgym.replay.stores import open_to_read
 from dreamgym.types import Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 ENCODER = lexical.make(state_dim=8, action_dim=8)
@@ -135,3 +137,31 @@ def test_damage_is_an_error_that_names_the_file_and_the_row_and_what_to_do(
     damage(path, place, value)
     with pytest.raises(RunDirError, match=rf"log\.sqlite' is damaged: {words}.*Restore the file from a backup"):
         ReplayBuffer.open(path, ENCODER)
+
+
+def test_a_log_that_lost_a_row_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    log(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM transitions WHERE row = 2")
+    for read in (lambda: ReplayBuffer.open(path, ENCODER), lambda: open_to_read(path), lambda: statistics(path)):
+        with pytest.raises(RunDirError, match=r"log\.sqlite' is damaged: it holds \d+ rows, and the last has the number \d+"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("transitions", "vector"), b"\0\0" * ENCODER.dim, "a vector of zeros"),
+        (("transitions", "vector"), b"\0\0", "a vector of another size"),
+        (("transitions", "neighbours"), "junk", "neighbours that are no list of rows"),
+        (("transitions", "neighbours"), '["a"]', "neighbours that are no list of rows"),
+        (("transitions", "trajectory"), 99, "no trajectory"),
+    ],
+)
+def test_damaged_rows_are_counted_by_the_statistics(tmp_path: Path, place: tuple[str, str], value: Any, says: str) -> None:
+    path = tmp_path / "log.sqlite"
+    log(path)
+    assert statistics(path)["damaged"] == {}
+    damage(path, place, value)
+    assert statistics(path)["damaged"] == {says: 1}

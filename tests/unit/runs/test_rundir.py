@@ -55,7 +55,7 @@ def an_episode(**changes: object) -> Trajectory:
 def test_a_new_run_has_its_configuration_before_the_first_step(tmp_path: Path):
     with RunDir.open(tmp_path / "deep" / "run", CONFIG) as run:
         assert (run.path / "config.toml").read_text() == CONFIG
-        assert json.loads((run.path / "dreamgym.json").read_text()) == {"format": 3}
+        assert json.loads((run.path / "dreamgym.json").read_text())["format"] == 3
 
 
 def test_the_same_command_reopens_the_run(tmp_path: Path):
@@ -454,6 +454,23 @@ def test_a_resume_accepts_changes_of_phases_that_have_not_begun_and_names_the_ph
         run.append_jsonl("metrics.jsonl", {"phase": "dream", "iteration": 0})
     with pytest.raises(RunDirError, match=r"\+ dream\.iterations = 5\nPhases that read these settings have begun: dream"):
         RunDir.open(tmp_path / "run", CONFIG.replace("iterations = 3", "iterations = 5"), read_by=read_by)
+
+
+def test_a_configuration_that_was_cut_or_changed_is_refused_by_whoever_reads_the_run(tmp_path: Path):
+    file = tmp_path / "run" / "config.toml"
+    with RunDir.open(tmp_path / "run", "seed = 1\nsize = 2\n") as run:
+        run.mark("logs")
+    with RunDir.open(tmp_path / "run", "seed = 1\nsize = 3\n", read_by=lambda _: ()) as run:
+        assert run.changed == ["size"] and run.config == {"seed": 1, "size": 3}, "a resume may change what nothing has read"
+    assert RunDir.view(tmp_path / "run").config == {"seed": 1, "size": 3}
+    for text in ("seed = 1\n", "seed = 1\nsize = 4\n", ""):
+        file.write_text(text)
+        for reader in (RunDir.view, lambda path: RunDir.open(path, "seed = 1\nsize = 3\n").close()):
+            with pytest.raises(RunDirError, match=r"config\.toml' was changed after the run wrote it"):
+                reader(tmp_path / "run")
+    marker = tmp_path / "run" / "dreamgym.json"
+    marker.write_text(json.dumps({"format": json.loads(marker.read_text())["format"]}))
+    assert RunDir.view(tmp_path / "run").config == {}, "a run of an older version is read as it was"
 
 
 def test_a_configuration_that_is_refused_before_any_phase_is_not_kept(tmp_path: Path):
