@@ -160,6 +160,11 @@ def reason_of(error: BaseException) -> str:
     return IN_PYTHON.sub("", str(error))[:200].rstrip(".") or "it holds what cannot be"
 
 
+def unreadable(error: BaseException) -> str:
+    """`reason_of` a file that cannot be parsed, with the question that this often answers."""
+    return f"{reason_of(error)}." + ("" if isinstance(error, RecursionError) else " Was it cut off?")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, or the empty string when nothing is near."""
     close = difflib.get_close_matches(name, list(known), n=1)

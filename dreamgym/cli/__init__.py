@@ -35,10 +35,12 @@ def quickstart(
     """Run the whole method: logs, experience model, warm start, RL in the dream, sim-to-real, evaluation, report."""
     from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import budget_config, run_name
+    from dreamgym.runs.rundir import require_place_for_runs
 
     config = budget_config(budget, env, model)
     begin(config)
     path = run or Path("runs") / run_name(budget, env, model)
+    require_place_for_runs(path)
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe
 

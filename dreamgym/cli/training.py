@@ -64,7 +64,7 @@ def compare(
     from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import read, require_plugins
     from dreamgym.runs.files import reading
-    from dreamgym.runs.rundir import RunDir, require_folder_of_runs
+    from dreamgym.runs.rundir import RunDir, require_place_for_runs
 
     if config and runs:
         raise UsageError("Give either finished runs, or --config FILE to train the arms of one.")
@@ -79,7 +79,7 @@ def compare(
         raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
     folder = out or Path("runs") / (config.stem if config else "")
     if settings and not dry_run:
-        require_folder_of_runs(folder)
+        require_place_for_runs(folder)
     from dreamgym.recipes import compare as recipe
 
     if settings:
@@ -115,13 +115,13 @@ def sweep(
     """Repeat a comparison at several values of its settings: sizes of the logs (the paper's Figure 5), models, rates."""
     from dreamgym.errors import UsageError
     from dreamgym.recipes import sweep as recipe
-    from dreamgym.runs.rundir import require_folder_of_runs
+    from dreamgym.runs.rundir import require_place_for_runs
 
     if config is None:
         raise UsageError("Give --config FILE: the comparison that is repeated, such as the preset compare-logs.")
     folder = out or Path("runs") / f"{config.stem}-sweep"
     if not dry_run:
-        require_folder_of_runs(folder)
+        require_place_for_runs(folder)
     chosen = recipe.points(config, recipe.varied(varied))
     if not _begins(folder, [point.config for point in chosen], dry_run, as_json):
         return
@@ -145,12 +145,12 @@ def transfer(
     from dreamgym.recipes import transfer as recipe
     from dreamgym.recipes.config import TrainConfig
     from dreamgym.recipes.settings import read
-    from dreamgym.runs.rundir import require_folder_of_runs
+    from dreamgym.runs.rundir import require_place_for_runs
 
     settings = [read(TrainConfig, config) for config in configs]
     recipe.check(settings, all_in_one=universal)
     if not dry_run:
-        require_folder_of_runs(out)
+        require_place_for_runs(out)
     if not _begins(out, settings, dry_run, as_json):
         return
     found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)

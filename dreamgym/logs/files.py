@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import UsageError, explained, reason_of
+from dreamgym.errors import UsageError, explained, reason_of, unreadable
 from dreamgym.logs.formats import LogFormat, recognise
 from dreamgym.logs.records import Account
 from dreamgym.runs.progress import Advance
@@ -125,7 +125,7 @@ def _load(path: Path) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {reason_of(error)}. Was it cut off?") from error
+        raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {unreadable(error)}") from error
 
 
 def _grouped(form: LogFormat, units: Units) -> Iterator[tuple[str, Units]]:

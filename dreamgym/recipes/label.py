@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dreamgym.errors import RunDirError, UsageError, explained
+from dreamgym.errors import RunDirError, UsageError, explained, reason_of
 from dreamgym.experience.outcome.labels import FILE
 from dreamgym.runs.files import dumps, read_jsonl, write_atomic
 from dreamgym.runs.rundir import RunDir
@@ -125,7 +125,7 @@ def read_answers(path: Path, file: Path, n: int) -> tuple[list[Candidate], dict[
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"Line {number} of '{file}' is not JSON: {str(error)[:100]}. Nothing was stored.") from error
+            raise UsageError(f"Line {number} of '{file}' is not JSON: {reason_of(error)}. Nothing was stored.") from error
         name, answer = (row.get("episode"), row.get("answer")) if isinstance(row, dict) else (None, None)
         if not isinstance(name, str) or name not in known:
             raise UsageError(

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
-from dreamgym.errors import MissingExtra, UsageError, nearest
+from dreamgym.errors import MissingExtra, UsageError, nearest, reason_of
 from dreamgym.replay.buffer import SOURCES
 from dreamgym.replay.stores import LARGEST, Store
 from dreamgym.types import Memory, Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict, VerdictKind
@@ -96,7 +96,7 @@ def _read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
-                    raise UsageError(f"'{path}', line {number}: {error}. Expected one JSON object a line, in UTF-8.") from error
+                    raise UsageError(f"'{path}', line {number}: {reason_of(error)}. Expected one JSON object a line, in UTF-8.") from error
                 if not isinstance(row, dict):
                     raise UsageError(
                         f"'{path}', line {number}: expected a JSON object, got {line.strip()[:60].decode(errors='replace')!r}."

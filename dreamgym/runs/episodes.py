@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from dreamgym.errors import InvariantError, UsageError, explained, reason_of
+from dreamgym.errors import InvariantError, UsageError, explained, reason_of, unreadable
 from dreamgym.runs.files import dumps, is_number, scalar, write_atomic
 from dreamgym.types import REAL_STEP, Completion, Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
@@ -36,7 +36,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"Line {number} of '{path}' is not JSON: {reason_of(error)}. Was it cut off? Restore the file.") from error
+            raise UsageError(f"Line {number} of '{path}' is not JSON: {unreadable(error)} Restore the file.") from error
         found.append(episode_from_json(record, number, path))
     if not found:
         raise UsageError(f"'{path}' holds no episode. Give a JSON Lines file of episodes, such as RUN/{LOGS}.")

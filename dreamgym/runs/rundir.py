@@ -271,13 +271,13 @@ def _require_writable(path: Path) -> None:
         raise RunDirError(f"'{place}' cannot be written. Check its permissions, or choose another path.")
 
 
-def require_folder_of_runs(path: Path) -> None:
-    """RunDirError where no folder with runs below it can be made, or where one is that holds other things: before anything is imported that
-    takes seconds."""
+def require_place_for_runs(path: Path) -> None:
+    """RunDirError where no run, and no folder with runs in it, can be made, or where a folder holds other things: before anything is
+    imported that takes seconds."""
     with explained(path):
         _require_writable(path)
         others = [item.name for item in path.iterdir() if not item.name.startswith(".")] if path.is_dir() else []
-        if others and not any(next(path.glob(f"{below}/{MARKER}"), None) for below in ("*", "*/*")):
+        if others and not any(next(path.glob(f"{below}{MARKER}"), None) for below in ("", "*/", "*/*/")):
             raise RunDirError(f"'{path}' holds '{min(others)}', and no run. Choose a new or empty directory.")
 
 

@@ -267,6 +267,16 @@ def test_a_damaged_run_is_refused_by_the_name_of_the_damaged_file(command: str, 
         shutil.rmtree(run)
 
 
+@pytest.mark.parametrize("command", READERS)
+def test_no_command_reads_defaults_where_a_configuration_was_cut_off_at_a_line(command: str, finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    file = tmp_path / "run" / "config.toml"
+    file.write_text(file.read_text().partition("\n\n")[0] + "\n")
+    first, *rest = command.split()
+    code, said = run_command(first, str(tmp_path / "run"), *rest)
+    assert code == 2 and "config.toml' was changed after the run wrote it" in said, said
+
+
 def other_values(value: Any, draw: Any) -> Any:
     """The same JSON with one value replaced."""
     odd = st.sampled_from([None, -1, 10**400, 1e308, "text", "\ud800", "[/red]", [], {}, [[]], {"value": None}, True])

@@ -77,6 +77,8 @@ PLACES = [
     ("compare --config compare-logs --out locked/new", "locked' cannot be written"),
     ("sweep seed=1,2 --config compare-logs --out file/below", "is a file, not a folder"),
     ("sweep seed=1,2 --config compare-logs --out full", "'full' holds 'notes.txt', and no run"),
+    ("quickstart --budget small --run file", "'file' is a file, not a folder"),
+    ("quickstart --budget small --run full", "'full' holds 'notes.txt', and no run"),
     ("eval recorded", "was made from logs alone"),
     ("compare --config train-grpo", "'train-grpo' is a configuration of `dreamgym train`"),
     ("sweep seed=1,2 --config train-grpo", "'train-grpo' is a configuration of `dreamgym train`"),

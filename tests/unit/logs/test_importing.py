@@ -132,7 +132,7 @@ def test_a_call_with_a_number_that_no_json_holds_costs_that_call(tmp_path: Path,
     ("text", "error"),
     [
         ("", "log.jsonl' is empty. Expected a log"),
-        ("[" * 100_000, "neither JSON nor JSON Lines: it is nested too deep. Was it cut off"),
+        ("[" * 100_000, "neither JSON nor JSON Lines: it is nested too deep.$"),
         ('[{"a": 1', "neither JSON nor JSON Lines: .*[^.]. Was it cut off"),
         ('{"id": "a", "source": "demo", "task": {}, "turns": []}', "holds episodes already.*logs.files"),
     ],
