@@ -11,6 +11,8 @@ from dreamgym.tool_calls import calls_of
 from dreamgym.types import Action
 
 BRACKETS = re.compile(r"(\w+)\[(.*)\]", re.DOTALL)
+ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
+"""An element that a state lists, such as `[buy now]`."""
 
 
 def parts(action: Action) -> Iterator[tuple[str, dict[str, str]]]:

@@ -15,7 +15,6 @@ used from 300 episodes on, because what comes next may be new, and an episode te
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -23,14 +22,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from dreamgym.config import toml_value
-from dreamgym.envs.actions import parts
+from dreamgym.envs.actions import ELEMENT, parts
 from dreamgym.envs.consistency import MAX_EXCEPTIONS, MIN_SUPPORT, WORD, CarryRule, RepeatRule, Shown, carry_rules, holds, repeat_rules
 from dreamgym.errors import UsageError
 from dreamgym.types import Observation, Trajectory, Transition
 
 MAX_VALUES = 20
 """Of an argument that takes a few fixed values."""
-ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 
 Source = Literal["element", "state", "earlier", "instruction"]
 """Of an argument: an element in brackets of the present state, the words of that state, those of earlier states too, and those of the

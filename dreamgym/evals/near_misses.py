@@ -8,20 +8,19 @@ the training rows (`experience.augmentation.insert_invalid_actions`).
 from __future__ import annotations
 
 import random
-import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dreamgym.envs.actions import ELEMENT
 from dreamgym.envs.base import TextRules
 from dreamgym.protocols import RealEnv
 from dreamgym.types import Action, Observation, Trajectory, Transition
 
 Way = Literal["letter", "elsewhere", "grammar"]
 WAYS: tuple[Way, ...] = ("letter", "elsewhere", "grammar")
-ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ complete each other.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from dreamgym.envs.actions import ELEMENT
 from dreamgym.envs.base import TextRules
 from dreamgym.evals import near_misses
 from dreamgym.evals.attribution import JudgedStep, decided_json
@@ -32,7 +32,6 @@ End = Literal["success", "failure", "goes on", "left out"]
 ENDS: tuple[End, ...] = ("success", "failure", "goes on", "left out")
 SAFE = 0.9
 """The share of episodes without a wrong next state, down to which a dream of that length is called safe."""
-ELEMENT = re.compile(r"\[[^\[\]\n]+\]")
 
 
 class Predictor(Protocol):
@@ -245,7 +244,7 @@ def parts_of(state: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for line in state.split("\n"):
-        elements = ELEMENT.findall(line)
+        elements = [match[0] for match in ELEMENT.finditer(line)]
         facts = ELEMENT.sub("", line).strip(" :")
         if len(elements) == 1 and facts:
             found.append(line.strip())  # an item and what is said of it
