@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli import envs, hosts, label, logs, measures, models, replay, serve, training, web
+from dreamgym.cli import hosts, label, logs, measures, models, replay, serve, training, web, webshop
 from dreamgym.cli._show import Json, Run, show, table
 from dreamgym.errors import explain
 from dreamgym.runs.threads import limit_spinning
@@ -119,7 +119,7 @@ app.command()(hosts.judge)
 app.command()(models.fetch)
 app.command()(models.merge)
 app.add_typer(replay.app, name="replay")
-app.add_typer(envs.app, name="env")
+app.add_typer(webshop.app, name="env")
 app.add_typer(web.app, name="web")
 
 

@@ -1,4 +1,4 @@
-"""`dreamgym env`: the environments themselves, for parity checks and for building what they read."""
+"""`dreamgym env`: the shop itself, for parity checks with the original and for building what it reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The environments themselves: replay actions in them, score purchases.", no_args_is_help=True)
+app = typer.Typer(help="WebShop itself: replay actions in it, score purchases, build its files.", no_args_is_help=True)
 
 Env = Annotated[str, typer.Argument(help="The environment: webshop.")]
 Items = Annotated[Path, typer.Option(help="The original's items_shuffle*.json.")]
