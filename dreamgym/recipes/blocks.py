@@ -305,14 +305,14 @@ class RLBlock(Config):
 
     @field_validator("learner")
     @classmethod
-    def _seeded_by_the_run(cls, learner: LearnerConfig) -> LearnerConfig:
+    def _check_seed(cls, learner: LearnerConfig) -> LearnerConfig:
         if learner.seed:
             raise ValueError("its seed is the run's: set seed at the top")
         return learner
 
     @field_validator("learner")
     @classmethod
-    def _weighable(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
+    def _check_old_logprobs(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
         if learner.old == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
             raise ValueError("old = 'sampler' leaves nothing for the algorithm's importance_cap to weigh; use old = 'learner'")
@@ -320,7 +320,7 @@ class RLBlock(Config):
 
     @field_validator("ahead")
     @classmethod
-    def _weighed(cls, ahead: bool, info: ValidationInfo) -> bool:
+    def _check_ahead(cls, ahead: bool, info: ValidationInfo) -> bool:
         algorithm, learner = info.data.get("algorithm"), info.data.get("learner")
         if ahead and info.data.get("max_refills"):
             raise ValueError("goes with max_refills = 0: further tasks are drawn when an iteration's rollouts are known")
@@ -333,7 +333,7 @@ class RLBlock(Config):
 
     @field_validator("group_size")
     @classmethod
-    def _comparable(cls, size: int, info: ValidationInfo) -> int:
+    def _check_group_size(cls, size: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
         if size < 2 and algorithm and plugins.named("train.algos", algorithm.model_dump()).grouped:
             raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
@@ -341,7 +341,7 @@ class RLBlock(Config):
 
     @field_validator("max_refills")
     @classmethod
-    def _refillable(cls, refills: int, info: ValidationInfo) -> int:
+    def _check_refills(cls, refills: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm")
         if refills and algorithm and not plugins.named("train.algos", algorithm.model_dump()).grouped:
             raise ValueError(f"must be 0, because {algorithm.name} learns from groups without variance too")
@@ -349,7 +349,7 @@ class RLBlock(Config):
 
     @field_validator("curriculum")
     @classmethod
-    def _measurable(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
+    def _check_curriculum(cls, curriculum: CurriculumConfig, info: ValidationInfo) -> CurriculumConfig:
         if info.data.get("group_size") == 1 and curriculum.strategy == "variance" and not info.data.get("clusters"):
             raise ValueError("groups of one have no variance to choose tasks by: use group_size >= 2, clusters, or strategy = 'uniform'")
         return curriculum

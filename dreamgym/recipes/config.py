@@ -60,7 +60,7 @@ class SharedConfig(Config):
         return settings
 
     @model_validator(mode="after")
-    def _played_elsewhere(self) -> Self:
+    def _check_executor(self) -> Self:
         engines = {"policy.engine": self.policy.engine, "experience.engine": self.experience.settings.get("engine") or {}}
         ahead = [name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLBlock) and block.ahead]
         if not self.exec:
@@ -113,7 +113,7 @@ class SharedConfig(Config):
         return grounded | {name: "0" for name, share in shares.items() if share}
 
     @model_validator(mode="after")
-    def _gently_for_a_backbone(self) -> Self:
+    def _check_backbone_rates(self) -> Self:
         acts = {"warm_start": self.warm_start if self.warm_start.epochs else None, "sft": getattr(self, "sft", None)}
         fitted = [(name, block, "policy") for name, block in acts.items() if self.pretrained]
         fitted += [("experience.training", self.experience.training, "experience")] if self.experience.backbone else []
@@ -126,7 +126,7 @@ class SharedConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _rollouts_fit(self) -> Self:
+    def _check_rollouts(self) -> Self:
         groups: dict[str, int] = {name: block.group_size for name, block in self if isinstance(block, RLBlock)}
         for name, block in self:
             if not isinstance(block, RLBlock | SimToReal):
@@ -140,7 +140,7 @@ class SharedConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _varied_by_somebody(self) -> Self:
+    def _check_synthetic_tasks(self) -> Self:
         plugin = plugins.load("experience.models", self.experience.name)
         if not getattr(plugin, "VARIES_TASKS", True):
             for name, block in self:
@@ -271,7 +271,7 @@ class TrainConfig(SharedConfig):
         return self.mode != "real" or self.starts_as_experience
 
     @model_validator(mode="after")
-    def _refreshable(self) -> Self:
+    def _check_refresh(self) -> Self:
         if self.rl.on_gap == "refresh" and not self.experience.fitted:
             raise ConfigError(f"rl.on_gap = 'refresh' needs a fitted experience model, and experience.name = '{self.experience.name}'.")
         return self
@@ -302,7 +302,7 @@ class CompareConfig(BaselineConfig):
         return arms
 
     @model_validator(mode="after")
-    def _buildable(self) -> Self:
+    def _check_arms(self) -> Self:
         """Every arm's algorithm and settings are checked before anything is trained."""
         for block in (self.dream, self.real, self.mixed):
             if block.algorithm != RLBlock().algorithm:

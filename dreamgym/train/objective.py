@@ -79,7 +79,7 @@ class ClippedConfig(ObjectiveConfig):
     usual, 0 is off."""
 
     @model_validator(mode="after")
-    def _clips_what_is_far(self) -> Self:
+    def _check_clip(self) -> Self:
         if 0 < self.dual_clip <= 1 + self.clip_high:
             raise ConfigError(f"dual_clip = {self.dual_clip} must lie above 1 + clip_high = {1 + self.clip_high:g}, or be 0 (off).")
         return self
