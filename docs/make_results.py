@@ -117,16 +117,17 @@ def page(tables: list[dict[str, Any]]) -> str:
 
 
 def chart(table: dict[str, Any]) -> str:
-    """Greedy and sampled success of every policy, a dot a seed and a bar at the mean, as an SVG for light and dark pages."""
+    """Greedy and sampled success of every policy of the default budget, as an SVG for light and dark pages."""
     left, top, width, step = 110, 34, 470, 34
-    height = top + step * len(table["rows"]) + 34
+    shown = [row for row in table["rows"] if row["budget"] == "default"]
+    height = top + step * len(shown) + 34
     size = f'viewBox="0 0 {left + width + 30} {height}" width="{left + width + 30}" height="{height}"'
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, Helvetica, Arial, sans-serif" font-size="13">',
         "<title>Success on held-out tasks in the real shop, by policy</title>",
         "<style>text { fill: #7d8590; } .grid { stroke: #7d8590; stroke-opacity: .25; } .bar { fill-opacity: .35; }",
         ".greedy { fill: #3d8f62; } .sampled { fill: #6470c4; }</style>",
-        f'<text x="{left + width}" y="20" text-anchor="end">success on held-out tasks, a dot a seed</text>',
+        f'<text x="{left + width}" y="20" text-anchor="end">success on held-out tasks</text>',
     ]
     for x, kind in ((left, "greedy"), (left + 90, "sampled")):
         out.append(f'<circle class="{kind}" cx="{x + 6}" cy="16" r="5"/><text x="{x + 17}" y="20">{kind}</text>')
@@ -134,22 +135,19 @@ def chart(table: dict[str, Any]) -> str:
         x = left + share * width / 100
         out.append(f'<line class="grid" x1="{x:g}" y1="{top}" x2="{x:g}" y2="{height - 28}"/>')
         out.append(f'<text x="{x:g}" y="{height - 10}" text-anchor="middle">{share} %</text>')
-    for place, row in enumerate(table["rows"]):
+    for place, row in enumerate(shown):
         y = top + step * place + 4
         out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{row["policy"]}</text>')
         for offset, kind in ((1, "greedy"), (15, "sampled")):
-            values = row[kind]["by_seed"]
-            out.append(
-                f'<rect class="{kind} bar" x="{left}" y="{y + offset}" width="{sum(values) / len(values) * width / 100:.1f}" height="11"/>'
-            )
-            out += [f'<circle class="{kind}" cx="{left + value * width / 100:.1f}" cy="{y + offset + 5.5}" r="4"/>' for value in values]
+            out.append(f'<rect class="{kind} bar" x="{left}" y="{y + offset}" width="{row[kind] * width / 100:.1f}" height="11"/>')
+            out.append(f'<circle class="{kind}" cx="{left + row[kind] * width / 100:.1f}" cy="{y + offset + 5.5}" r="4"/>')
     return "\n".join([*out, "</svg>", ""])
 
 
 def write() -> None:
     tables = load()
     (HERE / "results.md").write_text(page(tables), "utf-8")
-    (HERE / "results.svg").write_text(chart(next(table for table in tables if table["name"] == "shop-policies")), "utf-8")
+    (HERE / "results.svg").write_text(chart(next(table for table in tables if table["name"] == "quickstart")), "utf-8")
 
 
 if __name__ == "__main__":

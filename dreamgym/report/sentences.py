@@ -190,7 +190,8 @@ def _bound(found: Mapping[str, Any]) -> str:
     return (
         f"Dream and real success of this policy differ by at most {percent(gap)} points (the 95 % upper bound of the share of dreams that "
         f"part from the real environment or are left out){nothing if 'gap' in vacuous else ''}. Theorem 1 of the paper, with the measured "
-        f"errors and gamma {gamma:g}, subtracts {theorem:,.2f} from an improvement in the dream{nothing if 'theorem' in vacuous else ''}."
+        f"errors and gamma {gamma:g}, subtracts {theorem:,.{0 if theorem >= 10 else 2}f} from an improvement in the "
+        f"dream{nothing if 'theorem' in vacuous else ''}."
     )
 
 

@@ -509,7 +509,7 @@ def test_the_fidelity_section_says_how_far_the_dream_can_mislead_and_where_the_t
     (audit,) = data._audits({"with_guard": AUDIT["with_guard"] | {"bound": measure(replays).to_json()}}, [0])
     said = sentences.fidelity(audit)[-1]
     assert said.startswith("Dream and real success of this policy differ by at most 8.5 points")
-    assert "subtracts 298.50 from an improvement in the dream, which says nothing about success between 0 and 1" in said
+    assert "subtracts 298 from an improvement in the dream, which says nothing about success between 0 and 1" in said
 
 
 def test_a_resumed_run_shows_each_iteration_once(tmp_path: Path):
