@@ -36,27 +36,32 @@ CASES = [
 ]
 
 
-def test_every_kind_of_wrong_setting_is_refused_without_torch(tmp_path: Path):
-    """One process in which torch cannot be imported tries them all."""
+def require_refusals(cases: list[tuple[str, str]], folder: Path, *, before: str) -> None:
+    """One process in which torch cannot be imported tries all commands; each ends with code 2 and says its words. `before` is Python."""
     script = textwrap.dedent(f"""
         import sys
         sys.modules["torch"] = None  # importing it fails
-        from dreamgym.llm import backbone_settings
-        backbone_settings.GPU_FILES = ()  # a machine without a GPU
+        {before}
         from dreamgym import cli
-        for setting, _ in {CASES!r}:
-            sys.argv = ["dreamgym", "train", {str(tmp_path / "run")!r}, "env.name=corridor", *setting.split()]
-            print("##", setting, file=sys.stderr)
+        for command, _ in {cases!r}:
+            sys.argv = ["dreamgym", *command.split()]
+            print("##", command, file=sys.stderr)
             try:
                 cli.main()
             except SystemExit as stop:
                 print("exit", stop.code, file=sys.stderr)
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=folder)
     answers = done.stderr.split("## ")[1:]
-    assert len(answers) == len(CASES), done.stderr
-    for (_, says), answer in zip(CASES, answers, strict=True):
+    assert len(answers) == len(cases), done.stderr
+    for (_, says), answer in zip(cases, answers, strict=True):
         assert says in answer and "exit 2" in answer, answer
+
+
+def test_every_kind_of_wrong_setting_is_refused_without_torch(tmp_path: Path):
+    cases = [(f"train run env.name=corridor {setting}", says) for setting, says in CASES]
+    no_gpu = "from dreamgym.llm import backbone_settings; backbone_settings.GPU_FILES = ()"
+    require_refusals(cases, tmp_path, before=no_gpu)
     assert not list(tmp_path.iterdir())
 
 
@@ -97,23 +102,6 @@ def test_a_place_or_a_configuration_that_is_not_for_the_command_is_refused_witho
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with RunDir.open(tmp_path / "recorded", "seed = 1\n") as run:
         run.mark("logs", {"has_env": False})
-    script = textwrap.dedent(f"""
-        import sys
-        sys.modules["torch"] = None
-        from dreamgym import cli
-        from dreamgym.runs import rundir
-        rundir.os.access = lambda path, _: path.name != "locked"  # root may write everywhere
-        for command, _ in {PLACES!r}:
-            sys.argv = ["dreamgym", *command.split()]
-            print("##", command, file=sys.stderr)
-            try:
-                cli.main()
-            except SystemExit as stop:
-                print("exit", stop.code, file=sys.stderr)
-    """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    answers = done.stderr.split("## ")[1:]
-    assert len(answers) == len(PLACES), done.stderr
-    for (_, says), answer in zip(PLACES, answers, strict=True):
-        assert says in answer and "exit 2" in answer, answer
+    locked = "from dreamgym.runs import rundir; rundir.os.access = lambda path, _: path.name != 'locked'"  # root may write everywhere
+    require_refusals(PLACES, tmp_path, before=locked)
     assert {item.name for item in tmp_path.iterdir()} == {"file", "full", "locked", "recorded"}
