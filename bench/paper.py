@@ -1,12 +1,13 @@
-"""The arms of the paper's tables with a pretrained policy and experience model, one arm of one seed at a time, each within ten minutes.
+"""The arms of the paper's tables with a pretrained policy and experience model, one arm of one seed at a time.
 
     python bench/paper.py --prepare DIR [--name smollm2]       # with a network: the model in pieces of at most 60 MiB
     python bench/paper.py --model DIR --data DIR [--seeds 0 1 2] [--arms sft grpo-dream grpo-real] [--minutes 25] [--device cuda]
+    python bench/paper.py --join A.json B.json                 # the rows of processes side by side, one a seed, each with its --out
 
 For a machine with a GPU that is at hand for half an hour and reaches no package index. DIR of --data holds the run directories, one a seed:
 the same command goes on where the last one ended. A step is a seed's logs, experience model and warm start, or one of its arms; none is
-begun that may not end within `--minutes`. After each, its row joins `--out` (docs/results/paper-smollm2.json), from which `make results`
-writes the page. Settings: the preset compare-smollm2, or those of `--config`.
+begun when less than `--step-minutes` of `--minutes` are left. After each, its row joins `--out` (docs/results/paper-smollm2.json), from
+which `make results` writes the page. Settings: the preset compare-smollm2, or those of `--config`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from dreamgym.runs.files import dumps, read_json, write_atomic
 from dreamgym.runs.rundir import RunDir
 
 PIECE = "55MB"  # of a model's weights; 60 MiB is the most that may travel as one file
-STEP_MINUTES = 10.0
 COLUMNS = {
     "arm": "arm", "seed": "seed", "real_success": "greedy success, %", "sampled": "sampled success, %", "tokens": "tokens trained on",
     "seconds": "seconds", "device": "device",
@@ -113,14 +113,13 @@ def device_name(config: CompareConfig) -> str:
 def merged(file: Path, row: dict[str, Any], config: CompareConfig) -> dict[str, Any]:
     """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it."""
     table = read_json(file) or {}
-    kept = [one for one in table.get("rows", []) if any(one[key] != row[key] for key in ("arm", "seed", "device"))]
-    rows = sorted([*kept, row], key=lambda one: (one["arm"], one["seed"], one["device"]))
+    rows = _with_row(table.get("rows", []), row)
     found = {
         "name": file.stem,
         "order": 40,
         "section": "Pretrained models",
         "title": "A pretrained model in both roles, arm by arm",
-        "text": "Success on held-out tasks in the real environment. One row a seed and arm; each step within ten minutes.",
+        "text": "Success on held-out tasks in the real environment. One row a seed and arm.",
         "command": "bench/paper.py --model DIR --data DIR",
         "commit": context.commit(),
         "date": datetime.date.today().isoformat(),
@@ -136,17 +135,38 @@ def merged(file: Path, row: dict[str, Any], config: CompareConfig) -> dict[str, 
     return found
 
 
-def play(config: CompareConfig, data: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], minutes: float) -> list[dict[str, Any]]:
-    """All steps that fit into the minutes, the shared one of a seed before its arms; the rows that were made or found."""
+def join(file: Path, others: Sequence[Path]) -> dict[str, Any]:
+    """Put the rows of other tables into the one at `file`, which has the header of the last of them. UsageError for one without rows."""
+    tables = [read_json(other) or {} for other in others]
+    if wrong := next((other for other, table in zip(others, tables, strict=True) if not table.get("rows")), None):
+        raise UsageError(f"'{wrong}' has no rows. Give files that this program wrote with --out.")
+    found = {**tables[-1], "name": file.stem, "rows": (read_json(file) or {}).get("rows", [])}
+    for row in (row for table in tables for row in table["rows"]):
+        found["rows"] = _with_row(found["rows"], row)
+    found["machine"] = ", ".join(dict.fromkeys(one["device"] for one in found["rows"]))
+    found["seeds"] = sorted({one["seed"] for one in found["rows"]})
+    write_atomic(file, dumps(found) + "\n")
+    return found
+
+
+def _with_row(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows with one more, in place of that of the same arm, seed and device."""
+    kept = [one for one in rows if any(one[key] != row[key] for key in ("arm", "seed", "device"))]
+    return sorted([*kept, row], key=lambda one: (one["arm"], one["seed"], one["device"]))
+
+
+def play(
+    config: CompareConfig, data: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], minutes: float, of_step: float = 10.0
+) -> list[dict[str, Any]]:
+    """All steps that fit into the minutes, the shared one of a seed before its arms; the rows that were made or found. A step may take
+    `of_step` minutes."""
     begun, rows = time.monotonic(), list[dict[str, Any]]()
     for seed in seeds:
         for arm in ("warm_start", *arms):
             left = minutes - (time.monotonic() - begun) / 60
             ready = (data / f"seed-{seed}").is_dir() and RunDir.view(data / f"seed-{seed}").done(f"eval-{arm}")
-            if left < STEP_MINUTES and not ready:
-                print(
-                    f"{left:.1f} minutes are left, and a step may take {STEP_MINUTES:.0f}: the same command goes on with seed {seed}, {arm}"
-                )
+            if left < of_step and not ready:
+                print(f"{left:.1f} minutes are left, and a step may take {of_step:g}: the same command goes on with seed {seed}, {arm}")
                 return rows
             start = time.monotonic()
             rows.append(step(config, data, seed, arm))
@@ -172,6 +192,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="default: the first of the preset; with --full all of them")
     parser.add_argument("--arms", nargs="*", help="default: those of the preset")
     parser.add_argument("--minutes", type=float, default=25.0, help="how long the machine is at hand")
+    parser.add_argument("--step-minutes", type=float, default=10.0, help="how long a step may take")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="add the rows of these --out files to --out, and stop")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs/results/paper-smollm2.json")
     options = parser.parse_args()
@@ -179,6 +201,8 @@ def main() -> None:
     if options.prepare:
         print(prepare(options.prepare, options.name))
         return cli.finish(options, {"prepared": str(options.prepare)})
+    if options.join:
+        return cli.finish(options, {"rows": join(options.out, options.join)["rows"]})
     with tempfile.TemporaryDirectory() as scratch:
         if options.smoke:
             place = Path(scratch)
@@ -190,7 +214,15 @@ def main() -> None:
         config = settings(options.model, options.device, options.config, SMOKE if options.smoke else {})
         factory.begin(config)
         seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
-        rows = play(config, options.data, options.out, seeds, config.arms if options.arms is None else options.arms, options.minutes)
+        rows = play(
+            config,
+            options.data,
+            options.out,
+            seeds,
+            config.arms if options.arms is None else options.arms,
+            options.minutes,
+            options.step_minutes,
+        )
         cli.finish(options, {"device": device_name(config), "rows": rows})
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from documents import DOCS, ROOT
 
+from dreamgym.errors import UsageError
 from dreamgym.llm import backbones
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.config import CompareConfig
@@ -62,6 +63,17 @@ def test_a_row_takes_the_place_of_an_older_one_in_a_table_that_the_results_page_
         (1, "card", 1.0),
     ]
     assert table["seeds"] == [0, 1] and table["hours"] == 0.03
+
+
+def test_rows_of_processes_side_by_side_join_one_table(paper: ModuleType, tmp_path: Path) -> None:
+    parts = [tmp_path / f"{seed}.json" for seed in (1, 0)]
+    for seed, part in zip((1, 0), parts, strict=True):
+        paper.merged(part, row("sft", seed), CompareConfig())
+    table = paper.join(tmp_path / "paper-smollm2.json", parts)
+    assert table == json.loads((tmp_path / "paper-smollm2.json").read_text("utf-8"))
+    assert [one["seed"] for one in table["rows"]] == table["seeds"] == [0, 1] and table["name"] == "paper-smollm2"
+    with pytest.raises(UsageError, match="has no rows"):
+        paper.join(tmp_path / "paper-smollm2.json", [tmp_path / "missing.json"])
 
 
 def test_no_step_is_begun_that_may_not_end_in_time(
