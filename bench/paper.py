@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from common import options as cli
 
-from dreamgym.config import read
+from dreamgym.config import assignments, read
 from dreamgym.errors import UsageError
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes import compare, context, factory
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import CompareConfig
-from dreamgym.recipes.rows import arm as row_of
+from dreamgym.recipes.rows import row_of
 from dreamgym.runs.files import dumps, read_json, write_atomic
 from dreamgym.runs.rundir import RunDir
 
@@ -68,7 +68,7 @@ def prepare(folder: Path, name: str) -> Path:
 
 
 def settings(model: Path, device: str, file: Path | None, changes: dict[str, Any]) -> CompareConfig:
-    """The configuration of all steps: a file's or the preset's, with the model of that folder in both roles."""
+    """The configuration of all steps: a file's or the preset's, with the model of that folder in both roles and these settings changed."""
     both = {
         f"{role}.backbone.{key}": value for role in ("policy", "experience") for key, value in (("model", str(model)), ("device", device))
     }
@@ -77,9 +77,10 @@ def settings(model: Path, device: str, file: Path | None, changes: dict[str, Any
 
 def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, Any]:
     """The row of one arm of one seed, after what was missing of it."""
-    arms = () if arm == "warm_start" else (arm,)
-    one = config.model_copy(update={"seed": seed, "arms": arms, "ablations": ()})
-    stored = one.model_copy(update={"seeds": (seed,), "arms": ()})
+    policy, _, part = arm.partition("-no-")
+    arms = () if policy == "warm_start" else (policy,)
+    one = config.model_copy(update={"seed": seed, "arms": arms, "ablations": (part,) if part else (), "ablated": policy})
+    stored = config.model_copy(update={"seed": seed, "seeds": (seed,), "arms": (), "ablations": ()})
     with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.world) as workers:
         compare.train_arms(run, one, lambda text: print(text, flush=True), workers)
         found = tables.entry(run, arm, row_of(arm))
@@ -190,7 +191,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder of the run directories")
     parser.add_argument("--config", type=Path, help="another configuration of `dreamgym compare`")
     parser.add_argument("--seeds", type=int, nargs="+", help="default: the first of the preset; with --full all of them")
-    parser.add_argument("--arms", nargs="*", help="default: those of the preset")
+    parser.add_argument("--arms", nargs="*", help="default: those of the preset; grpo-dream-no-guard and its like are ablations")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="change settings, such as rules=none")
     parser.add_argument("--minutes", type=float, default=25.0, help="how long the machine is at hand")
     parser.add_argument("--step-minutes", type=float, default=10.0, help="how long a step may take")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="add the rows of these --out files to --out, and stop")
@@ -211,7 +213,7 @@ def main() -> None:
         if not options.model or not options.data:
             print("Nothing to run without --model DIR and --data DIR. --smoke tests the program; --prepare DIR writes a model's pieces.")
             return cli.finish(options, {"skipped": "no --model and --data", "rows": []})
-        config = settings(options.model, options.device, options.config, SMOKE if options.smoke else {})
+        config = settings(options.model, options.device, options.config, (SMOKE if options.smoke else {}) | assignments(options.set))
         factory.begin(config)
         seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
         rows = play(
