@@ -1,6 +1,6 @@
 """The cost of one GRPO iteration in the dream, by part, beside TRL's GRPOTrainer over `transformers.generate`: same weights, one run.
 
-    python bench/train.py [--json] [--full | --smoke] [--cpu] [--recompute]
+    python bench/train.py [--json] [--full | --smoke] [--cpu] [--recompute] [--experience 15m]
 
 An iteration is a rollout of the policy in the dream (eight episodes per task), the update, and the growth of the buffer. The same iteration
 without recall (`experience.recall`), and without lockstep (`rollout(ready=0.25)`), is measured beside it.
@@ -10,6 +10,7 @@ shop, the same for both, at real lengths, over models that were never trained.
 Rewards are random, so that every group is mixed and both learners train on every row, in as many steps, in bfloat16. dreamgym's ratios
 use the sampler's log-probabilities, as the quickstart does; `--recompute` passes all rows through the model first, as TRL does.
 
+`--experience` takes a larger experience model beside the same policy: what recall saves grows with it.
 Every contender runs in a process of its own. Times are those of the faster of two iterations (at full size, of TRL's only one). `--cpu`
 counts processor seconds, for a busy machine. Ratios above 1: dreamgym is faster.
 """
@@ -34,6 +35,7 @@ from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.models.finetuned import FinetunedConfig, FinetunedExperienceModel
 from dreamgym.llm import tiny
+from dreamgym.llm.sizes import SIZES
 from dreamgym.logs.demonstrations import collect
 from dreamgym.plugins import make
 from dreamgym.policy.agent import Agent
@@ -62,6 +64,7 @@ class Size:
     tasks: int
     clock: Clock
     model: str = "1m"
+    experience: str = "1m"
     old: Literal["learner", "sampler"] = "sampler"
     recall: bool = True
     ready: float = 1.0
@@ -112,7 +115,7 @@ class Setting:
 
     def model(self, seed: int) -> Any:
         """A fresh model; the policy is 0, the experience model 1."""
-        return tiny.build(self.tokenizer, self.size.model, seed=seed)
+        return tiny.build(self.tokenizer, self.size.experience if seed else self.size.model, seed=seed)
 
 
 class Player:
@@ -275,6 +278,7 @@ def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size
         "ratio_vs_no_recall": arms["no_recall"]["seconds"] / mine["seconds"],
         "ratio_vs_asynchronous": arms["asynchronous"]["seconds"] / mine["seconds"],
         "model": size.model,
+        "experience_model_size": size.experience,
         "old_logprobs": size.old,
         "tasks": size.tasks,
         "group_size": GROUP,
@@ -288,10 +292,11 @@ def main() -> None:
     parser = cli.parser(__doc__, full=full, smoke="1 task, a buffer of 40 logs, the 100k model")
     parser.add_argument("--cpu", action="store_true", help="processor seconds of all threads instead of the clock's")
     parser.add_argument("--recompute", action="store_true", help="recompute the behaviour policy's log-probabilities, as TRL does")
+    parser.add_argument("--experience", choices=list(SIZES), help="the experience model's size (default: the policy's)")
     options = parser.parse_args()
     clock = time.process_time if options.cpu else time.perf_counter
     logs, tasks, model = (5000, 32, "1m") if options.full else (40, 1, "100k") if options.smoke else (500, 4, "1m")
-    size = Size(logs, tasks, clock, model, "learner" if options.recompute else "sampler")
+    size = Size(logs, tasks, clock, model, options.experience or model, "learner" if options.recompute else "sampler")
     sizes = {"ours": size, "no_recall": replace(size, recall=False), "asynchronous": replace(size, ready=READY)}
     arms = {name: isolated(ours, one) for name, one in sizes.items()}
     found = compared(arms, isolated(trl, size, 1 if options.full else 2), size)
