@@ -175,16 +175,11 @@ S = TypeVar("S", bound=SharedConfig)
 def _somebody_to_start_as(self: S) -> S:
     """ConfigError where the policy would start as an experience model of another kind. A finished run is read without this check: its
     shared settings do not say how it started."""
+    ways = 'Set policy.backbone, or start = "scratch".' if hasattr(self, "start") else "Set policy.backbone."
     if self.starts_as_experience and self.experience.backbone:
-        raise ConfigError(
-            "A small policy starts as a small experience model, and experience.backbone is pretrained. Set policy.backbone too, or "
-            'start = "scratch".'
-        )
+        raise ConfigError(f"A small policy starts as a small experience model, and experience.backbone is pretrained. {ways}")
     if self.starts_as_experience and not self.experience.fitted:
-        raise ConfigError(
-            f"A small policy starts as a fitted experience model, and experience.name = '{self.experience.name}'. "
-            'Set policy.backbone, or start = "scratch".'
-        )
+        raise ConfigError(f"A small policy starts as a fitted experience model, and experience.name = '{self.experience.name}'. {ways}")
     return self
 
 
