@@ -21,9 +21,6 @@ from dreamgym.train.settings import LearnerConfig, SFTConfig
 
 UNGUARDED = GuardConfig.model_validate(ABLATIONS["guard"].block("guard"))
 
-World = Literal["dream", "real", "mixed"]
-"""Where a loop collects: in the experience model, in the real environment, or some groups in each."""
-
 
 def _known_ablation(name: str) -> str:
     if name not in ABLATIONS:

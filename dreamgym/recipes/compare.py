@@ -17,7 +17,6 @@ from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
-from dreamgym.recipes.blocks import World
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import start_workers
@@ -33,7 +32,6 @@ from dreamgym.recipes.rows import OFFLINE, ROWS, ablated, ablation_row, arm
 from dreamgym.runs.files import read_json, write_atomic
 from dreamgym.runs.rundir import PROCESS, RunDir
 
-WORLDS: Mapping[str, World] = {"dream": "dream", "real": "real", "mixed": "mixed"}
 Entry = dict[str, Any]
 Rows = dict[str, Entry | None]
 
@@ -107,7 +105,7 @@ def train_arm(directory: RunDir, shared: RunContext, config: CompareConfig, name
             run_rl_phase(directory, shared, f"{algorithm}-dream", start="warm_start", block=block, world="dream")
             run_rl_phase(directory, shared, name, start=f"{algorithm}-dream", block=config.s2r.after(block), world="real")
         else:
-            run_rl_phase(directory, shared, name, start="warm_start", block=block, world=WORLDS[mode])
+            run_rl_phase(directory, shared, name, start="warm_start", block=block, world=arm(name).world)
     evaluate_policies(directory, shared, [name])
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dreamgym.envs.batch import SyncBatchEnv
-from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import begin, learn_tokenizer, replay_in_memory, vocabulary
-from dreamgym.recipes.rows import ABLATIONS, OFFLINE
+from dreamgym.recipes.rows import ABLATIONS, MODES, OFFLINE, ROWS, World, row_of
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -175,8 +175,7 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
 def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World]]:
     """The RL loops of one seed, each with its world."""
     if isinstance(config, TrainConfig):
-        world: World = "real" if config.mode == "real" else "mixed" if config.mode == "mixed" else "dream"
-        yield config.rl, world
+        yield config.rl, ROWS[MODES["dream" if config.mode == "s2r" else config.mode]].world
         if config.mode == "s2r":
             yield config.s2r.after(config.rl), "real"
         return
@@ -187,10 +186,10 @@ def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World
             continue
         if mode == "s2r":
             yield config.s2r.after(config.block(arm)), "real"
-            arm, mode = f"{algorithm}-dream", "dream"
+            arm = f"{algorithm}-dream"
         if arm not in done:
             done.add(arm)
-            yield config.block(arm), "real" if mode == "real" else "mixed" if mode == "mixed" else "dream"
+            yield config.block(arm), row_of(arm).world
     for name in config.ablations:
         yield config.block(config.ablated).without(name), "dream"
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dreamgym.recipes.rows import row_of
 from dreamgym.statistics import CLAIM_SEEDS, SeedMean, paired_difference
 
 Entry = Mapping[str, Any]
-CEILING = ("real_only", "real_equal", "-real")
-"""How names of rows of RL in the real environment alone end: the best of them is the ceiling."""
-DREAM = ("dream", "-dream")
 
 
 def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dict[str, Any]:
     """The gain of every RL policy over the baseline, and of the dream over `control`, the dream without a model.
 
-    `rows` are entries of `summary.table` or `summary.pool` by policy. Empty where there is no baseline.
+    `rows` are entries of `summary.table` or `summary.pool` by policy, with the name of a run before a slash where there are several. The
+    best gain of RL in the real environment alone is the ceiling. Empty where there is no baseline.
     """
     baseline = next((name for name in ("sft", "warm_start") if rows.get(name)), None)
     if baseline is None:
@@ -32,8 +31,9 @@ def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dic
         if entry and name not in ("sft", "warm_start", "dpo"):
             found["policies"][name] = _difference(entry, base)
     greedy = {name: one["greedy"]["mean"] for name, one in found["policies"].items()}
-    reached = max((value for name, value in greedy.items() if name.endswith(CEILING)), default=0.0)
-    dreams = [name for name in greedy if name.endswith(DREAM)]
+    kinds = {name: row_of(name.rpartition("/")[2]) for name in greedy}
+    reached = max((greedy[name] for name, row in kinds.items() if row.world == "real" and row.start == "warm_start"), default=0.0)
+    dreams = [name for name, row in kinds.items() if row.world == "dream"]
     if reached > 0:
         found["share_of_ceiling"] = {name: greedy[name] / reached for name in dreams}
     dream = rows.get(dreams[0]) if dreams else None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
+
+World = Literal["dream", "real", "mixed"]
+"""Where a loop collects: in the experience model, in the real environment, or some groups in each."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,17 @@ class Row:
     """The phases that make it, in order; the last one has its name."""
     start: str = ""
     """The policy that its RL phase starts from; "" where it has none."""
+    world: World = "real"
+    """Where its RL phase plays."""
 
 
 ROWS: Mapping[str, Row] = {
     "warm_start": Row("Warm start", "imitates the successful logs, briefly", ("experience", "warm_start")),
     "sft": Row("SFT", "the same logs for longer; of its epochs the best on development tasks", ("experience", "sft")),
     "dpo": Row("DPO", "SFT, then preferences between logged successes and failures", ("experience", "sft", "dpo")),
-    "dream": Row("Dream", "RL inside the experience model, from the warm start", ("experience", "warm_start", "dream"), "warm_start"),
+    "dream": Row(
+        "Dream", "RL inside the experience model, from the warm start", ("experience", "warm_start", "dream"), "warm_start", "dream"
+    ),
     "s2r": Row(
         "Dream, then real (S2R)",
         "the dream's policy, then RL in the real environment",
@@ -39,7 +46,7 @@ ROWS: Mapping[str, Row] = {
         ("experience", "warm_start", "real_equal"),
         "warm_start",
     ),
-    "mixed": Row("Mixed", "RL in both at once, from the warm start", ("experience", "warm_start", "mixed"), "warm_start"),
+    "mixed": Row("Mixed", "RL in both at once, from the warm start", ("experience", "warm_start", "mixed"), "warm_start", "mixed"),
 }
 LOOPS = tuple(name for name, row in ROWS.items() if row.start)
 """The rows that the RL loop makes, in the order of a run."""
@@ -136,4 +143,4 @@ def arm(name: str) -> Row:
     label = f"{'GiGPO' if algorithm == 'gigpo' else algorithm.upper()}, {row.label.lower().replace('s2r', 'S2R')}"
     start = f"{algorithm}-dream" if mode == "s2r" else row.start
     made_of = ("experience", "warm_start", *([start] if mode == "s2r" else []), name)
-    return Row(label, row.meaning, made_of, start)
+    return Row(label, row.meaning, made_of, start, row.world)

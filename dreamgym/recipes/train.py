@@ -10,7 +10,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError
 from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
-from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.fidelity import measure_recorded
@@ -23,7 +23,7 @@ from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
 from dreamgym.recipes.phases.uncertified import dream_uncertified
 from dreamgym.recipes.phases.warm_start import warm_start
-from dreamgym.recipes.rows import LOOPS
+from dreamgym.recipes.rows import LOOPS, World
 from dreamgym.runs.rundir import RunDir
 
 Loop = tuple[str, str, RLBlock, World]

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from dreamgym.recipes.rows import base_of
+from dreamgym.recipes.rows import base_of, row_of
 from dreamgym.report.charts import Chart, Series, lines, stack
 from dreamgym.report.data import Run, block, number
 
 WIDE = (540.0, 290.0)
 TONES = {"dream": "dream", "s2r": "real", "real_only": "gold", "real_equal": "gold", "mixed": "teal"}
-WORLDS = {"dream": ("in the dream", "dream"), "mixed": ("in the dream and the real environment", "teal")}
+WORLDS = {
+    "dream": ("in the dream", "dream"),
+    "real": ("in the real environment", "real"),
+    "mixed": ("in the dream and the real environment", "teal"),
+}
 SEGMENTS = {"loss_start": "mute", "loss_reasoning": "dream", "loss_state": "real", "loss_reward": "teal", "loss_task": "gold"}
 GROUPS = {"mixed": "teal", "failed": "mute", "succeeded": "gold", "even": "pink", "single": "bad"}
 PROPOSALS = {"accepted": "teal", "duplicate": "mute", "impossible": "gold", "malformed": "pink", "held_out": "bad"}
@@ -34,7 +38,7 @@ class Loop:
 
     @property
     def dreams(self) -> bool:
-        return base_of(self.name) in WORLDS
+        return row_of(self.name).world != "real"
 
 
 def success(run: Run) -> list[Chart]:
@@ -102,7 +106,7 @@ def _measured(records: Lines, key: str) -> list[tuple[float, float | None]]:
 
 
 def _training(loop: Loop) -> Series:
-    where, tone = WORLDS.get(base_of(loop.name), ("in the real environment", "real"))
+    where, tone = WORLDS[row_of(loop.name).world]
     return Series(f"training episodes {where}", _points(loop.records, "success"), tone)
 
 

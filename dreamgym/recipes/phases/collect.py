@@ -16,9 +16,10 @@ from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import BatchEnv, ReplayBuffer
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
+from dreamgym.recipes.rows import World
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.types import Task, Trajectory

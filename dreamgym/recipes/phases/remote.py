@@ -20,10 +20,11 @@ from dreamgym.exec.replay_service import RemoteReplay, ReplayService, State
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import BatchEnv
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.phases.collect import Elsewhere, Environments
+from dreamgym.recipes.rows import World
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import rollout
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory

@@ -22,14 +22,14 @@ from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum, ReplayBuffer
 from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
-from dreamgym.recipes.blocks import RLBlock, World
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Elsewhere, Environments
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.probe import Prober, last_good
 from dreamgym.recipes.phases.verifier import VerifierProbes
-from dreamgym.recipes.rows import ablated
+from dreamgym.recipes.rows import World, ablated
 from dreamgym.runs.episodes import lines_of
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir

@@ -17,7 +17,6 @@ from dreamgym.errors import RunDirError
 from dreamgym.llm import sizes
 from dreamgym.policy import loading
 from dreamgym.recipes import context as make
-from dreamgym.recipes.blocks import World
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import open_replay
@@ -28,6 +27,7 @@ from dreamgym.recipes.phases.fit import fit
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import RLPhase, had_gradient
 from dreamgym.recipes.phases.warm_start import demonstrations
+from dreamgym.recipes.rows import World
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import sft
