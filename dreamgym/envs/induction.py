@@ -4,6 +4,7 @@ No environment is known here. What is looked for:
 
 * where the argument of an action comes from: the elements that the state lists in brackets, the words of the state, of the instruction, or
   of an earlier state. An action whose argument is from nowhere changes nothing;
+* which elements are words of the environment, such as buttons, and which are names of single things, listed in few episodes;
 * which few values a named argument takes, where it comes from nowhere;
 * which kinds of action never change anything, those included that no log shows at work;
 * which actions end an episode;
@@ -29,6 +30,9 @@ from dreamgym.types import Observation, Trajectory, Transition
 
 MAX_VALUES = 20
 """Of an argument that takes a few fixed values."""
+
+WORD_SHARE = 0.1
+"""Of the episodes: an element that so many list is a word of the environment, such as a button. Others name single things."""
 
 Source = Literal["element", "state", "earlier", "instruction"]
 """Of an argument: an element in brackets of the present state, the words of that state, those of earlier states too, and those of the
@@ -60,6 +64,17 @@ class ValueRule:
     """Episodes with a step that works, each counted once for every value that it has."""
     exceptions: int
     """Those of them whose value no other episode has: an estimate of how often another value would come (Good and Turing)."""
+    used: bool = True
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """Actions choose elements, of which these are words of the environment; for others, which name single things, policies read and write
+    numbers. A policy that sees names learns which names were good; one that sees numbers must read what stands beside them."""
+
+    words: tuple[str, ...]
+    support: int
+    """Steps that choose a name."""
     used: bool = True
 
 
@@ -97,6 +112,7 @@ class Rules:
     repeats: tuple[RepeatRule, ...] = ()
     carries: tuple[CarryRule, ...] = ()
     values: tuple[ValueRule, ...] = ()
+    names: tuple[NameRule, ...] = ()
 
 
 def works(step: Transition) -> bool:
@@ -130,6 +146,7 @@ def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
         tuple(repeat_rules(sound, shown)),
         tuple(carry_rules(sound)),
         tuple(_value_rules(sound, {(rule.kind, rule.key) for rule in arguments})),
+        tuple(_name_rules(sound, {rule.kind for rule in arguments if rule.source == "element" and not rule.key})),
     )
 
 
@@ -164,6 +181,19 @@ def _value_rules(episodes: Sequence[Trajectory], sourced: Set[tuple[str, str]]) 
         once = sum(n == 1 for n in counts.values())
         if len(counts) <= MAX_VALUES and once + 3 <= MAX_EXCEPTIONS * counts.total():  # the rule of three: a 95 % bound where none is new
             yield ValueRule(kind, key, tuple(sorted(counts)), counts.total(), once)
+
+
+def _name_rules(episodes: Sequence[Trajectory], kinds: Set[str]) -> Iterator[NameRule]:
+    listed: Counter[str] = Counter()
+    chosen: Counter[str] = Counter()
+    for t in episodes:
+        listed.update({element for step in t.transitions for element in ELEMENT.findall(step.state.text)})
+        for step in filter(works, t.transitions):
+            chosen.update(arguments[""] for kind, arguments in parts(step.action) if kind in kinds)
+    words = {element for element, n in listed.items() if n >= WORD_SHARE * len(episodes)}
+    named = sum(n for element, n in chosen.items() if element not in words)
+    if named >= MIN_SUPPORT:
+        yield NameRule(tuple(sorted(words)), named)
 
 
 def _noop_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterator[NoopRule]:
@@ -204,7 +234,8 @@ def _words(text: str) -> set[str]:
 
 
 KINDS: Mapping[str, Any] = {
-    "arguments": ArgumentRule, "values": ValueRule, "noop": NoopRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule
+    "arguments": ArgumentRule, "values": ValueRule, "noop": NoopRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule,
+    "names": NameRule,
 }  # fmt: skip
 
 HEAD = """\

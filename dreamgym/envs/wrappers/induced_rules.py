@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import count
 
-from dreamgym.envs.actions import parts
+from dreamgym.envs.actions import ELEMENT, parts
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import Shown, checks
 from dreamgym.envs.induction import Rules, sources
 from dreamgym.envs.wrappers.without_rules import StateMapping
-from dreamgym.types import Action, Observation, Transition, Verdict
+from dreamgym.types import Action, Observation, Transition, Verdict, View
 
 
 def shown_by(rules: TextRules) -> Shown:
@@ -34,7 +36,13 @@ class InducedRules(StateMapping):
                 setattr(self, name, getattr(inner, name))
         self._arguments = {(rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source != "instruction"}
         self._values = {(rule.kind, rule.key): rule.values for rule in rules.values if rule.used}
+        self._words = frozenset(word for rule in rules.names if rule.used for word in rule.words)
+        self._named = any(rule.used for rule in rules.names)
         self._noop = {rule.kind: rule for rule in rules.noop if rule.used}
+
+    def view(self, observation: Observation) -> View:
+        """Names among the elements as numbers, where the logs show that actions choose them: `[b835] rug` is read as `[1] b835 rug`."""
+        return _numbered(observation.text, self._words) if self._named else self.inner.view(observation)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """False for an argument from nowhere or of a value that no log has, and for kinds that no log shows at work; True where each
@@ -83,3 +91,13 @@ class InducedRules(StateMapping):
 
     def _checks(self, steps: Sequence[Transition]) -> Iterator[tuple[int, bool, str]]:
         return checks(steps, self.rules.repeats, self.rules.carries, shown_by(self.inner))
+
+
+@lru_cache(maxsize=65536)
+def _numbered(state: str, words: frozenset[str]) -> View:
+    """Elements that are neither words nor numbers, as numbers that no element of the state is."""
+    listed = dict.fromkeys(ELEMENT.findall(state))
+    free = (number for number in map(str, count(1)) if number not in listed)
+    numbers = {name: next(free) for name in listed if name not in words and not name.isdigit()}
+    text = ELEMENT.sub(lambda found: f"[{numbers[found[1]]}] {found[1]}" if found[1] in numbers else found[0], state)
+    return View(text, {number: name for name, number in numbers.items()})

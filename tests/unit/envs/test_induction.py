@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dreamgym import plugins
 from dreamgym.envs import corridor
 from dreamgym.envs.actions import parts
-from dreamgym.envs.induction import ArgumentRule, EndRule, NoopRule, Rules, Source, from_toml, induce, sources, to_toml, works
+from dreamgym.envs.induction import ArgumentRule, EndRule, NameRule, NoopRule, Rules, Source, from_toml, induce, sources, to_toml, works
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError
@@ -52,6 +52,37 @@ def test_the_shops_logs_show_that_clicks_name_an_element_and_that_buying_ends():
     assert [(rule.kind, rule.source) for rule in SHOP_RULES.arguments] == [("click", "element")]
     assert [(rule.action, rule.whole) for rule in SHOP_RULES.ends] == [("click[buy now]", True)] and SHOP_RULES.ends_complete
     assert "think" in {rule.kind for rule in SHOP_RULES.noop}
+
+
+def test_policies_read_numbers_for_names_and_the_words_of_buttons_and_options_as_they_are():
+    rules = InducedRules(StateMapping(SHOP.rules), SHOP_RULES)
+    (found,) = SHOP_RULES.names
+    assert {"buy now", "next >", "red", "large"} <= set(found.words) and not any(word.startswith("b0") for word in found.words)
+    page = Observation("results 1\n[b550] $34 red speaker\n[b258] $41 speaker\n[next >][back to search]")
+    view = rules.view(page)
+    assert view.text == "results 1\n[1] b550 $34 red speaker\n[2] b258 $41 speaker\n[next >][back to search]"
+    assert (
+        view.refer("click[b258]") == "click[2]"
+        and view.resolve("click[2]") == "click[b258]"
+        and view.resolve("click[next >]") == "click[next >]"
+    )
+    off = from_toml(to_toml(SHOP_RULES).replace("used = true", "used = false"), "rules.toml")
+    assert InducedRules(StateMapping(SHOP.rules), off).view(page).text == page.text
+
+
+@given(st.lists(st.text("ab1", min_size=1, max_size=3), max_size=6))
+def test_every_listed_element_can_be_chosen_through_what_the_policy_reads(elements: list[str]):
+    page = Observation(" ".join(f"[{element}]" for element in elements))
+    view = InducedRules(StateMapping(SHOP.rules), SHOP_RULES).view(page)
+    for element in elements:
+        assert view.resolve(view.refer(f"click[{element}]")) == f"click[{element}]"
+
+
+def test_environments_whose_actions_choose_words_or_numbers_have_no_names():
+    assert not induce(collect(corridor.make(), 300, seed=0)).names
+    numbered = [step(f"[{i}] button", f"click[{i}]", f"{i} clicked") for i in range(400)]
+    rules = induce([one for found in numbered for one in episodes(found, n=1)])
+    assert InducedRules(StateMapping(SHOP.rules), rules).view(Observation("[12] button")).text == "[12] button"
 
 
 def test_an_argument_of_a_few_fixed_values_takes_no_others_and_one_of_many_takes_any():
@@ -134,11 +165,12 @@ counts = st.integers(0, 10**6)
     st.lists(st.builds(EndRule, words, st.booleans(), counts, st.booleans())),
     st.booleans(),
     st.lists(words),
+    st.lists(st.builds(NameRule, st.lists(words).map(tuple), counts, st.booleans())),
 )  # fmt: skip
 def test_any_rules_survive_their_file(
-    arguments: list[ArgumentRule], noop: list[NoopRule], ends: list[EndRule], whole: bool, kinds: list[str]
+    arguments: list[ArgumentRule], noop: list[NoopRule], ends: list[EndRule], whole: bool, kinds: list[str], names: list[NameRule]
 ):
-    rules = Rules(tuple(arguments), tuple(noop), tuple(ends), whole, tuple(kinds))
+    rules = Rules(tuple(arguments), tuple(noop), tuple(ends), whole, tuple(kinds), names=tuple(names))
     assert from_toml(to_toml(rules), "rules.toml") == rules
 
 
