@@ -75,6 +75,10 @@ class NameRule:
     words: tuple[str, ...]
     support: int
     """Steps that choose a name."""
+    asked: int
+    """Those of them whose instruction has the words of the name."""
+    shown: bool
+    """Whether policies read the name, too, beside its number: where more than 1 % of the chosen ones are asked for."""
     used: bool = True
 
 
@@ -185,15 +189,16 @@ def _value_rules(episodes: Sequence[Trajectory], sourced: Set[tuple[str, str]]) 
 
 def _name_rules(episodes: Sequence[Trajectory], kinds: Set[str]) -> Iterator[NameRule]:
     listed: Counter[str] = Counter()
-    chosen: Counter[str] = Counter()
+    chosen = list[tuple[str, str]]()  # elements, each with the instruction
     for t in episodes:
         listed.update({element for step in t.transitions for element in ELEMENT.findall(step.state.text)})
         for step in filter(works, t.transitions):
-            chosen.update(arguments[""] for kind, arguments in parts(step.action) if kind in kinds)
+            chosen += [(arguments[""], t.task.instruction) for kind, arguments in parts(step.action) if kind in kinds]
     words = {element for element, n in listed.items() if n >= WORD_SHARE * len(episodes)}
-    named = sum(n for element, n in chosen.items() if element not in words)
-    if named >= MIN_SUPPORT:
-        yield NameRule(tuple(sorted(words)), named)
+    named = [(element, instruction) for element, instruction in chosen if element not in words]
+    asked = sum(_words(element) <= _words(instruction) for element, instruction in named)
+    if len(named) >= MIN_SUPPORT:
+        yield NameRule(tuple(sorted(words)), len(named), asked, asked > MAX_EXCEPTIONS * len(named))
 
 
 def _noop_rules(episodes: Sequence[Trajectory], working: Counter[str]) -> Iterator[NoopRule]:

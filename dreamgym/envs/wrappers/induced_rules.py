@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
@@ -36,13 +37,13 @@ class InducedRules(StateMapping):
                 setattr(self, name, getattr(inner, name))
         self._arguments = {(rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source != "instruction"}
         self._values = {(rule.kind, rule.key): rule.values for rule in rules.values if rule.used}
-        self._words = frozenset(word for rule in rules.names if rule.used for word in rule.words)
-        self._named = any(rule.used for rule in rules.names)
+        self._names = next((rule for rule in rules.names if rule.used), None)
+        self._words = frozenset(self._names.words if self._names else ())
         self._noop = {rule.kind: rule for rule in rules.noop if rule.used}
 
     def view(self, observation: Observation) -> View:
-        """Names among the elements as numbers, where the logs show that actions choose them: `[b835] rug` is read as `[1] b835 rug`."""
-        return _numbered(observation.text, self._words) if self._named else self.inner.view(observation)
+        """Names among the elements as numbers, where the logs show that actions choose them: `[b835] rug` is read as `[1] rug`."""
+        return _numbered(observation.text, self._words, self._names.shown) if self._names else self.inner.view(observation)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """False for an argument from nowhere or of a value that no log has, and for kinds that no log shows at work; True where each
@@ -94,10 +95,15 @@ class InducedRules(StateMapping):
 
 
 @lru_cache(maxsize=65536)
-def _numbered(state: str, words: frozenset[str]) -> View:
+def _numbered(state: str, words: frozenset[str], shown: bool) -> View:
     """Elements that are neither words nor numbers, as numbers that no element of the state is."""
     listed = dict.fromkeys(ELEMENT.findall(state))
     free = (number for number in map(str, count(1)) if number not in listed)
     numbers = {name: next(free) for name in listed if name not in words and not name.isdigit()}
-    text = ELEMENT.sub(lambda found: f"[{numbers[found[1]]}] {found[1]}" if found[1] in numbers else found[0], state)
+
+    def read(found: re.Match[str]) -> str:
+        number = numbers.get(found[1])
+        return found[0] if number is None else f"[{number}] {found[1]}" if shown else f"[{number}]"
+
+    text = ELEMENT.sub(read, state)
     return View(text, {number: name for name, number in numbers.items()})

@@ -60,7 +60,7 @@ def test_policies_read_numbers_for_names_and_the_words_of_buttons_and_options_as
     assert {"buy now", "next >", "red", "large"} <= set(found.words) and not any(word.startswith("b0") for word in found.words)
     page = Observation("results 1\n[b550] $34 red speaker\n[b258] $41 speaker\n[next >][back to search]")
     view = rules.view(page)
-    assert view.text == "results 1\n[1] b550 $34 red speaker\n[2] b258 $41 speaker\n[next >][back to search]"
+    assert view.text == "results 1\n[1] $34 red speaker\n[2] $41 speaker\n[next >][back to search]"
     assert (
         view.refer("click[b258]") == "click[2]"
         and view.resolve("click[2]") == "click[b258]"
@@ -76,6 +76,13 @@ def test_every_listed_element_can_be_chosen_through_what_the_policy_reads(elemen
     view = InducedRules(StateMapping(SHOP.rules), SHOP_RULES).view(page)
     for element in elements:
         assert view.resolve(view.refer(f"click[{element}]")) == f"click[{element}]"
+
+
+def test_a_name_that_instructions_ask_for_is_read_beside_its_number():
+    shades = [step(f"[{shade}{i}]", f"click[{shade}{i}]", "chosen") for i in range(20) for shade in ("teal", "plum")]
+    found = [one for shade in shades for one in episodes(shade, n=1, instruction=f"in {shade.action[6:-1]}")]
+    rules = InducedRules(StateMapping(SHOP.rules), induce(found))
+    assert rules.view(Observation("colour: [teal3] [plum99]")).text == "colour: [1] teal3 [2] plum99"
 
 
 def test_environments_whose_actions_choose_words_or_numbers_have_no_names():
@@ -165,7 +172,7 @@ counts = st.integers(0, 10**6)
     st.lists(st.builds(EndRule, words, st.booleans(), counts, st.booleans())),
     st.booleans(),
     st.lists(words),
-    st.lists(st.builds(NameRule, st.lists(words).map(tuple), counts, st.booleans())),
+    st.lists(st.builds(NameRule, st.lists(words).map(tuple), counts, counts, st.booleans(), st.booleans())),
 )  # fmt: skip
 def test_any_rules_survive_their_file(
     arguments: list[ArgumentRule], noop: list[NoopRule], ends: list[EndRule], whole: bool, kinds: list[str], names: list[NameRule]
