@@ -38,12 +38,13 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
                 percent(entry, "sampled"),
                 *(f"{entry[key]:,.0f}" for key in COSTS),
             ])  # fmt: skip
-    table(
-        f"Success in the real environment on held-out tasks, % [{intervals(summary['seeds'])}]; "
-        f"seeds {summary['seeds']}, commit {summary['commit']}",
-        ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds"],
-        rows,
-    )
+    if rows:  # without an environment there are none, and a line below says so
+        table(
+            f"Success in the real environment on held-out tasks, % [{intervals(summary['seeds'])}]; "
+            f"seeds {summary['seeds']}, commit {summary['commit']}",
+            ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds"],
+            rows,
+        )
     for line in gains.lines(summary.get("gains") or {}):
         print(line)
     for phase, reason in (summary.get("skipped") or {}).items():
