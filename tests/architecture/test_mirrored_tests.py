@@ -14,6 +14,12 @@ def test_every_folder_of_unit_tests_is_a_folder_of_the_package():
     assert not [folder.as_posix() for folder in folders if not (PACKAGE / folder).is_dir()]
 
 
+def test_no_folder_of_tests_hides_a_package_that_is_imported():
+    """pytest puts folders of tests on the import path, so that their subfolders would be found in place of packages of that name."""
+    optional = {"alfworld", "ray", "verl", "trl", "vllm", "mcp", "peft", "verifiers", "openenv", "gguf", "tau2"}
+    assert not [folder for folder in UNIT.rglob("*") if folder.is_dir() and folder.name in optional]
+
+
 def test_a_test_that_is_named_like_one_module_of_a_subpackage_lies_in_its_folder():
     for file in UNIT.rglob("test_*.py"):
         folder, stem = file.parent.relative_to(UNIT), file.stem.removeprefix("test_")

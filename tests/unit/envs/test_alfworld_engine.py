@@ -75,9 +75,9 @@ def shown(name: engine.EngineName, game: Game, actions: list[str]) -> list[objec
 def differences(several: list[Game], steps: int) -> list[str]:
     """Games in which the two engines differ. The stock engine plays in a process of its own, so that they share nothing."""
     scripts = [(one, script(one, steps, seed)) for seed, one in enumerate(several)]
-    code = "import sys; from tests.unit.envs.alfworld.test_alfworld_engine import _stock; _stock()"
+    code = "import sys; from tests.unit.envs.test_alfworld_engine import _stock; _stock()"
     lines = "\n".join(json.dumps([one.id, one.text, actions]) for one, actions in scripts)
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code], input=lines, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )
