@@ -69,8 +69,8 @@ class ValueRule:
 
 @dataclass(frozen=True)
 class NameRule:
-    """Actions choose elements, of which these are words of the environment; for others, which name single things, policies read and write
-    numbers. A policy that sees names learns which names were good; one that sees numbers must read what stands beside them."""
+    """Actions choose elements, of which these are words of the environment; for others but numbers, which name single things, policies read
+    and write numbers. A policy that sees names learns which names were good; one that sees numbers must read what stands beside them."""
 
     words: tuple[str, ...]
     support: int
@@ -195,7 +195,7 @@ def _name_rules(episodes: Sequence[Trajectory], kinds: Set[str]) -> Iterator[Nam
         for step in filter(works, t.transitions):
             chosen += [(arguments[""], t.task.instruction) for kind, arguments in parts(step.action) if kind in kinds]
     words = {element for element, n in listed.items() if n >= WORD_SHARE * len(episodes)}
-    named = [(element, instruction) for element, instruction in chosen if element not in words]
+    named = [(element, instruction) for element, instruction in chosen if element not in words and not element.isdigit()]
     asked = sum(_words(element) <= _words(instruction) for element, instruction in named)
     if len(named) >= MIN_SUPPORT:
         yield NameRule(tuple(sorted(words)), len(named), asked, asked > MAX_EXCEPTIONS * len(named))

@@ -89,6 +89,7 @@ def test_environments_whose_actions_choose_words_or_numbers_have_no_names():
     assert not induce(collect(corridor.make(), 300, seed=0)).names
     numbered = [step(f"[{i}] button", f"click[{i}]", f"{i} clicked") for i in range(400)]
     rules = induce([one for found in numbered for one in episodes(found, n=1)])
+    assert not rules.names
     assert InducedRules(StateMapping(SHOP.rules), rules).view(Observation("[12] button")).text == "[12] button"
 
 
