@@ -75,11 +75,15 @@ def settings(model: Path, device: str, file: Path | None, changes: dict[str, Any
     return read(CompareConfig, file or Path("compare-smollm2"), both | changes)
 
 
+def only(arm: str) -> dict[str, Any]:
+    """The settings of a comparison that trains that arm alone, or the warm start alone."""
+    policy, _, part = arm.partition("-no-")
+    return {"arms": () if arm == "warm_start" else (policy,)} | ({"ablations": (part,), "ablated": policy} if part else {"ablations": ()})
+
+
 def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, Any]:
     """The row of one arm of one seed, after what was missing of it."""
-    policy, _, part = arm.partition("-no-")
-    arms = () if policy == "warm_start" else (policy,)
-    one = config.model_copy(update={"seed": seed, "arms": arms, "ablations": (part,) if part else (), "ablated": policy})
+    one = config.model_copy(update={"seed": seed, **only(arm)})
     stored = config.model_copy(update={"seed": seed, "seeds": (seed,), "arms": (), "ablations": ()})
     with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.world) as workers:
         compare.train_arms(run, one, lambda text: print(text, flush=True), workers)
@@ -213,18 +217,14 @@ def main() -> None:
         if not options.model or not options.data:
             print("Nothing to run without --model DIR and --data DIR. --smoke tests the program; --prepare DIR writes a model's pieces.")
             return cli.finish(options, {"skipped": "no --model and --data", "rows": []})
-        config = settings(options.model, options.device, options.config, (SMOKE if options.smoke else {}) | assignments(options.set))
+        changes = (SMOKE if options.smoke else {}) | assignments(options.set)
+        config = settings(options.model, options.device, options.config, changes)
+        arms = config.arms if options.arms is None else options.arms
+        for arm in arms:  # a name that is none is refused before minutes are spent
+            settings(options.model, options.device, options.config, changes | only(arm))
         factory.begin(config)
         seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
-        rows = play(
-            config,
-            options.data,
-            options.out,
-            seeds,
-            config.arms if options.arms is None else options.arms,
-            options.minutes,
-            options.step_minutes,
-        )
+        rows = play(config, options.data, options.out, seeds, arms, options.minutes, options.step_minutes)
         cli.finish(options, {"device": device_name(config), "rows": rows})
 
 

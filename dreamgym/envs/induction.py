@@ -69,8 +69,8 @@ class ValueRule:
 
 @dataclass(frozen=True)
 class NameRule:
-    """Actions choose elements, of which these are words of the environment; for others but numbers, which name single things, policies read
-    and write numbers. A policy that sees names learns which names were good; one that sees numbers must read what stands beside them."""
+    """Actions choose elements. These are words of the environment; the others, unless they are numbers, name single things, and policies
+    read and write numbers for them. A policy that sees names learns which names were good; one that sees numbers must read the line."""
 
     words: tuple[str, ...]
     support: int

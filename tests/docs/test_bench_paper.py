@@ -13,7 +13,7 @@ import pytest
 import torch
 from documents import DOCS, ROOT
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import backbones
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.config import CompareConfig
@@ -74,6 +74,16 @@ def test_rows_of_processes_side_by_side_join_one_table(paper: ModuleType, tmp_pa
     assert [one["seed"] for one in table["rows"]] == table["seeds"] == [0, 1] and table["name"] == "paper-smollm2"
     with pytest.raises(UsageError, match="has no rows"):
         paper.join(tmp_path / "paper-smollm2.json", [tmp_path / "missing.json"])
+
+
+def test_an_arm_that_is_none_is_refused_before_anything_is_trained(
+    paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "step", lambda *given: pytest.fail("something was trained"))
+    for arm in ("grpo-dreams", "grpo-dream-no-nothing"):
+        monkeypatch.setattr(sys, "argv", ["paper.py", "--smoke", "--arms", arm])
+        with pytest.raises(ConfigError):
+            paper.main()
 
 
 def test_no_step_is_begun_that_may_not_end_in_time(
