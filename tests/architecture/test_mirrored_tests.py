@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -16,8 +18,10 @@ def test_every_folder_of_unit_tests_is_a_folder_of_the_package():
 
 def test_no_folder_of_tests_hides_a_package_that_is_imported():
     """pytest puts folders of tests on the import path, so that their subfolders would be found in place of packages of that name."""
-    optional = {"alfworld", "ray", "verl", "trl", "vllm", "mcp", "peft", "verifiers", "openenv", "gguf", "tau2"}
-    assert not [folder for folder in UNIT.rglob("*") if folder.is_dir() and folder.name in optional]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *(one for needs in project["optional-dependencies"].values() for one in needs)]
+    packages = {re.split(r"[^\w.-]", one)[0].replace("-", "_") for one in wanted}
+    assert not {folder.name for folder in UNIT.rglob("*") if folder.is_dir()} & packages
 
 
 def test_a_test_that_is_named_like_one_module_of_a_subpackage_lies_in_its_folder():
