@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
-from dreamgym.runs.progress import progress
+from dreamgym.runs.progress import Advance, progress
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import sft
 from dreamgym.train.settings import SFTConfig
@@ -33,14 +33,15 @@ def fit(
 @contextmanager
 def progress_watch(run: RunDir, name: str, on_step: Callable[[int], bool] | None = None) -> Iterator[Watch]:
     """A function for a trainer to call after every step: it shows a progress bar and writes a metrics line every 25 steps."""
-    with progress(1000, name) as advance:
-        shown, resumed = 0, False
+    with ExitStack() as stack:
+        shown, advance = 0, cast("Advance | None", None)
 
         def watch(step: int, done: float, losses: dict[str, float]) -> bool:
-            nonlocal shown, resumed
-            if not resumed:  # what an interrupted training wrote after its checkpoint is written again
+            nonlocal shown, advance
+            if advance is None:  # the first step tells how far an interrupted training had come; what it wrote after that is written again
                 run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < step)
-                resumed = True
+                shown = int(done * 1000)
+                advance = stack.enter_context(progress(1000, name, start=shown))
             if step % 25 == 0:
                 run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": step, "done": done, **losses})
             if int(done * 1000) > shown:
