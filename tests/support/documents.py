@@ -68,6 +68,5 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def pages() -> list[Path]:
-    """The README and the documentation but for the lab's diary and the results, which are records of their day."""
-    records = ("lab", "results.md")
-    return [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] not in records)]
+    """The README and the documentation but for the lab, whose pages are records of their day."""
+    return [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] != "lab")]
