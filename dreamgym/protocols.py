@@ -1,6 +1,7 @@
-"""Every interface of dreamgym on one page. Lists go in and lists come out, in order, wherever a model or an index is inside.
+"""The interfaces that cross layers, on one page. Lists go in and lists come out, in order, wherever a model or an index is inside.
 
-Nothing here imports torch. Implementations are found by name in `engines/`, `envs/`, `replay/`, `train/algos/` (see `plugins`).
+Nothing here imports torch. Implementations are found by name in `engines/`, `envs/`, `replay/`, `train/algos/` (see `plugins`). An
+interface that one layer keeps to itself stands in its own module.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ class LLM(Protocol):
     """A language model that samples tokens. The caller need not know how or where."""
 
     version: int
+    """Of the weights that it samples from, as `publish` gave it."""
     concurrent: bool
     """Whether requests are worked on while nobody polls, as on a server."""
 
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens around it."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        ...
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Continue every prompt; completions in the order of the requests. UsageError for a prompt that does not fit."""
@@ -72,7 +79,9 @@ class Chat(Protocol):
     model: str
 
     @property
-    def usage(self) -> Usage: ...
+    def usage(self) -> Usage:
+        """What has been asked and answered so far."""
+        ...
 
     def replies(
         self,
@@ -99,7 +108,9 @@ class Policy(Protocol):
         """Whether actions are worked on while nobody polls."""
         ...
 
-    def begin(self, tasks: Sequence[Task], *, name: str) -> list[Any]: ...
+    def begin(self, tasks: Sequence[Task], *, name: str) -> list[Any]:
+        """A conversation per task, in order. `name` is part of the names of their sessions, so that those of two calls differ."""
+        ...
 
     def submit(
         self, conversations: Sequence[Any], observations: Sequence[Observation], *, temperature: float, seeds: Sequence[Sequence[int]]
@@ -122,9 +133,17 @@ class Env(Protocol):
 
     name: str
 
-    def accepts(self, task: Task) -> bool: ...
-    def reset(self, task: Task) -> dict[str, Any]: ...
-    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]: ...
+    def accepts(self, task: Task) -> bool:
+        """Whether the environment can play the task: a synthetic one it may not know."""
+        ...
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        """Begin the task's episode, and end the one before; the first raw observation."""
+        ...
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
+        """(raw observation, reward, whether the episode has ended). An inadmissible action is a step like any other."""
+        ...
 
 
 class BatchEnv(Protocol):
@@ -142,7 +161,9 @@ class BatchEnv(Protocol):
         """Whether steps are worked on while nobody polls."""
         ...
 
-    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]: ...
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        """Begin an episode per task, in slots 0, 1, …; their first observations in order."""
+        ...
 
     def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         """Act in the episodes named by `slots`, none of which has a step under way."""
@@ -200,10 +221,22 @@ class ReplayBuffer(Protocol):
     def refused(self, value: int) -> None: ...
 
     def __len__(self) -> int: ...
-    def add(self, trajectories: Sequence[Trajectory]) -> int: ...
-    def rollback(self, sequence: int) -> None: ...
-    def stats(self) -> dict[str, float]: ...
-    def close(self) -> None: ...
+    def add(self, trajectories: Sequence[Trajectory]) -> int:
+        """Append the transitions that are admitted; how many these were."""
+        ...
+
+    def rollback(self, sequence: int) -> None:
+        """Drop every row above this number, as after an interruption."""
+        ...
+
+    def stats(self) -> dict[str, float]:
+        """Counts for reports: rows by source, trajectories, refused ones."""
+        ...
+
+    def close(self) -> None:
+        """Write what is pending and free the files."""
+        ...
+
     def memories(self, *, env: str | None = None, source: Source | None = None, after: int = 0) -> Iterable[Memory]:
         """The memories in order, of one environment and one source where they are given, and of the rows above `after`."""
         ...
@@ -230,8 +263,13 @@ class Curriculum(Protocol):
         """`n` tasks for this iteration, or for the one that comes `ahead` iterations later."""
         ...
 
-    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]: ...
-    def expand(self) -> dict[str, int]: ...
+    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
+        """Take note of the rollouts of each task: value of Eq. 7; metrics."""
+        ...
+
+    def expand(self) -> dict[str, int]:
+        """Propose variations of tasks of high value (Eq. 6); how many were accepted and refused, by reason."""
+        ...
 
 
 class Objective(Protocol):
@@ -287,6 +325,12 @@ class Learner(Protocol):
     """Owns the policy's weights and its optimiser."""
 
     version: int
+    """How often the weights were published."""
 
-    def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]: ...
-    def publish(self) -> int: ...
+    def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
+        """The gradient steps of one iteration, on groups of rollouts of one task each; metrics."""
+        ...
+
+    def publish(self) -> int:
+        """Let the engine sample from the present weights; their version."""
+        ...

@@ -28,7 +28,7 @@ def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dic
     assert base is not None
     found: dict[str, Any] = {"over": baseline, "policies": {}}
     for name, entry in rows.items():
-        if entry and name not in ("sft", "warm_start", "dpo"):
+        if entry and row_of(name.rpartition("/")[2]).start:
             found["policies"][name] = _difference(entry, base)
     greedy = {name: one["greedy"]["mean"] for name, one in found["policies"].items()}
     kinds = {name: row_of(name.rpartition("/")[2]) for name in greedy}

@@ -50,6 +50,8 @@ ROWS: Mapping[str, Row] = {
 }
 LOOPS = tuple(name for name, row in ROWS.items() if row.start)
 """The rows that the RL loop makes, in the order of a run."""
+DREAMT = tuple(name for name in LOOPS if ROWS[name].world != "real")
+"""Those whose RL plays in the dream, whole or in part."""
 OFFLINE = ("sft", "dpo")
 """The rows that logs alone make, besides the warm start."""
 MODES = {"dream": "dream", "real": "real_only", "s2r": "s2r", "mixed": "mixed"}
