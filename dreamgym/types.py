@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from dreamgym.bracket_actions import join_action, split_action
 from dreamgym.errors import UsageError
 
 Source = Literal["real", "dream", "demo"]
@@ -51,15 +52,16 @@ class View:
 
     def resolve(self, action: Action) -> Action:
         """The agent's action in the environment's words."""
-        head, bracket, rest = action.partition("[")
-        name = self.names.get(rest.removesuffix("]"))
-        return f"{head}[{name}]" if bracket and rest.endswith("]") and name else action
+        verb, reference = split_action(action)
+        if reference is None or join_action(verb, reference) != action:
+            return action
+        return join_action(verb, self.names.get(reference) or reference)
 
     def refer(self, action: Action) -> Action:
         """The environment's action in the agent's words: the inverse of `resolve`."""
-        head, bracket, rest = action.partition("[")
-        reference = next((short for short, name in self.names.items() if f"{name}]" == rest), None)
-        return f"{head}[{reference}]" if bracket and reference else action
+        verb, _ = split_action(action)
+        reference = next((short for short, name in self.names.items() if join_action(verb, name) == action), None)
+        return join_action(verb, reference) if reference else action
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from dreamgym.bracket_actions import BRACKETS
 from dreamgym.errors import UsageError
 from dreamgym.tool_calls import calls_of
 from dreamgym.types import Action
 
-BRACKETS = re.compile(r"(\w+)\[(.*)\]", re.DOTALL)
 ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 """An element that a state lists, such as `[buy now]`."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dreamgym.bracket_actions import join_action, split_action
 from dreamgym.envs.actions import ELEMENT
 from dreamgym.envs.base import TextRules
 from dreamgym.protocols import RealEnv
@@ -64,17 +65,17 @@ def draw(episodes: Sequence[Trajectory], real: RealEnv, rules: TextRules, *, sha
 
 def spelling(episodes: Sequence[Trajectory]) -> Callable[[str], Action]:
     """How an element's name becomes an action here, as the logs show: `click[red]` where they click, `open` where they name it bare."""
-    heads: Counter[str] = Counter()
+    verbs: Counter[str] = Counter()  # "": the bare name
     for episode in episodes:
         for t in episode.transitions:
             names = ELEMENT.findall(t.state.text)
-            head, bracket, rest = t.action.partition("[")
+            verb, argument = split_action(t.action)
             if t.action in names:
-                heads[""] += 1
-            elif bracket and rest.removesuffix("]") in names:
-                heads[head] += 1
-    usual = heads.most_common(1)[0][0] if heads else ""
-    return lambda name: f"{usual}[{name}]" if usual else name
+                verbs[""] += 1
+            elif argument in names:
+                verbs[verb] += 1
+    usual = verbs.most_common(1)[0][0] if verbs else ""
+    return lambda name: join_action(usual, name) if usual else name
 
 
 def miss(
@@ -88,8 +89,15 @@ def miss(
         return rng.choice(absent)
     name = rng.choice(names) if names else taken
     if way == "grammar":
-        head = spell("").partition("[")[0]
-        forms = [f"press[{name}]", f"{head}({name})", f"{head}[{name}", f"{name} {name}", f"do {head or 'it'}: {name}", f"{name}]"]
+        verb, _ = split_action(spell(""))
+        forms = [
+            join_action("press", name),
+            f"{verb}({name})",
+            f"{verb}[{name}",
+            f"{name} {name}",
+            f"do {verb or 'it'}: {name}",
+            f"{name}]",
+        ]
         return rng.choice([form for form in forms if form not in here])
     near = changed(name, rng)
     return spell(near) if names else near

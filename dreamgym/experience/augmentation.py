@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from dreamgym.bracket_actions import join_action, split_action
 from dreamgym.envs.base import TextRules
 from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
@@ -20,7 +21,7 @@ TRIES = 128  # changed instructions that are looked at before a trajectory is gi
 
 
 def relabel_goals(trajectories: Sequence[Trajectory], rules: TextRules, tasks: Sequence[Task], share: float, seed: int) -> list[Trajectory]:
-    """The same episodes under another instruction, where the purchase that was right is now wrong.
+    """The same episodes under another instruction, where what was right is now wrong.
 
     Reward 0 unless the TextRules' text check says that the other instruction happens to be met too (then the copy is dropped).
     """
@@ -40,7 +41,7 @@ def relabel_goals(trajectories: Sequence[Trajectory], rules: TextRules, tasks: S
 def near_miss_goals_of(trajectories: Sequence[Trajectory], rules: TextRules, share: float, seed: int) -> list[Trajectory]:
     """The same episodes under an instruction that differs in one word or number, chosen so that the outcome flips.
 
-    A success by one colour, price or room less, and a failure that would have been right for a slightly other wish. Words come from
+    A success that misses one requirement, and a failure that would have been right for a slightly other instruction. Words come from
     other instructions, where they follow the same word; the TextRules says what is well-formed, and its text check says what is met.
     """
     rng = random.Random(f"near-goals/{seed}")
@@ -102,11 +103,11 @@ def _refused(task: Task, past: Sequence[Transition], state: Observation, action:
 
 def _spoilt(action: Action, rng: random.Random) -> Action:
     """An action's name cut short, with a word too many, or under a verb that nobody knows."""
-    head, bracket, rest = action.partition("[")
-    name = rest.removesuffix("]") if bracket else head
+    verb, argument = split_action(action)
+    name = verb if argument is None else argument
     wrong = rng.choice((name[:-1], f"{name} now", f"the {name}", name[1:]))
-    unknown = rng.choice((f"take a look at {name}", f"type[{name}]", "stop", "scroll down"))
-    return rng.choice((f"{head}[{wrong}]" if bracket else wrong, unknown))
+    unknown = rng.choice((f"take a look at {name}", join_action("type", name), "stop", "scroll down"))
+    return rng.choice((wrong if argument is None else join_action(verb, wrong), unknown))
 
 
 def _followers(instructions: Sequence[str]) -> Mapping[str, list[str]]:

@@ -29,7 +29,7 @@ from dreamgym.types import Memory, Query, Task, Trajectory
 
 class SegmentWeights(Config):
     """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; here the short segments
-    that decide (what is yes and what is no in a purchase, and the outcome) weigh more."""
+    that decide (the yes or no of the reasoning, and the outcome) weigh more."""
 
     start: float = Field(default=0.2, ge=0)
     reasoning: float = Field(default=1.5, ge=0)

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "dreamgym"
 LAYERS: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(frozenset(group.split()) for group in layer.split("|"))
     for layer in (
-        "types usage protocols | errors | plugins | config | tool_calls",
+        "types usage protocols | errors | plugins | config | tool_calls | bracket_actions",
         "runs",
         "envs",
         "llm engines | logs | replay | returns | statistics",
@@ -35,6 +35,7 @@ WITHIN_LOWEST = {
     ("protocols", "types"),
     ("protocols", "usage"),
     ("types", "errors"),
+    ("types", "bracket_actions"),
     ("plugins", "errors"),
     ("config", "errors"),
     ("tool_calls", "errors"),
