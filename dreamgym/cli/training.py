@@ -60,6 +60,7 @@ def compare(
 ) -> None:
     """Make Tables 1 and 2 of the paper: train the arms of a configuration, or compare finished runs."""
     from dreamgym.errors import UsageError
+    from dreamgym.recipes import comparison
     from dreamgym.recipes.config import CompareConfig
     from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import read, require_plugins
@@ -80,24 +81,24 @@ def compare(
     folder = out or Path("runs") / (config.stem if config else "")
     if settings and not dry_run:
         require_place_for_runs(folder)
-    from dreamgym.recipes import compare as recipe
-
     if settings:
         if not _begins(folder, [settings], dry_run, as_json):
             return
+        from dreamgym.recipes import compare as recipe
+
         found = recipe.run(settings, folder, latency_s=latency, say=_say)
     else:
         with reading(", ".join(map(str, runs or ()))):
-            found = recipe.of_runs(runs or (), latency_s=latency)
+            found = comparison.of_runs(runs or (), latency_s=latency)
         if out:
-            recipe.save(found, out)
+            comparison.save(found, out)
     if as_json:
         print(json.dumps(found))
         return
     with reading(out or ", ".join(map(str, runs or ()))):
-        for name, title in (("table1", recipe.title(found)), ("table2", "Without a part of the method")):
+        for name, title in (("table1", comparison.title(found)), ("table2", "Without a part of the method")):
             if found[name]:
-                table(title, list(recipe.COLUMNS), [recipe.cells(entry) for entry in found[name].values()], width=180)
+                table(title, list(comparison.COLUMNS), [comparison.cells(entry) for entry in found[name].values()], width=180)
 
 
 def sweep(

@@ -1,38 +1,32 @@
-"""`dreamgym compare`: several ways to a policy side by side, in the layout of the paper's Tables 1 and 2.
+"""`dreamgym compare --config`: several ways to a policy from one start, trained and evaluated over seeds.
 
 Every seed is one run directory. Logs, tokenizer, experience model and warm start are made once in it, and every arm starts from them; an
-arm is a phase of that run, so an interrupted comparison goes on where it was, and arms may be added later. Finished quickstarts are
-compared by their summaries.
+arm is a phase of that run, so an interrupted comparison goes on where it was, and arms may be added later. Tables are those of
+`recipes.comparison`, which reads finished runs.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.worker_pool import WorkerPool
-from dreamgym.errors import RunDirError, UsageError
-from dreamgym.recipes import context
+from dreamgym.recipes import comparison, context
 from dreamgym.recipes import summary as tables
+from dreamgym.recipes.comparison import Entry
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import start_workers
-from dreamgym.recipes.gains import gains
-from dreamgym.recipes.gains import lines as describe
 from dreamgym.recipes.phases.baselines import converge_sft, train_dpo
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import run_ablation, run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
-from dreamgym.recipes.rows import OFFLINE, ROWS, ablated, ablation_row, arm
-from dreamgym.runs.files import read_json, write_atomic
+from dreamgym.recipes.rows import OFFLINE, ablated, ablation_row, arm
 from dreamgym.runs.rundir import PROCESS, RunDir
 
-Entry = dict[str, Any]
 Rows = dict[str, Entry | None]
 
 
@@ -56,8 +50,8 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
         name: ((ablation_row(name, config.ablated) if name else arm(config.ablated)).label, tables.pool([less[name] for _, less in found]))
         for name in found[0][1]
     }
-    report = _report(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
-    save(report, path)
+    report = comparison.report_of(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
+    comparison.save(report, path)
     return report
 
 
@@ -107,155 +101,3 @@ def train_arm(directory: RunDir, shared: RunContext, config: CompareConfig, name
         else:
             run_rl_phase(directory, shared, name, start="warm_start", block=block, world=arm(name).world)
     evaluate_policies(directory, shared, [name])
-
-
-def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
-    """Finished quickstarts or trainings side by side: runs that differ in their seed alone are one row a policy, others are named.
-
-    The folder of a comparison gives its own tables again.
-    """
-    if not paths:
-        raise UsageError("Nothing to compare. Give run directories, or --config FILE to train the arms of one.")
-    if len(paths) == 1 and (paths[0] / "compare.json").is_file():
-        return costed(_finished(paths[0] / "compare.json"), latency_s)
-    groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for given in paths:
-        name = given.name if sum(other.name == given.name for other in paths) == 1 else str(given)
-        for path in sorted(given.glob("seed-*")) or [given]:
-            directory = RunDir.view(path)
-            groups.setdefault(_without_seed(directory.config), []).append((name, _summary(directory)))
-    table: dict[str, tuple[str, Entry | None]] = {}
-    ablated: dict[str, tuple[str, Entry | None]] = {}
-    for members in groups.values():
-        name, summaries = members[0][0], [summary for _, summary in members]
-        seeds = [seed for summary in summaries for seed in summary["seeds"]]
-        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-            raise UsageError(f"Seed {twice[0]} of '{name}' is given twice, by runs of the same settings. Give every run once.")
-        if any(key.startswith(f"{name}/") for key in table):
-            name = f"{name}, {len(table)}"
-        key, of = (f"{name}/", f" ({name})") if len(groups) > 1 else ("", "")
-        for row in ROWS:
-            if any(summary.get(row) for summary in summaries):
-                table[key + row] = (ROWS[row].label + of, tables.pool([summary.get(row) for summary in summaries]))
-        for part in dict.fromkeys(part for summary in summaries for part in summary.get("ablations", {})):
-            entries = [summary.get("ablations", {}).get(part) for summary in summaries]
-            ablated[key + part] = (ablation_row(part).label + of, tables.pool(entries))
-    every = [summary for members in groups.values() for _, summary in members]
-    return _report(
-        table,
-        ablated,
-        seeds=sorted({seed for summary in every for seed in summary["seeds"]}),
-        commit=", ".join(dict.fromkeys(summary["commit"] for summary in every)),
-        latency_s=latency_s,
-    )
-
-
-def save(report: Mapping[str, Any], folder: Path) -> None:
-    """Write the report for machines and for people: `compare.json` and `compare.md`."""
-    write_atomic(folder / "compare.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
-    write_atomic(folder / "compare.md", markdown(report))
-
-
-def _report(
-    table: Mapping[str, tuple[str, Entry | None]],
-    ablated: Mapping[str, tuple[str, Entry | None]],
-    *,
-    seeds: list[int],
-    commit: str,
-    latency_s: float,
-) -> dict[str, Any]:
-    whole = {name: {"label": label, **entry} for name, (label, entry) in table.items() if entry}
-    less = {name: {"label": label, **entry} for name, (label, entry) in ablated.items() if entry}
-    found = {"table1": whole, "table2": less, "gains": gains(whole, less.get("model")), "seeds": seeds, "commit": commit}
-    return costed(found, latency_s)
-
-
-def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
-    """The report with every arm's cost: seconds of computing, and the latency of its real training and probing steps.
-
-    Relative to the real arm of the same algorithm or run, or else to the first real arm. Logs are the same for all and charged to none.
-    """
-    if not math.isfinite(latency_s):
-        raise UsageError(f"The latency of a real step is {latency_s}. Expected seconds, such as 1.")
-    whole, less = report["table1"], report["table2"]
-    for entry in (*whole.values(), *less.values()):
-        steps = entry["real_transitions_online"] + entry["real_transitions_probe"]
-        entry["cost_seconds"] = entry["seconds"] + latency_s * steps
-    reals = [name for name in whole if name.endswith(("-real", "real_only"))]
-    for name, entry in (*whole.items(), *less.items()):
-        kin = next((real for real in reals if _kin(real) == _kin(name)), reals[0] if reals else None)
-        entry["relative_cost"] = entry["cost_seconds"] / whole[kin]["cost_seconds"] if kin else None
-    return report | {"latency_s": latency_s}
-
-
-def _kin(name: str) -> str:
-    """What an arm and its real counterpart share: the run they are of, or their algorithm."""
-    run, slash, arm = name.rpartition("/")
-    return run if slash else arm.rpartition("-")[0]
-
-
-COLUMNS = (
-    "policy", "greedy %", "by seed", "sampled %", "real: logs", "real: training", "real: probes", "dreamed", "wall time, s",
-    "cost against real",
-)  # fmt: skip
-
-
-def cells(entry: Mapping[str, Any]) -> list[str]:
-    """One row of the table, as people read it."""
-    relative = entry["relative_cost"]
-    return [
-        entry["label"],
-        tables.percent(entry, "greedy"),
-        " / ".join(f"{100 * value:.1f}" for value in entry["per_seed"]),
-        tables.percent(entry, "sampled"),
-        *(f"{entry[f'real_transitions_{kind}']:,.0f}" for kind in ("offline", "online", "probe")),
-        f"{entry['dream_transitions']:,.0f}",
-        f"{entry['seconds']:,.0f}",
-        "-" if relative is None else f"{relative:.2f}",
-    ]
-
-
-def title(report: Mapping[str, Any]) -> str:
-    """What the numbers are."""
-    return (
-        f"Success in the real environment on held-out tasks, % [{tables.intervals(report['seeds'])}]; seeds {report['seeds']}, "
-        f"commit {report['commit']}; cost: computing plus {report['latency_s']:g} s for every real step of training and probing"
-    )
-
-
-def markdown(report: Mapping[str, Any]) -> str:
-    """Both tables in Markdown."""
-    lines = [title(report) + ".", ""]
-    for name, heading in (("table1", "Ways to a policy"), ("table2", "Without a part of the method")):
-        if report[name]:
-            lines += [f"## {heading}", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
-            lines += [*(_line(cells(entry)) for entry in report[name].values()), ""]
-    if found := describe(report.get("gains", {})):
-        lines += ["## Gains over seeds", "", *(f"- {line}" for line in found), ""]
-    return "\n".join(lines)
-
-
-def _line(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(texts)} |"
-
-
-def _summary(directory: RunDir) -> dict[str, Any]:
-    """A finished run's summary; RunDirError, which says what to do, for one that has none."""
-    summary = directory.summary()
-    if summary is not None:
-        return summary
-    if directory.path.name.startswith("seed-") and (directory.path.parent / "compare.json").is_file():
-        raise RunDirError(f"'{directory.path.parent}' is a comparison, and not a run. Give its folder alone to see its tables.")
-    raise RunDirError(f"'{directory.path}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
-
-
-def _finished(file: Path) -> dict[str, Any]:
-    """The tables of a finished comparison; RunDirError for a file that holds none."""
-    found = read_json(file)
-    if not found or not {"table1", "table2", "seeds", "commit"} <= found.keys():
-        raise RunDirError(f"'{file}' is no comparison. Give the command that made it again, or the run directories themselves.")
-    return found
-
-
-def _without_seed(config: Mapping[str, Any]) -> str:
-    return json.dumps({key: value for key, value in config.items() if key not in ("seed", "seeds")}, sort_keys=True, default=str)

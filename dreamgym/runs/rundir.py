@@ -14,6 +14,7 @@ not finite is written as null, because JSON has no word for it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -21,6 +22,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dreamgym.config import parse, parse_text
@@ -264,11 +266,17 @@ def _require_run_or_empty(path: Path) -> None:
 
 
 def _require_writable(path: Path) -> None:
+    """RunDirError where nothing can be made in the nearest folder that exists: it is tried, and what was made is removed."""
     place = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not place.is_dir():
         raise RunDirError(f"'{place}' is a file, not a folder. Choose another path.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise RunDirError(f"'{place}' cannot be written. Check its permissions, or choose another path.")
+    try:
+        with TemporaryDirectory(suffix=".tmp", dir=place):  # permissions alone do not say what a file system allows
+            pass
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RunDirError(f"'{place}' cannot be written: {error.strerror}. Check its permissions, or choose another path.") from error
 
 
 def require_place_for_runs(path: Path) -> None:

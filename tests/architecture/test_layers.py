@@ -144,7 +144,16 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["dreamgym", "dreamgym.cli", "dreamgym.recipes", "dreamgym.recipes.settings", "dreamgym.report", "dreamgym.runs.rundir"]
+    "name",
+    [
+        "dreamgym",
+        "dreamgym.cli",
+        "dreamgym.recipes",
+        "dreamgym.recipes.settings",
+        "dreamgym.recipes.comparison",
+        "dreamgym.report",
+        "dreamgym.runs.rundir",
+    ],
 )
 def test_importing_what_starts_a_command_loads_no_torch_and_prints_nothing(name: str):
     script = f"""

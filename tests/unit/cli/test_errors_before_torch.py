@@ -79,7 +79,16 @@ PLACES = [
     ("train file/below env.name=corridor", "is a file, not a folder"),
     ("compare --config compare-logs --out file", "'file' is a file, not a folder"),
     ("compare --config compare-logs --out full", "'full' holds 'notes.txt', and no run"),
-    ("compare --config compare-logs --out locked/new", "locked' cannot be written"),
+    ("compare --config compare-logs --out /proc/nope", "'/proc' cannot be written"),
+    ("train /proc/nope/run env.name=corridor", "'/proc' cannot be written"),
+    ("quickstart --budget small --run /proc/nope", "'/proc' cannot be written"),
+    ("compare file", "'file' is not a run directory"),
+    ("compare full recorded", "'full' is not a run directory"),
+    ("compare recorded", "has no summary.json"),
+    ("compare comparison/seed-0", "'comparison' is a comparison, and not a run"),
+    ("compare damaged", "is no comparison"),
+    ("compare --dry-run", "give --config FILE"),
+    ("compare", "Nothing to compare"),
     ("sweep seed=1,2 --config compare-logs --out file/below", "is a file, not a folder"),
     ("sweep seed=1,2 --config compare-logs --out full", "'full' holds 'notes.txt', and no run"),
     ("quickstart --budget small --run file", "'file' is a file, not a folder"),
@@ -98,10 +107,25 @@ PLACES = [
 def test_a_place_or_a_configuration_that_is_not_for_the_command_is_refused_without_torch(tmp_path: Path):
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
-    (tmp_path / "locked").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with RunDir.open(tmp_path / "recorded", "seed = 1\n") as run:
         run.mark("logs", {"has_env": False})
-    locked = "from dreamgym.runs import rundir; rundir.os.access = lambda path, _: path.name != 'locked'"  # root may write everywhere
-    require_refusals(PLACES, tmp_path, before=locked)
-    assert {item.name for item in tmp_path.iterdir()} == {"file", "full", "locked", "recorded"}
+    RunDir.open(tmp_path / "comparison" / "seed-0", "seed = 0\n").close()
+    for name in ("comparison", "damaged"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "compare.json").write_text("{}")
+    require_refusals(PLACES, tmp_path, before="")
+    assert {item.name for item in tmp_path.iterdir()} == {"file", "full", "recorded", "comparison", "damaged"}
+
+
+def test_finished_runs_are_compared_without_torch(tmp_path: Path):
+    rate = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 100}
+    costs = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
+    entry = {"real_success": 0.5, "ci95": [0.4, 0.6], "sampled": rate, "episodes": 100, **dict.fromkeys(costs, 1.0)}
+    for seed in (0, 1):
+        with RunDir.open(tmp_path / f"run-{seed}", f"seed = {seed}\n") as run:
+            run.write_summary({"warm_start": entry, "seeds": [seed], "commit": "abc"})
+    script = "import sys\nsys.modules['torch'] = None\nfrom dreamgym import cli\nsys.argv = ['dreamgym', *sys.argv[1:]]\ncli.main()"
+    for command in ("compare run-0 run-1 --out both", "compare both"):
+        done = subprocess.run([sys.executable, "-c", script, *command.split()], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0 and "Warm start" in done.stdout and "50.0" in done.stdout, done.stderr

@@ -12,7 +12,7 @@ from toy import LOOP, SHARED, command, object_in, shrink, weights
 
 from dreamgym.config import dump, read
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.recipes import compare
+from dreamgym.recipes import compare, comparison
 from dreamgym.recipes.config import CompareConfig, RunConfig
 from dreamgym.runs.rundir import RunDir
 
@@ -139,36 +139,36 @@ def test_finished_runs_that_differ_in_their_seed_alone_are_pooled_and_others_are
     real = {"seconds": 100.0, "real_transitions_online": 900.0}
     a = finished(tmp_path / "a", 0, dream=entry(80, seconds=300.0), real_only=entry(60, **real))
     b = finished(tmp_path / "b", 1, dream=entry(60, seconds=500.0), real_only=entry(40, **real))
-    found = compare.of_runs([a, b], latency_s=1.0)
+    found = comparison.of_runs([a, b], latency_s=1.0)
     assert found["seeds"] == [0, 1] and found["table1"]["dream"]["episodes"] == 200
     assert found["table1"]["dream"]["real_success"] == 0.7 and found["table1"]["dream"]["relative_cost"] == pytest.approx(0.4)
     c = finished(tmp_path / "c", 0, iterations=5, dream=entry(10))
-    apart = compare.of_runs([a, b, c], latency_s=0.0)["table1"]
+    apart = comparison.of_runs([a, b, c], latency_s=0.0)["table1"]
     assert list(apart) == ["a/dream", "a/real_only", "c/dream"] and apart["c/dream"]["label"] == "Dream (c)"
-    assert "| Dream (c) | 10.0 [5.5, 17.4] | 10.0 |" in compare.markdown(compare.of_runs([a, c], latency_s=0.0))
+    assert "| Dream (c) | 10.0 [5.5, 17.4] | 10.0 |" in comparison.markdown(comparison.of_runs([a, c], latency_s=0.0))
 
 
 def test_folders_of_seeds_are_named_by_their_own_names_and_no_seed_is_counted_twice(tmp_path: Path):
     for folder, iterations, wins in (("mine", 80, 90), ("theirs", 5, 10)):
         for seed in (0, 1):
             finished(tmp_path / folder / f"seed-{seed}", seed, iterations=iterations, dream=entry(wins))
-    found = compare.of_runs([tmp_path / "mine", tmp_path / "theirs"], latency_s=1.0)["table1"]
+    found = comparison.of_runs([tmp_path / "mine", tmp_path / "theirs"], latency_s=1.0)["table1"]
     wins = {name: (one["real_success"], one["episodes"]) for name, one in found.items()}
     assert wins == {"mine/dream": (0.9, 200), "theirs/dream": (0.1, 200)}
     with pytest.raises(UsageError, match="Seed 0 of 'mine' is given twice"):
-        compare.of_runs([tmp_path / "mine", tmp_path / "mine" / "seed-0"], latency_s=1.0)
+        comparison.of_runs([tmp_path / "mine", tmp_path / "mine" / "seed-0"], latency_s=1.0)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"table1": {}}'])
 def test_a_file_that_is_no_comparison_is_named(text: str, tmp_path: Path):
     (tmp_path / "compare.json").write_text(text)
     with pytest.raises(RunDirError, match=r"compare.json' is n"):
-        compare.of_runs([tmp_path], latency_s=1.0)
+        comparison.of_runs([tmp_path], latency_s=1.0)
 
 
 def test_an_unfinished_run_and_no_run_at_all_are_refused(tmp_path: Path):
     RunDir.open(tmp_path / "run", dump(RunConfig())).close()
     with pytest.raises(RunDirError, match="not finished"):
-        compare.of_runs([tmp_path / "run"], latency_s=1.0)
+        comparison.of_runs([tmp_path / "run"], latency_s=1.0)
     with pytest.raises(UsageError, match="Nothing to compare"):
-        compare.of_runs([], latency_s=1.0)
+        comparison.of_runs([], latency_s=1.0)
