@@ -23,6 +23,9 @@ app = typer.Typer(help="Train LLM agents inside a reasoning experience model (Dr
 
 @app.command()
 def quickstart(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE settings that override the budget's, such as dream.iterations=5.")
+    ] = None,
     budget: Annotated[
         str,
         typer.Option(help="small (minutes), default (twenty minutes), large (three seeds and baselines; hours) or gpu (a larger model)."),
@@ -37,7 +40,7 @@ def quickstart(
     from dreamgym.recipes.settings import budget_config, run_name
     from dreamgym.runs.rundir import require_place_for_runs
 
-    config = budget_config(budget, env, model)
+    config = budget_config(budget, env, model, overrides or ())
     begin(config)
     path = run or Path("runs") / run_name(budget, env, model)
     require_place_for_runs(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -49,7 +50,13 @@ def train(
 
 
 def compare(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Finished run directories to compare; none with --config.")] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|KEY=VALUE",
+            help="Finished run directories to compare; with --config, settings that override the file, such as seeds=[0,1].",
+        ),
+    ] = None,
     config: ConfigFile = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder of the comparison; with --config it also holds the runs, and resumes.")
@@ -63,17 +70,23 @@ def compare(
     from dreamgym.recipes import comparison
     from dreamgym.recipes.config import CompareConfig
     from dreamgym.recipes.factory import begin
-    from dreamgym.recipes.settings import read, require_plugins
+    from dreamgym.recipes.settings import changes_of_seeds, read, require_plugins
     from dreamgym.runs.files import reading
     from dreamgym.runs.rundir import RunDir, require_place_for_runs
 
+    overrides = [one for one in given or () if "=" in one and not os.path.exists(one)]
+    runs = [Path(one) for one in given or () if one not in overrides]
     if config and runs:
-        raise UsageError("Give either finished runs, or --config FILE to train the arms of one.")
-    settings = read(CompareConfig, config) if config else None
+        raise UsageError(
+            f"'{runs[0]}' is no setting. Give either finished runs, or --config FILE and KEY=VALUE settings to train the arms of one."
+        )
+    if overrides and not config:
+        raise UsageError(f"'{overrides[0]}' is no run directory. Settings change a configuration: give --config FILE too.")
+    settings = read(CompareConfig, config, changes_of_seeds(overrides)) if config else None
     if settings:
         require_plugins(settings)
         begin(settings)
-    for one in runs or ():
+    for one in runs:
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)
     if dry_run and not settings:
@@ -88,14 +101,14 @@ def compare(
 
         found = recipe.run(settings, folder, latency_s=latency, say=_say)
     else:
-        with reading(", ".join(map(str, runs or ()))):
-            found = comparison.of_runs(runs or (), latency_s=latency)
+        with reading(", ".join(map(str, runs))):
+            found = comparison.of_runs(runs, latency_s=latency)
         if out:
             comparison.save(found, out)
     if as_json:
         print(json.dumps(found))
         return
-    with reading(out or ", ".join(map(str, runs or ()))):
+    with reading(out or ", ".join(map(str, runs))):
         for name, title in (("table1", comparison.title(found)), ("table2", "Without a part of the method")):
             if found[name]:
                 table(title, list(comparison.COLUMNS), [comparison.cells(entry) for entry in found[name].values()], width=180)

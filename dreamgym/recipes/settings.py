@@ -77,9 +77,23 @@ def require_plugins(config: SharedConfig) -> None:
     plugins.require("replay.indexes", config.replay.index)
 
 
-def budget_config(budget: str, env: str = "webshop", model: str = "") -> RunConfig:
-    """The settings of a budget: small, default (about twenty minutes), large (three seeds and the baselines) or gpu; see `run_name`."""
-    return configuration.read(RunConfig, configuration.PRESETS / f"{run_name(budget, env, model)}.toml")
+def changes_of_seeds(overrides: Sequence[str]) -> dict[str, Any]:
+    """`config.assignments` for a command that runs every seed of `seeds`. ConfigError for `seed`, which nothing would read."""
+    changes = configuration.assignments(overrides)
+    if "seed" in changes:
+        raise ConfigError(f"'seed' is the setting of a single run. Write seeds=[{changes['seed']}].")
+    return changes
+
+
+def budget_config(budget: str, env: str = "webshop", model: str = "", overrides: Sequence[str] = ()) -> RunConfig:
+    """The settings of a budget: small, default (about twenty minutes), large (three seeds and the baselines) or gpu; see `run_name`.
+
+    `overrides` are KEY=VALUE. ConfigError for a key or a value that cannot be.
+    """
+    file = configuration.PRESETS / f"{run_name(budget, env, model)}.toml"
+    found = configuration.read(RunConfig, file, changes_of_seeds(overrides))
+    require_plugins(found)
+    return found
 
 
 def run_name(budget: str, env: str = "webshop", model: str = "") -> str:

@@ -61,8 +61,7 @@ def test_arms_share_what_they_start_from_and_later_arms_and_calls_train_nothing_
 
     shared = {name: digest(out / "seed-0", name) for name in ("experience", "warm_start", "grpo-real")}
     written = (out / "seed-0" / "checkpoints" / "experience" / "model.safetensors").stat().st_mtime_ns
-    (tmp_path / "toy.toml").write_text(TOY.replace('["dpo", "grpo-real"]', '["sft", "grpo-real"]').replace("[0, 1]", "[0]"))
-    code, said, _ = command(monkeypatch, capsys, *call)  # another arm, in the same folder
+    code, said, _ = command(monkeypatch, capsys, *call, 'arms=["sft", "grpo-real"]', "seeds=[0]")  # another arm, in the same folder
     assert code == 0 and list(object_in(said)["table1"]) == ["warm_start", "sft", "grpo-real"]
     assert {name: digest(out / "seed-0", name) for name in shared} == shared
     assert (out / "seed-0" / "checkpoints" / "experience" / "model.safetensors").stat().st_mtime_ns == written

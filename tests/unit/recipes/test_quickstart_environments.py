@@ -34,6 +34,12 @@ def test_a_budget_or_an_environment_without_a_quickstart_is_named_with_what_ther
         budget_config("smal", "alfworld")
 
 
+def test_settings_of_the_command_line_win_over_the_budgets():
+    changed = budget_config("small", overrides=["dream.iterations=5", "seeds=[1, 2]"])
+    assert changed.dream.iterations == 5 and changed.seeds == (1, 2)
+    assert changed.logs == budget_config("small").logs
+
+
 def test_the_papers_offline_set_is_a_preset():
     config = configuration.read(RunConfig, Path("alfworld-paper"))
     shares = alfworld.make(**config.env.options).scripted_policies

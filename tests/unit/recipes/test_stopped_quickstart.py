@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 Clock.EVERY_S = 0.05
 sizes.SIZES["test"] = SIZE
 SETTINGS["experience"]["training"]["epochs"] = 8.0
-settings.budget_config = lambda budget, env, model: build(RunConfig, SETTINGS)
+settings.budget_config = lambda *_: build(RunConfig, SETTINGS)
 sys.argv = ["dreamgym", "quickstart", "--run", sys.argv[1]]
 main()
 """
