@@ -122,7 +122,7 @@ app.command()(hosts.judge)
 app.command()(models.fetch)
 app.command()(models.merge)
 app.add_typer(replay.app, name="replay")
-app.add_typer(webshop.app, name="env")
+app.add_typer(webshop.app, name="webshop")
 app.add_typer(web.app, name="web")
 
 

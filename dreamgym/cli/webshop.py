@@ -1,4 +1,4 @@
-"""`dreamgym env`: the shop itself, for parity checks with the original and for building what it reads."""
+"""`dreamgym webshop`: the shop itself, for parity checks with the original and for building what it reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer
 
 app = typer.Typer(help="WebShop itself: replay actions in it, score purchases, build its files.", no_args_is_help=True)
 
-Env = Annotated[str, typer.Argument(help="The environment: webshop.")]
 Items = Annotated[Path, typer.Option(help="The original's items_shuffle*.json.")]
 Attributes = Annotated[Path, typer.Option(help="The items_ins_v2*.json that belongs to it.")]
 Human = Annotated[Path | None, typer.Option(help="items_human_ins.json, for human goals.")]
@@ -24,7 +23,6 @@ Tagger = Annotated[str, typer.Option(help="Who finds nouns for the title score: 
 
 @app.command()
 def replay(
-    env: Env,
     items: Items,
     attributes: Attributes,
     human: Human = None,
@@ -36,7 +34,7 @@ def replay(
     tagger: Tagger = "auto",
 ) -> None:
     """Play scripted actions and print a JSON line of observations, rewards, dones and available actions for each script."""
-    _webshop(env, goals=goals, mode=mode, tagger=tagger)
+    _begin(goals=goals, mode=mode, tagger=tagger)
     from dreamgym.envs.webshop import replay as player
 
     loaded = player.load(items, attributes, human=human, kind=goals, seed=seed)  # type: ignore[arg-type]
@@ -48,7 +46,6 @@ def replay(
 
 @app.command()
 def reward(
-    env: Env,
     items: Items,
     attributes: Attributes,
     human: Human = None,
@@ -61,7 +58,7 @@ def reward(
     tagger: Tagger = "auto",
 ) -> None:
     """Score purchases and print a JSON line of the reward and the original's sub-scores for each."""
-    _webshop(env, goals=goals, tagger=tagger)
+    _begin(goals=goals, tagger=tagger)
     from dreamgym.envs.webshop import files, products
     from dreamgym.envs.webshop import replay as player
 
@@ -74,7 +71,6 @@ def reward(
 
 @app.command()
 def build(
-    env: Env,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     items: Annotated[Path | None, typer.Option(help="The original's items_shuffle*.json.")] = None,
     attributes: Annotated[Path | None, typer.Option(help="The items_ins_v2*.json that belongs to it.")] = None,
@@ -82,7 +78,7 @@ def build(
     seed: Annotated[int, typer.Option(help="Names the generated catalogue.")] = 0,
 ) -> None:
     """Build a catalogue and its search index once, so that it opens in moments (built = "FOLDER" in the configuration)."""
-    _webshop(env)
+    _begin()
     from dreamgym.envs.webshop import lifelike, store
     from dreamgym.errors import UsageError, explained
 
@@ -102,14 +98,12 @@ def build(
 CHOICES = {"goals": ("synthetic", "human"), "mode": ("text", "text_rich"), "tagger": ("auto", "rule", "spacy")}
 
 
-def _webshop(env: str, **chosen: str) -> None:
-    """Refuse what these commands do not know, and let the log speak on standard error."""
+def _begin(**chosen: str) -> None:
+    """Refuse choices that these commands do not know, and let the log speak on standard error."""
     import logging
 
     from dreamgym.errors import UsageError, nearest
 
-    if env != "webshop":
-        raise UsageError(f"No replay for environment '{env}'.{nearest(env, ['webshop'])} Known: webshop.")
     for name, value in chosen.items():
         if value not in CHOICES[name]:
             raise UsageError(f"--{name} '{value}' is none of {', '.join(CHOICES[name])}.{nearest(value, CHOICES[name])}")

@@ -90,7 +90,7 @@ def play(*actions: str, **more: Any) -> dict[str, Any]:
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, *arguments: Any) -> tuple[Any, str, str]:
     """A command's exit code, what it printed, and what it said on standard error."""
-    monkeypatch.setattr("sys.argv", ["dreamgym", "env", *map(str, arguments)])
+    monkeypatch.setattr("sys.argv", ["dreamgym", "webshop", *map(str, arguments)])
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     with pytest.raises(SystemExit) as stop:
         cli.main()

@@ -36,7 +36,7 @@ class WebShopConfig(Config):
     attributes: Path | None = None
     """The items_ins_v2*.json that belongs to `items`."""
     built: Path | None = None
-    """A folder made by `dreamgym env build webshop`, instead of the files: it opens in moments, however large."""
+    """A folder made by `dreamgym webshop build`, instead of the files: it opens in moments, however large."""
     human: Path | None = None
     """The items_human_ins.json that belongs to `items`, for human goals."""
     num_products: int | None = Field(None, ge=1)

@@ -121,6 +121,7 @@ class LuceneIndex:
                 asins, terms = (text.split("\n") if text else [] for text in texts)
                 return cls(asins, terms, *(stored[name] for name in ("starts", "documents", "counts", "lengths")))
         except FileNotFoundError as error:
-            raise UsageError(f"No index '{path}'. Build one with: dreamgym env build webshop --items FILE --index {path}") from error
+            build = f"dreamgym webshop build --items FILE --attributes FILE --out {path.parent}"
+            raise UsageError(f"No index '{path}'. Build one with: {build}") from error
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise UsageError(f"'{path}' is no search index of dreamgym ({error}). Build it again.") from error

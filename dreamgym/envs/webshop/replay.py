@@ -1,4 +1,4 @@
-"""The original's environment played from a script: what `dreamgym env replay webshop` and `dreamgym env reward webshop` do.
+"""The original's environment played from a script: what `dreamgym webshop replay` and `dreamgym webshop reward` do.
 
 JSON lines go in and come out, so that two implementations can be compared line by line.
 """

@@ -116,7 +116,7 @@ def open_shelf(folder: Path, rng: random.Random) -> tuple[Shelf, LuceneIndex]:
             version, starts, ranges = int(stored["version"]), stored["starts"], stored["ranges"]
         size = (folder / PRODUCTS).stat().st_size
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"'{folder}' is no built catalogue ({error}). Build it with: dreamgym env build webshop.") from error
+        raise UsageError(f"'{folder}' is no built catalogue ({error}). Build it with: dreamgym webshop build.") from error
     if version != VERSION or len(starts) != len(index.asins) + 1 or starts[-1] != size:
         raise UsageError(f"'{folder}' is a built catalogue of another version, or half-written. Build it again.")
     prices = ranges[:, 0].copy()

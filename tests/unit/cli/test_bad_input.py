@@ -102,11 +102,11 @@ replay import PATH PATH
 replay import LOG PATH.jsonl
 replay reencode PATH
 replay reencode LOG --encoder TEXT
-env replay TEXT --items PATH --attributes PATH
-env replay webshop --items PATH --attributes PATH --seed NUMBER
-env reward webshop --items PATH --attributes PATH --goals TEXT
-env build webshop --out PATH --size NUMBER
-env build webshop --out NEW --items PATH --attributes PATH
+webshop replay --items PATH --attributes PATH --mode TEXT
+webshop replay --items PATH --attributes PATH --seed NUMBER
+webshop reward --items PATH --attributes PATH --goals TEXT
+webshop build --out PATH --size NUMBER
+webshop build --out NEW --items PATH --attributes PATH
 init NEW --logs PATH
 init NEW --logs LOGS --env TEXT
 init NEW --logs LOGS --size TEXT

@@ -42,7 +42,7 @@ init DISK/train.toml --logs RUN/episodes/logs.jsonl
 replay export DISK/run/replay/dream.sqlite DISK/out.jsonl
 replay export DISK/run/replay/dream.sqlite DISK/out.parquet
 replay import DISK/new.sqlite RUN/rows.jsonl
-env build webshop --size 100 --out DISK/shop
+webshop build --size 100 --out DISK/shop
 train DISK/new --config RUN/../toy.toml
 sweep seed=0 --config RUN/../compare.toml --out DISK/sweep --held-out 0
 transfer RUN/../toy.toml RUN/../other.toml --out DISK/both
@@ -54,7 +54,7 @@ quickstart --budget small --run DISK/quick
 FULL = ("No space left", "of the disk are free", "disk is full")
 READ_ONLY = ("Read-only file system", "cannot be written", "that can be written")
 READERS = ["summary DISK/run", "fidelity DISK/run", "eval DISK/run --tasks 2", "play DISK/run", "replay stats DISK/run/replay/dream.sqlite"]
-ELSEWHERE = ("env replay", "env reward", "replay reencode", "serve", "fetch", "web up", "web reset", "doctor")
+ELSEWHERE = ("webshop replay", "webshop reward", "replay reencode", "serve", "fetch", "web up", "web reset", "doctor")
 """Commands that write nothing, or nothing where they are told to."""
 
 

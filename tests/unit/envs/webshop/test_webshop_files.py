@@ -124,7 +124,7 @@ def test_replay_prints_what_the_original_would_have_shown(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (folder / "in.jsonl").write_text('{"goal": 1, "actions": ["search[mug]", "jump"]}\n\n{"goal": 0, "actions": []}\n', encoding="utf-8")
-    shared = ("webshop", "--items", folder / "items.json", "--attributes", folder / "attributes.json", "--human", folder / "human.json")
+    shared = ("--items", folder / "items.json", "--attributes", folder / "attributes.json", "--human", folder / "human.json")
     code, out, _ = run(
         monkeypatch, capsys, "", "replay", *shared, "--goals", "human", "--seed", 3, "--mode", "text_rich", "--actions", folder / "in.jsonl"
     )
@@ -140,7 +140,7 @@ def test_replay_prints_what_the_original_would_have_shown(
 def test_reward_prints_the_score_and_its_parts_and_logs_the_tagger(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
-    shared = ("webshop", "--items", folder / "items.json", "--attributes", folder / "attributes.json", "--tagger", "rule")
+    shared = ("--items", folder / "items.json", "--attributes", folder / "attributes.json", "--tagger", "rule")
     line = json.dumps({"goal": GOAL, "asin": "B01", "options": {"color": "red"}, "price": 41.0})
     code, out, _ = run(monkeypatch, capsys, line, "reward", *shared)
     scored = json.loads(out)
@@ -171,7 +171,7 @@ def test_reward_prints_the_score_and_its_parts_and_logs_the_tagger(
 def test_a_line_that_cannot_be_played_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, line: str, said: str
 ):
-    shared = ("webshop", "--items", folder / "items.json", "--attributes", folder / "attributes.json")
+    shared = ("--items", folder / "items.json", "--attributes", folder / "attributes.json")
     code, _, err = run(monkeypatch, capsys, line, command, *shared)
     assert code == 2 and said in err
 
@@ -179,15 +179,11 @@ def test_a_line_that_cannot_be_played_is_named(
 def test_a_file_of_actions_that_is_no_text_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     (folder / "actions.jsonl").write_bytes(b"\xff\xfe{}\n")
     files_ = ("--items", folder / "items.json", "--attributes", folder / "attributes.json")
-    code, _, err = run(monkeypatch, capsys, "", "replay", "webshop", *files_, "--actions", folder / "actions.jsonl")
+    code, _, err = run(monkeypatch, capsys, "", "replay", *files_, "--actions", folder / "actions.jsonl")
     assert code == 2 and "actions.jsonl is not UTF-8 text" in err
 
 
-def test_an_unknown_environment_or_choice_names_the_known_ones(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_an_unknown_choice_names_the_known_ones(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     files_ = ("--items", folder / "items.json", "--attributes", folder / "attributes.json")
-    code, _, err = run(monkeypatch, capsys, "", "replay", "webshp", *files_)
-    assert code == 2 and "Did you mean 'webshop'" in err
-    code, _, err = run(monkeypatch, capsys, "", "replay", "webshop", *files_, "--mode", "html")
+    code, _, err = run(monkeypatch, capsys, "", "replay", *files_, "--mode", "html")
     assert code == 2 and "--mode 'html' is none of text, text_rich" in err

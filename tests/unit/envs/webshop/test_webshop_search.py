@@ -154,7 +154,7 @@ def test_a_generated_catalogue_has_the_real_ones_statistics():
 def test_a_built_folder_opens_as_the_shop_its_files_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    code, out, _ = run(monkeypatch, capsys, "", "build", "webshop", "--size", 300, "--seed", 4, "--out", tmp_path)
+    code, out, _ = run(monkeypatch, capsys, "", "build", "--size", 300, "--seed", 4, "--out", tmp_path)
     assert code == 0 and out.startswith("300 products")
     paths = {"items": tmp_path / "items_shuffle_300.json", "attributes": tmp_path / "items_ins_v2_300.json"}
     shared = {"goals": "synthetic", "seed": 5, "tagger": "rule"}
@@ -175,7 +175,7 @@ def test_a_built_folder_opens_as_the_shop_its_files_make(
 
 
 def test_build_wants_files_or_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    code, _, err = run(monkeypatch, capsys, "", "build", "webshop", "--out", tmp_path)
+    code, _, err = run(monkeypatch, capsys, "", "build", "--out", tmp_path)
     assert code == 2 and "--size" in err
     with pytest.raises(UsageError, match="No index"):
         webshop.make(built=tmp_path)
