@@ -30,7 +30,7 @@ from dreamgym.recipes.settings import budget_config
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import Rate, difference, wilson
 
-MEASURES = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid", "false_success", "false_failure", "invented_items")
+MEASURES = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid", "false_success", "false_failure", "unknown_elements")
 HIGHER_IS_BETTER = ("state_exact_valid", "state_exact_knowable", "state_exact_invalid")
 TOY: dict[str, Any] = {
     "env": {"name": "corridor", "options": {"length": 6, "keys": False}},

@@ -11,7 +11,7 @@ from dreamgym.cli._show import ARMS, AUDIT, KINDS, Json, Run, rate, show_decided
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
-    "false_success",     "false_failure", "accepted_false", "false_end", "invented_items",
+    "false_success",     "false_failure", "accepted_false", "false_end", "unknown_elements",
 )  # fmt: skip
 
 

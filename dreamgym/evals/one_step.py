@@ -71,7 +71,7 @@ class HeldOut:
     accepted_false: Rate  # of predicted successes, the share that are none
     false_end: Rate  # of steps after which reality went on, the share called an end
     reward_error: Interval  # mean |predicted reward - real reward|, of the answers that could be read
-    invented_items: Rate  # of the parts of predicted pages, those that exist nowhere in reality
+    unknown_elements: Rate  # of the parts of predicted states, those in no log, in no inventory of the suite and in neither true state
     confusion: dict[str, dict[str, int]]  # real end -> predicted end -> questions
     by_action: dict[str, Rate]  # next states exactly right, by kind of action
     by_miss: dict[str, Rate]  # and by way of missing
@@ -164,7 +164,7 @@ def measure(
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
     for q, one in pairs:
         confusion[_end(q.truth.reward, q.truth.terminated)][_predicted_end(one)] += 1
-    unknown_items = [
+    unknown = [
         part not in known and part not in parts_of(q.truth.state.text) and part not in parts_of(q.truth.next_state.text)
         for q, one in pairs
         for part in parts_of(one.next_state.text)
@@ -197,7 +197,7 @@ def measure(
         accepted_false=wilson(sum(claimed.values()) - claimed["success"], sum(claimed.values())),
         false_end=called("goes on", "success", "failure"),
         reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.judged("unreadable")]),
-        invented_items=wilson(sum(unknown_items), len(unknown_items)),
+        unknown_elements=wilson(sum(unknown), len(unknown)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]
         by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in near_misses.WAYS},  # type: ignore[misc]

@@ -15,12 +15,18 @@ from typing import Any, get_args
 
 import pytest
 import typer
-from documents import DOCS, ROOT, bash_lines, exists, members, tree
+from documents import DOCS, FIDELITY, ROOT, bash_lines, exists, fidelity_keys, fidelity_rows, members, tree
 from pydantic import BaseModel
 
 import dreamgym
 from dreamgym import cli
+from dreamgym.evals.attribution import decided_json
+from dreamgym.evals.bound import measure as measure_bound
+from dreamgym.evals.one_step import measure
+from dreamgym.evals.paired_replay import summarise
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
+from dreamgym.recipes.fidelity import audited
+from dreamgym.recipes.phases.audit import fidelity_json
 from dreamgym.report.metrics import METRICS
 
 PAGES = sorted(path for path in DOCS.rglob("*.md") if not path.is_relative_to(DOCS / "lab/decisions"))
@@ -93,11 +99,29 @@ def test_what_does_not_exist_is_noticed():
 
 
 def test_every_metric_is_in_the_glossary_page_as_the_code_explains_it():
-    page = (ROOT / "docs/metrics.md").read_text("utf-8").splitlines()
+    page = (ROOT / "docs/metrics.md").read_text("utf-8").partition(f"## {FIDELITY}")[0].splitlines()
     rows = [line for line in page if line.startswith("| `")]
     expected = [f"| `{name}` | {m.unit} | {m.meaning} | {m.worry} |" for group in METRICS.values() for name, m in group.items()]
     assert [line[3:] for line in page if line.startswith("## ")] == list(METRICS)
     assert rows == expected, "\n".join(["The rows of docs/metrics.md should be:", *expected])
+
+
+def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_row_is_one():
+    replays = fidelity_json(summarise([], []))
+    audit = replays | {"unreadable": 0, "masked": 0, "bound": measure_bound([]).to_json(), "decided_by": decided_json([], [])}
+    audit |= dict.fromkeys(("in_support", "out_of_support"), replays | {"share": replays["state_exact"]})
+    predictions = measure([], [], known=()).to_json()
+    kinds = {"with_guard": predictions, "without_guard": predictions}
+    about = ("episodes", "transitions", "near_misses", "near_misses_that_took_effect", "near_misses_lost")
+    about = (*about, "split", "episodes_seed", "recorded", "policy")
+    found = audited(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit)) | {
+        "experience": "experience",
+        "held_out": dict.fromkeys(about) | kinds,
+        "held_out_no_model": kinds,
+        "reason": "",
+        "uncertified": {"dream": dict.fromkeys(("uncertified_dream_success", "masked", "failed_rollouts", "decided_by"))},
+    }
+    assert fidelity_keys(found) == fidelity_rows()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -9,6 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -70,3 +71,26 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 def pages() -> list[Path]:
     """The README and the documentation but for the lab, whose pages are records of their day."""
     return [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] != "lab")]
+
+
+FIDELITY = "Keys of `dreamgym fidelity --json`"
+"""The heading of docs/metrics.md under which each of them has a row."""
+NAMES_BELOW = {"by_action": 1, "by_miss": 1, "confusion": 2, "states": 1, "rewards": 1, "exact": 1, "rewards_exact": 1, "uncertified": 1}
+"""Keys with names of actions, ends, policies and the like below them, and how many levels of these."""
+
+
+def fidelity_rows() -> set[str]:
+    """The keys with a row under `FIDELITY`."""
+    lines = (DOCS / "metrics.md").read_text("utf-8").partition(f"## {FIDELITY}\n")[2].splitlines()
+    return {name for line in lines if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+def fidelity_keys(found: dict[str, Any]) -> set[str]:
+    """Every key of what `dreamgym fidelity --json` prints, at any depth."""
+    keys = set(found)
+    for key, value in found.items():
+        inner = [value]
+        for _ in range(NAMES_BELOW.get(key, 0)):
+            inner = [below for one in inner if isinstance(one, dict) for below in one.values()]
+        keys = keys.union(*(fidelity_keys(one) for one in inner if isinstance(one, dict)))
+    return keys

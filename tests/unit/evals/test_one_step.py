@@ -127,7 +127,7 @@ def test_who_says_the_truth_makes_no_mistake_with_and_without_a_guard(name: str)
         found = measure(questions, said, known=set())
         assert found.state_exact.value == found.state_exact_valid.value == found.state_exact_invalid.value == found.element_f1.value == 1.0
         assert found.false_success.value == found.false_failure.value == found.false_end.value == found.reward_error.value == 0.0
-        assert found.invented_items.value == 0.0 and found.false_success.n > 0 and found.false_failure.n > 0
+        assert found.unknown_elements.value == 0.0 and found.false_success.n > 0 and found.false_failure.n > 0
         assert sum(sum(row.values()) for row in found.confusion.values()) == len(questions)
 
 
@@ -152,7 +152,7 @@ def test_the_rates_of_wrong_predictions_as_worked_by_hand():
     assert (found.state_exact_valid.value, found.state_exact_valid.n) == (4 / 5, 5)
     assert (found.state_exact_invalid.value, found.state_exact_invalid.n) == (0.0, 1)
     assert found.reward_error.value == pytest.approx(2 / 6)
-    assert found.invented_items.value * found.invented_items.n == pytest.approx(2)  # "room 9 of 4" and "[fly]"
+    assert found.unknown_elements.value * found.unknown_elements.n == pytest.approx(2)  # "room 9 of 4" and "[fly]"
     assert found.confusion["success"] == {"success": 1, "failure": 1, "goes on": 1, "left out": 0}
 
 

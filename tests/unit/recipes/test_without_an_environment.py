@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import LOOP, SHARED, command, shrink
+from documents import fidelity_keys, fidelity_rows
+from toy import LOOP, SHARED, command, object_in, shrink
 
 from dreamgym.config import build, dump
 from dreamgym.envs import corridor
@@ -69,6 +70,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert code == 0 and "uncertified" in out and "near misses are left out" in out, err
     code, out, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--json")
     assert code == 0 and '"near_misses": "left out' in out, err
+    assert fidelity_keys(object_in(out)) <= fidelity_rows()
     code, _, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--split", "tset")
     assert code == 2 and "Did you mean 'test'" in err
     typed = iter(["dance", ""])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import fidelity_keys, fidelity_rows
 from fragile.processes import vanish
 from toy import LOOP, SHARED, SIZE, object_in, shrink, weights
 from toy import command as dreamgym
@@ -96,6 +97,7 @@ def test_a_run_in_worker_processes_is_the_run_in_one_process_and_plays_nothing_i
     assert object_in(judged[0][1]) == object_in(judged[1][1])
     measured = [dreamgym(monkeypatch, capsys, "fidelity", run.path, "--held-out", "4", "--json") for run in (alone, many)]
     assert object_in(measured[0][1])["held_out"] == object_in(measured[1][1])["held_out"]
+    assert fidelity_keys(object_in(measured[0][1])) <= fidelity_rows()
 
     larger = [object_in(dreamgym(monkeypatch, capsys, "fidelity", run.path, "--replays", "8", "--json")[1]) for run in (alone, many)]
     assert larger[0]["with_guard"] == larger[1]["with_guard"] and larger[0]["no_model"]
