@@ -106,19 +106,19 @@ def household(folder: Path | None, count: int, steps: int, stock_steps: int) -> 
         start = time.process_time()
         episode = engine.fast().start(game)
         resets.append(time.process_time() - start)
-        moments, actions = [_output(episode.moment)], []
+        observations, actions = [_output(episode.observation)], []
         for _ in range(50):
-            actions.append(rng.choice(episode.moment.admissible))
+            actions.append(rng.choice(episode.observation.admissible))
             start = time.process_time()
-            moment = episode.step(actions[-1])
+            observation = episode.step(actions[-1])
             spent += time.process_time() - start
             taken += 1
-            moments.append(_output(moment))
-            if moment.won:
+            observations.append(_output(observation))
+            if observation.won:
                 break
         if turn < len(several):
             scripts.append(actions[:stock_steps])
-            outputs.append(moments[: stock_steps + 1])
+            outputs.append(observations[: stock_steps + 1])
     return {
         "games": [(game.id, game.text) for game in several], "scripts": scripts, "outputs": outputs, "load_ms": 1e3 * loaded / len(several),
         "reset_ms": 1e3 * max(resets[len(several) :] or resets), "steps_per_s": taken / spent,
@@ -186,13 +186,13 @@ def stock_household(games: Sequence[tuple[str, str]], scripts: Sequence[Sequence
         start = time.process_time()
         episode = stock.start(game)
         resets.append(time.process_time() - start)
-        moments = [_output(episode.moment)]
+        observations = [_output(episode.observation)]
         for action in actions:
             start = time.process_time()
-            moment = episode.step(action)
+            observation = episode.step(action)
             spent += time.process_time() - start
-            moments.append(_output(moment))
-        outputs.append(moments)
+            observations.append(_output(observation))
+        outputs.append(observations)
     return {"outputs": outputs, "steps_per_s": sum(map(len, scripts)) / spent, "reset_ms": 1e3 * sum(resets) / len(resets)}
 
 
@@ -292,8 +292,8 @@ def _games(folder: Path | None, count: int) -> list[Any]:
     return found[:: max(1, len(found) // count)][:count]
 
 
-def _output(moment: Any) -> tuple[str, tuple[str, ...], bool]:
-    return moment.text, moment.admissible, moment.won
+def _output(observation: Any) -> tuple[str, tuple[str, ...], bool]:
+    return observation.text, observation.admissible, observation.won
 
 
 def main() -> None:
@@ -334,7 +334,7 @@ def main() -> None:
             "alfworld_reset_ms": ours["reset_ms"],
             "alfworld_stock_reset_ms": stock["reset_ms"],
             "alfworld_games": "official" if options.games else "generated",
-            "alfworld_compared": sum(len(moments) for moments in ours["outputs"]),
+            "alfworld_compared": sum(len(observations) for observations in ours["outputs"]),
             "alfworld_peak_mb": {"fast": ours["peak_mb"], "stock": stock["peak_mb"]},
         }
     for one in shops:

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 
 from dreamgym.adapters.gymnasium import Words
 from dreamgym.errors import UsageError, nearest
-from dreamgym.serve.sessions import DreamSessions, Opened, outcome
+from dreamgym.serve.sessions import DreamSessions, SessionStart, outcome
 from dreamgym.types import Action, Observation, StepResult, Task
 
 SEEDS = 2**31  # of episodes, drawn from the environment's own stream
@@ -81,7 +81,7 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
         self.single_observation_space, self.single_action_space = Words(), Words(256)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._open: list[Opened | None] = [None] * num_envs
+        self._open: list[SessionStart | None] = [None] * num_envs
         self._over = np.ones(num_envs, dtype=bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -123,7 +123,7 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
     def close_extras(self, **_: Any) -> None:
         self._end(range(self.num_envs))
 
-    def _begin(self, places: Sequence[int], task: str) -> dict[int, Opened]:
+    def _begin(self, places: Sequence[int], task: str) -> dict[int, SessionStart]:
         futures = {i: self.dream.open(task, seed=int(self.np_random.integers(SEEDS))) for i in places}
         started = {i: future.result() for i, future in futures.items()}
         for i, opened in started.items():
@@ -136,7 +136,7 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
                 self.dream.end(opened.session).result()
                 self._open[i] = None
 
-    def _of(self, i: int) -> Opened:
+    def _of(self, i: int) -> SessionStart:
         opened = self._open[i]
         assert opened is not None
         return opened
@@ -153,7 +153,7 @@ def _text(task: Task, observation: Observation) -> str:
     return f"{task.instruction}\n{observation.text}"
 
 
-def _begun(opened: Opened) -> dict[str, Any]:
+def _begun(opened: SessionStart) -> dict[str, Any]:
     return {"task": opened.task.id, "instruction": opened.task.instruction, "simulation": True}
 
 

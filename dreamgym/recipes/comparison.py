@@ -97,12 +97,12 @@ def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
         entry["cost_seconds"] = entry["seconds"] + latency_s * steps
     reals = [name for name in whole if name.endswith(("-real", "real_only"))]
     for name, entry in (*whole.items(), *less.items()):
-        kin = next((real for real in reals if _kin(real) == _kin(name)), reals[0] if reals else None)
-        entry["relative_cost"] = entry["cost_seconds"] / whole[kin]["cost_seconds"] if kin else None
+        base = next((real for real in reals if _run_or_algorithm(real) == _run_or_algorithm(name)), reals[0] if reals else None)
+        entry["relative_cost"] = entry["cost_seconds"] / whole[base]["cost_seconds"] if base else None
     return report | {"latency_s": latency_s}
 
 
-def _kin(name: str) -> str:
+def _run_or_algorithm(name: str) -> str:
     """What an arm and its real counterpart share: the run they are of, or their algorithm."""
     run, slash, arm = name.rpartition("/")
     return run if slash else arm.rpartition("-")[0]

@@ -172,7 +172,7 @@ class SharedConfig(Config):
 S = TypeVar("S", bound=SharedConfig)
 
 
-def _somebody_to_start_as(self: S) -> S:
+def _check_initial_policy(self: S) -> S:
     """ConfigError where the policy would start as an experience model of another kind. A finished run is read without this check: its
     shared settings do not say how it started."""
     ways = 'Set policy.backbone, or start = "scratch".' if hasattr(self, "start") else "Set policy.backbone."
@@ -186,7 +186,7 @@ def _somebody_to_start_as(self: S) -> S:
 class BaselineConfig(SharedConfig):
     """With several seeds and the converged imitation of the logs to compare with."""
 
-    _starts = model_validator(mode="after")(_somebody_to_start_as)
+    _starts = model_validator(mode="after")(_check_initial_policy)
 
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
     sft: ConvergedConfig = ConvergedConfig()
@@ -241,7 +241,7 @@ Mode = Literal["dream", "real", "s2r", "mixed"]
 class TrainConfig(SharedConfig):
     """One policy: `dreamgym train`."""
 
-    _starts = model_validator(mode="after")(_somebody_to_start_as)
+    _starts = model_validator(mode="after")(_check_initial_policy)
 
     mode: Mode = "dream"
     start: Literal["experience", "scratch"] = "experience"

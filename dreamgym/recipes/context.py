@@ -135,7 +135,7 @@ def open_run(path: Path, config: Config) -> RunDir:
     return RunDir.open(path, dump(config), read_by=read_by)
 
 
-def say_changed(run: RunDir, say: Callable[[str], None]) -> None:
+def report_changed_settings(run: RunDir, say: Callable[[str], None]) -> None:
     """Name the settings that a resume changed: no phase that reads them has begun."""
     for name in run.changed:
         say(f"changed for the rest of the run: {name}")

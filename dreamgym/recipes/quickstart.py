@@ -44,7 +44,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
     context.silence_progress_bars()
     with context.open_run(path, config) as run, start_workers(config.world) as workers:
         context.record_commit(run)
-        context.say_changed(run, say)
+        context.report_changed_settings(run, say)
         say("1/7 logs: scripted policies of mixed skill in the real environment")
         shared = prepare_logs(run, config, workers)
         say("2/7 experience model: reasoning, next state, reward and end, from whole logged trajectories (Eq. 5)")

@@ -25,7 +25,7 @@ TASKS = 1000  # training tasks that clients may open
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ServedDream:
     """The dream of a run: its experience model, with guard and replay buffer, and the training tasks without their goals."""
 
     model: ExperienceModel
@@ -38,7 +38,7 @@ class Fitted:
         return DreamBatch(self.model, self.rules, horizon=self.horizon)
 
 
-def fitted(path: Path) -> Fitted:
+def served_dream(path: Path) -> ServedDream:
     """The dream of a run. RunDirError while the run has no experience model."""
     run = RunDir.view(path)
     if not run.done("experience") and not run.done("tokenizer"):
@@ -46,13 +46,13 @@ def fitted(path: Path) -> Fitted:
     context = open_context(path)
     _, model = factory.dream(context, factory.replay_in_memory(context))
     tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]
-    return Fitted(model, context.suite.rules, tasks, context.suite.max_steps)
+    return ServedDream(model, context.suite.rules, tasks, context.suite.max_steps)
 
 
 @contextmanager
 def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
     """The sessions of a run's dream. RunDirError while the run has no experience model."""
-    dream = fitted(path)
+    dream = served_dream(path)
     with DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=limits) as sessions:
         yield sessions
 
@@ -61,7 +61,7 @@ def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
 def shared_sessions(run: str, sessions: int = 1 << 16) -> DreamSessions:
     """The sessions of a run's dream, the same ones in a process and open as long as it is, for trainers that make their environments anew
     for every episode."""
-    dream = fitted(Path(run))
+    dream = served_dream(Path(run))
     return DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=Limits(sessions=sessions))
 
 

@@ -40,7 +40,7 @@ def run(
     context.silence_progress_bars()
     with context.open_run(path, config) as directory, start_workers(config.world) as workers:
         context.record_commit(directory)
-        context.say_changed(directory, say)
+        context.report_changed_settings(directory, say)
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
         shared = prepare_logs(directory, config, workers, suite, tokenizer)
         if config.dreams:

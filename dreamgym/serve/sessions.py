@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Opened:
+class SessionStart:
     """The beginning of an episode."""
 
     session: str
@@ -89,7 +89,7 @@ class DreamSessions:
         self._thread = threading.Thread(target=self._work, name="dream", daemon=True)
         self._thread.start()
 
-    def open(self, task: str = "", *, seed: int = 0) -> Future[Opened]:
+    def open(self, task: str = "", *, seed: int = 0) -> Future[SessionStart]:
         """Begin an episode: of the task with this id or instruction, or, when it is empty, of one that the seed draws."""
         return self._do(lambda found: self._open(task, seed, found))
 
@@ -172,7 +172,7 @@ class DreamSessions:
             session.under_way = False
             found.set_result(session.last)
 
-    def _open(self, task: str, seed: int, found: Future[Opened]) -> None:
+    def _open(self, task: str, seed: int, found: Future[SessionStart]) -> None:
         if not 0 <= seed <= LARGEST_SEED:
             raise SessionError(f"A seed is a whole number from 0 to {LARGEST_SEED}.")
         if len(self._sessions) >= self.limits.sessions:
@@ -183,7 +183,7 @@ class DreamSessions:
             raise SessionError("The experience model's first state could not be read. Take another seed.")
         name = secrets.token_hex(16)
         self._sessions[name] = _Session(chosen, seed, (-1, next(self._serial)), state, used_s=time.monotonic())
-        found.set_result(Opened(name, chosen, state))
+        found.set_result(SessionStart(name, chosen, state))
 
     def _task(self, task: str, seed: int) -> Task:
         if not task:

@@ -52,6 +52,9 @@ IDENTIFIERS = {
     "ask_about": "draw_questions", "watched": "apply_guard", "ends_invented": "ends_generated", "Behave": "Demonstrate",
     "homeless": "without", "DeskSuite": "Tau2Suite", "settle": "restore_interrupted or release", "_settle": "_wait_until_quiet",
     "settle_s": "quiet_s", "_hire": "_start_workers",
+    "Shelf": "ProductStore", "open_shelf": "open_products", "Lore": "AlfredData", "lore": "alfred_data", "Listed": "JoinedList",
+    "Moment": "GameObservation", "Opened": "SessionStart", "Fitted": "ServedDream", "_somebody_to_start_as": "_check_initial_policy",
+    "say_changed": "report_changed_settings", "_kin": "_run_or_algorithm", "invented_items": "unknown_elements",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead.

@@ -24,7 +24,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Nonterminal:
     """`#name#`: written by the first rule of that name whose condition holds."""
 
     name: str
@@ -38,21 +38,21 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class ForEach:
     """`{what | given}`: written once per match of the query; once when there is no query."""
 
-    what: Part | Value
+    what: Nonterminal | Value
     given: Query | None
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class JoinedList:
     """`[{...}]`: the same with commas and an "and" between."""
 
-    each: Each
+    each: ForEach
 
 
-Node = Words | Part | Value | Each | Listed
+Node = Words | Nonterminal | Value | ForEach | JoinedList
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ class Grammar:
             yield node.text
         elif isinstance(node, Value):
             yield str(eval(node.code, {"__builtins__": {}}, dict(scope.variables)))  # a game's grammar holds attributes and `+`, no calls
-        elif isinstance(node, Part):
+        elif isinstance(node, Nonterminal):
             yield self._part(node.name, scope)
-        elif isinstance(node, Each):
+        elif isinstance(node, ForEach):
             yield from self._each(node, scope)
         else:
             yield self._list(list(self._each(node.each, scope)), scope)
@@ -118,7 +118,7 @@ class Grammar:
                 return self.write(nodes, scope)
         raise UsageError(f"No rule '{name}' in the grammar of this game applies here. Copy the game file again.")
 
-    def _each(self, node: Each, scope: Scope) -> Iterator[str]:
+    def _each(self, node: ForEach, scope: Scope) -> Iterator[str]:
         if node.given is None:
             yield from self._texts(node.what, scope)
             return
@@ -141,23 +141,23 @@ class Grammar:
         if kind == "TerminalSymbol":
             return Words(str(symbol))
         if kind == "ListSymbol":
-            return Listed(self._conditional(symbol.symbol))
+            return JoinedList(self._conditional(symbol.symbol))
         return self._conditional(symbol) if kind == "ConditionalSymbol" else self._inner(symbol)
 
-    def _conditional(self, symbol: Any) -> Each:
-        return Each(self._inner(symbol.expression), self.query(symbol.given) if symbol.given else None)
+    def _conditional(self, symbol: Any) -> ForEach:
+        return ForEach(self._inner(symbol.expression), self.query(symbol.given) if symbol.given else None)
 
-    def _inner(self, symbol: Any) -> Part | Value:
+    def _inner(self, symbol: Any) -> Nonterminal | Value:
         if type(symbol).__name__ == "NonterminalSymbol":
-            return Part(str(symbol))
+            return Nonterminal(str(symbol))
         return Value(compile(symbol.expression.strip(), "<grammar>", "eval"))
 
     def _mentions(self, node: Node, predicates: set[str], seen: set[str]) -> bool:
-        if isinstance(node, Listed):
+        if isinstance(node, JoinedList):
             return self._mentions(node.each, predicates, seen)
-        if isinstance(node, Each):
+        if isinstance(node, ForEach):
             return _asks(node.given, predicates) or self._mentions(node.what, predicates, seen)
-        if isinstance(node, Part) and node.name not in seen:
+        if isinstance(node, Nonterminal) and node.name not in seen:
             seen.add(node.name)
             rules = self.rules.get(node.name, ())
             return any(

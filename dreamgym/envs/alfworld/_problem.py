@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dreamgym.envs.alfworld._scenes import OPENABLE, Lore
+from dreamgym.envs.alfworld._scenes import OPENABLE, AlfredData
 
 NEEDED = ("Fridge", "Microwave", "SinkBasin")
 """Kinds of receptacle that the domain's actions name, so that they must be declared in every house."""
@@ -40,7 +40,7 @@ class Layout:
         return [thing.id.lower() for thing in (*self.receptacles, *self.inside, *self.floor)]
 
 
-def problem(name: str, layout: Layout, lore: Lore, *, fixed: Sequence[str], goal: str) -> str:
+def problem(name: str, layout: Layout, known: AlfredData, *, fixed: Sequence[str], goal: str) -> str:
     """The problem's text. Every receptacle has a place of its own; the agent starts in the middle of the room."""
     objects = [*layout.inside, *layout.floor]
     otypes = sorted({thing.kind for thing in objects} | set(BLADES))
@@ -55,9 +55,9 @@ def problem(name: str, layout: Layout, lore: Lore, *, fixed: Sequence[str], goal
     for receptacle, place in places.items():
         facts += [f"(receptacleType {receptacle.id} {receptacle.kind}Type)", f"(receptacleAtLocation {receptacle.id} {place})"]
         facts += [f"(openable {receptacle.id})"] if receptacle.kind in OPENABLE else []
-    facts += [f"(canContain {r}Type {o}Type)" for r in rtypes for o in otypes if o in lore.fits.get(r, ())]
+    facts += [f"(canContain {r}Type {o}Type)" for r in rtypes for o in otypes if o in known.fits.get(r, ())]
     for thing in objects:
-        facts += [f"(objectType {thing.id} {thing.kind}Type)", *_abilities(thing, lore, fixed)]
+        facts += [f"(objectType {thing.id} {thing.kind}Type)", *_abilities(thing, known, fixed)]
     for thing, receptacle in layout.inside.items():
         facts += [f"(inReceptacle {thing.id} {receptacle.id})", f"(objectAtLocation {thing.id} {places[receptacle]})"]
     facts += [f"(objectAtLocation {thing.id} loc_bar_floor_{number})" for number, thing in enumerate(layout.floor)]
@@ -67,10 +67,10 @@ def problem(name: str, layout: Layout, lore: Lore, *, fixed: Sequence[str], goal
     )
 
 
-def _abilities(thing: HouseholdObject, lore: Lore, fixed: Sequence[str]) -> list[str]:
+def _abilities(thing: HouseholdObject, known: AlfredData, fixed: Sequence[str]) -> list[str]:
     found = [] if thing.kind in fixed else [f"(pickupable {thing.id})"]
-    found += [f"(isReceptacleObject {thing.id})"] if thing.kind in lore.movable else []
-    return found + [f"({ability} {thing.id})" for ability, kinds in lore.does.items() if thing.kind in kinds]
+    found += [f"(isReceptacleObject {thing.id})"] if thing.kind in known.movable else []
+    return found + [f"({ability} {thing.id})" for ability, kinds in known.does.items() if thing.kind in kinds]
 
 
 def _lines(texts: Iterable[str]) -> str:

@@ -41,8 +41,8 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Lore:
-    """What holds in every house."""
+class AlfredData:
+    """What ALFRED's files say of all houses: the game's rules and grammar, kinds of objects, goals and floor plans."""
 
     domain: str
     grammar: str  # with UNKNOWN GOAL in it
@@ -55,7 +55,7 @@ class Lore:
 
 
 @lru_cache(maxsize=1)
-def lore() -> Lore:
+def alfred_data() -> AlfredData:
     """Everything, read once; MissingExtra without the package."""
     root = _root()
     constants, library = _module(root / "gen" / "constants.py"), _module(root / "gen" / "goal_library.py")
@@ -66,7 +66,7 @@ def lore() -> Lore:
     rooms = {number: room for room, numbers in constants.SCENE_TYPE.items() for number in numbers}
     fits = {receptacle: frozenset(held) for receptacle, held in constants.VAL_RECEPTACLE_OBJECTS.items()}
     train = tuple(_scene(root, number, rooms[number], constants, fits) for number in constants.TRAIN_SCENE_NUMBERS)
-    return Lore(
+    return AlfredData(
         domain=(root / "data" / "alfred.pddl").read_text(encoding="utf-8"),
         grammar=(root / "data" / "alfred.twl2").read_text(encoding="utf-8"),
         fits=fits,

@@ -37,7 +37,7 @@ PLAIN = re.compile(r"[\w ,'-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class GameObservation:
     """What the engine shows after a reset or a step."""
 
     text: str
@@ -49,8 +49,8 @@ class Episode(Protocol):
     """One game being played."""
 
     @property
-    def moment(self) -> Moment: ...
-    def step(self, command: str) -> Moment: ...
+    def observation(self) -> GameObservation: ...
+    def step(self, command: str) -> GameObservation: ...
 
 
 def starter(engine: EngineName) -> Callable[[Game], Episode]:
@@ -161,14 +161,14 @@ class FastEpisode:
         copy = game.copy
         copy.enter(self.tape)
         self.menu = game.menu(copy, self.facts)
-        self.moment = Moment(game.opening, self.menu.commands, copy.won())
+        self.observation = GameObservation(game.opening, self.menu.commands, copy.won())
 
-    def step(self, command: str) -> Moment:
+    def step(self, command: str) -> GameObservation:
         """Do what the command says; one that is not admissible changes nothing."""
         number = self.menu.operators.get(command.strip())
         if number is None:
-            self.moment = Moment(NOTHING, self.menu.commands, self.moment.won)
-            return self.moment
+            self.observation = GameObservation(NOTHING, self.menu.commands, self.observation.won)
+            return self.observation
         operator = self.game.operators[number]
         copy = self.game.copy
         copy.enter(self.tape)
@@ -179,8 +179,8 @@ class FastEpisode:
             self.facts.change(name, arguments)
         text = self.game.feedback(operator, self.facts)
         self.menu = self.game.menu(copy, self.facts)
-        self.moment = Moment(text, self.menu.commands, copy.won())
-        return self.moment
+        self.observation = GameObservation(text, self.menu.commands, copy.won())
+        return self.observation
 
 
 class FastEngine:
@@ -267,16 +267,16 @@ class StockEpisode:
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.moment = _moment(env.reset())
+        self.observation = _observation(env.reset())
 
-    def step(self, command: str) -> Moment:
+    def step(self, command: str) -> GameObservation:
         """Do what the command says; one that is not admissible changes nothing."""
-        self.moment = _moment(self.env.step(command)[0])
-        return self.moment
+        self.observation = _observation(self.env.step(command)[0])
+        return self.observation
 
 
-def _moment(state: Any) -> Moment:
-    return Moment(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
+def _observation(state: Any) -> GameObservation:
+    return GameObservation(state.feedback, tuple(state["admissible_commands"]), bool(state["won"]))
 
 
 def _without_goal(grammar: str) -> tuple[str, str]:

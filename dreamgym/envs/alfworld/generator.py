@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld._problem import HouseholdObject, Layout, problem
-from dreamgym.envs.alfworld._scenes import FIXED, Lore, Scene, lore
+from dreamgym.envs.alfworld._scenes import FIXED, AlfredData, Scene, alfred_data
 from dreamgym.envs.alfworld.engine import fast, numbered
 from dreamgym.envs.alfworld.games import FOLDERS, KINDS, Game
 from dreamgym.errors import InvariantError, UsageError, nearest
@@ -108,7 +108,7 @@ class Generated(Mapping[str, Game]):
 
 def _attempt(split: str, kind: str, trial: str, preset: Preset, rng: random.Random) -> Game | None:
     """A game, or None when the floor plan does not allow the kind of task or the planner finds no way."""
-    known = lore()
+    known = alfred_data()
     scene = rng.choice([scene for scene in known.scenes[split] if scene.room in known.rooms[kind]])
     objective = _objective(kind, scene, known, rng)
     if objective is None:
@@ -130,7 +130,7 @@ def _attempt(split: str, kind: str, trial: str, preset: Preset, rng: random.Rand
     return Game(name, kind, goal, scene.number, data, tuple(walkthrough))
 
 
-def _objective(kind: str, scene: Scene, known: Lore, rng: random.Random) -> Objective | None:
+def _objective(kind: str, scene: Scene, known: AlfredData, rng: random.Random) -> Objective | None:
     """Something that this kind of task can ask for in this scene."""
     movables = [thing for thing in scene.objects if thing not in FIXED]
     if kind == "look_at_obj_in_light":
@@ -165,7 +165,7 @@ def _furniture(objective: Objective, scene: Scene, preset: Preset, rng: random.R
 
 
 def _place_objects(
-    objective: Objective, scene: Scene, furniture: list[HouseholdObject], known: Lore, preset: Preset, rng: random.Random
+    objective: Objective, scene: Scene, furniture: list[HouseholdObject], known: AlfredData, preset: Preset, rng: random.Random
 ) -> Layout | None:
     """Objects put where they fit. The task's own lie anywhere but where they must go; None when there is no such place."""
     wanted = 2 if objective.kind == "pick_two_obj_and_place" else 1
@@ -195,5 +195,5 @@ def _relevant_layout(layout: Layout, objective: Objective) -> Layout:
     return Layout(tuple(one for one in layout.receptacles if one.kind in kinds or one in inside.values()), inside, ())
 
 
-def _belongs(thing: str, receptacle: str, known: Lore) -> bool:
+def _belongs(thing: str, receptacle: str, known: AlfredData) -> bool:
     return receptacle in STANDS if thing == LAMP else thing in known.fits.get(receptacle, ())

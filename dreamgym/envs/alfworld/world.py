@@ -40,12 +40,12 @@ class House:
 
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
         """Raw observation, reward and whether the task is done. A command that is not admissible: "Nothing happens."."""
-        if self._episode is None or self._episode.moment.won:
+        if self._episode is None or self._episode.observation.won:
             raise UsageError("The episode has not begun or is over. Call reset(task) before step(action).")
-        moment = self._episode.step(action)
-        return self._raw(), float(moment.won), moment.won
+        shown = self._episode.step(action)
+        return self._raw(), float(shown.won), shown.won
 
     def _raw(self) -> dict[str, Any]:
         assert self._game is not None and self._episode is not None
-        moment = self._episode.moment
-        return {"text": moment.text, "admissible": list(moment.admissible), "goal": self._game.goal, "won": moment.won}
+        shown = self._episode.observation
+        return {"text": shown.text, "admissible": list(shown.admissible), "goal": self._game.goal, "won": shown.won}

@@ -94,7 +94,7 @@ class WebShopSuite(EnvSuite):
         )
         self._by_asin: Mapping[str, products.Product] = (
             self.products.by_asin
-            if isinstance(self.products, store.Shelf)
+            if isinstance(self.products, store.ProductStore)
             else {product.asin.lower(): product for product in self.products}
         )
         self.other_tasks = self.tasks("train", 300)

@@ -52,9 +52,9 @@ def load(
 def load_built(folder: Path, *, human: Path | None = None, kind: originals.Kind | None, seed: int) -> Loaded:
     """The same from a folder of `store.build`."""
     rng = random.Random(seed)
-    shelf, index = store.open_shelf(folder, rng)
+    stored, index = store.open_products(folder, rng)
     known = store.attributes_of(folder) if kind == "synthetic" else {}
-    return Loaded(shelf, _goals(shelf, known, folder / store.ATTRIBUTES, human, kind, rng), rng, index)
+    return Loaded(stored, _goals(stored, known, folder / store.ATTRIBUTES, human, kind, rng), rng, index)
 
 
 def _goals(

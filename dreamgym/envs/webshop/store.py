@@ -27,7 +27,7 @@ KEPT = 8192
 """Products that stay decoded."""
 
 
-class Shelf(Sequence[Product]):
+class ProductStore(Sequence[Product]):
     """The products of a built folder, by position; `by_asin` finds them by lower-case ASIN."""
 
     def __init__(self, path: Path, asins: Sequence[str], starts: np.ndarray, prices: np.ndarray) -> None:
@@ -66,12 +66,12 @@ class Shelf(Sequence[Product]):
 class _ByAsin(Mapping[str, Product]):
     """Products by lower-case ASIN, decoded when asked for."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
-        self.places = {asin.lower(): place for place, asin in enumerate(shelf.asins)}
+    def __init__(self, stored: ProductStore) -> None:
+        self.products = stored
+        self.places = {asin.lower(): place for place, asin in enumerate(stored.asins)}
 
     def __getitem__(self, asin: str) -> Product:
-        return self.shelf[self.places[asin]]
+        return self.products[self.places[asin]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
@@ -81,7 +81,7 @@ class _ByAsin(Mapping[str, Product]):
 
 
 def build(items: Path, attributes: Path, folder: Path, *, num_products: int | None = None) -> int:
-    """Read the original's (or a generated catalogue's) two files into a folder that `open_shelf` reads; the number of products."""
+    """Read the original's (or a generated catalogue's) two files into a folder that `open_products` reads; the number of products."""
     folder.mkdir(parents=True, exist_ok=True)
     starts, ranges = [0], []
     with (folder / PRODUCTS).open("wb") as lines:
@@ -108,7 +108,7 @@ def build(items: Path, attributes: Path, folder: Path, *, num_products: int | No
     return len(index.asins)
 
 
-def open_shelf(folder: Path, rng: random.Random) -> tuple[Shelf, LuceneIndex]:
+def open_products(folder: Path, rng: random.Random) -> tuple[ProductStore, LuceneIndex]:
     """The products and the index of a built folder; ranged prices are the next draws of `rng`, in product order."""
     index = LuceneIndex.load(folder / INDEX)
     try:
@@ -122,7 +122,7 @@ def open_shelf(folder: Path, rng: random.Random) -> tuple[Shelf, LuceneIndex]:
     prices = ranges[:, 0].copy()
     for place in np.flatnonzero(~np.isnan(ranges[:, 1])):
         prices[place] = rng.uniform(float(ranges[place, 0]), float(ranges[place, 1]))
-    return Shelf(folder / PRODUCTS, index.asins, starts, prices), index
+    return ProductStore(folder / PRODUCTS, index.asins, starts, prices), index
 
 
 def attributes_of(folder: Path) -> dict[str, Any]:

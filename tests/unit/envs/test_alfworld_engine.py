@@ -53,8 +53,8 @@ def script(game: Game, steps: int, seed: int) -> list[str]:
     rng, episode = random.Random(f"{game.id}/{seed}"), engine.fast().start(game)
     actions = []
     for _ in range(steps):
-        verb = rng.choice(sorted({command.split()[0] for command in episode.moment.admissible}))
-        command = rng.choice([command for command in episode.moment.admissible if command.startswith(verb)])
+        verb = rng.choice(sorted({command.split()[0] for command in episode.observation.admissible}))
+        command = rng.choice([command for command in episode.observation.admissible if command.startswith(verb)])
         actions.append(command if rng.random() < 0.9 else rng.choice(NONSENSE))
         if episode.step(actions[-1]).won:
             return actions
@@ -190,7 +190,7 @@ def test_episodes_beside_each_other_do_not_disturb_each_other_even_with_one_copy
             if step < len(walk):
                 alone = shared.start(several[place // 2])
                 assert [alone.step(action) for action in walk[: step + 1]][-1] == episode.step(walk[step])
-    assert all(episode.moment.won for episode in together)
+    assert all(episode.observation.won for episode in together)
 
 
 def test_a_house_refuses_a_task_without_a_game_and_a_step_before_a_reset():
@@ -213,7 +213,7 @@ def test_a_game_with_broken_rules_is_named_and_the_engine_lives_on(broken: dict[
     spoilt = replace(game, text=json.dumps(json.loads(game.text) | broken))
     with pytest.raises(UsageError, match=f"Game '{game.id}' cannot be played"):
         engine.fast().start(spoilt)
-    assert engine.fast().start(game).moment.admissible
+    assert engine.fast().start(game).observation.admissible
 
 
 def test_the_translator_leaves_arguments_and_output_as_they_were():
