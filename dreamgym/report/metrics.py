@@ -182,9 +182,9 @@ METRICS: dict[str, dict[str, Metric]] = {
             "worker processes that died or timed out and were replaced, since the last iteration; of logs, while they were collected",
             "repeatedly above 0: the environment crashes, or memory runs out",
         ),
-        "parts_redone": Metric(
-            "parts",
-            "parts of rollouts that lost Ray workers were playing and others played again, so far",
+        "jobs_redone": Metric(
+            "jobs",
+            "jobs, each some episodes of a rollout, that lost Ray workers had and others did again, so far",
             "rises steadily: nodes come and go",
         ),
         "staleness": Metric(

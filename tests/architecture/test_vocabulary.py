@@ -55,6 +55,7 @@ IDENTIFIERS = {
     "Shelf": "ProductStore", "open_shelf": "open_products", "Lore": "AlfredData", "lore": "alfred_data", "Listed": "JoinedList",
     "Moment": "GameObservation", "Opened": "SessionStart", "Fitted": "ServedDream", "_somebody_to_start_as": "_check_initial_policy",
     "say_changed": "report_changed_settings", "_kin": "_run_or_algorithm", "invented_items": "unknown_elements",
+    "Elsewhere": "RolloutFunction", "_elsewhere": "_remote_rollout", "PartOfRollout": "RolloutShardEnv", "parts_redone": "jobs_redone",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead.

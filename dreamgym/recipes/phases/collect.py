@@ -24,7 +24,7 @@ from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.types import Task, Trajectory
 
-Elsewhere = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
+RolloutFunction = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
 """(tasks, "dream" or "real", seed, name) -> one trajectory a task, as `rollout` gives them, by the policy as it was when this was made."""
 
 
@@ -77,10 +77,10 @@ class Collector:
         curriculum: TaskCurriculum,
         block: RLBlock,
         name: str,
-        elsewhere: Callable[[], Elsewhere] | None = None,
+        remote: Callable[[], RolloutFunction] | None = None,
     ) -> None:
-        """`elsewhere` gives what plays rollouts in other processes; without it, they are played in this one."""
-        self.elsewhere = elsewhere
+        """`remote` gives what plays rollouts in other processes; without it, they are played in this one."""
+        self.remote = remote
         self.ahead: Ahead | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.ahead else None
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
@@ -116,9 +116,9 @@ class Collector:
     def begin(self, tasks: Sequence[Task], i: int, seconds: float) -> None:
         """Start the rollouts of iteration `i` in another thread, by the policy and the dream as they are now; not where the budget has no
         room for them."""
-        assert self._thread is not None and self.elsewhere is not None
+        assert self._thread is not None and self.remote is not None
         if not self.budget_exhausted(seconds):
-            self.ahead = Ahead(i, self._thread.submit(self.roll, tasks, i, played_by=self.elsewhere()))
+            self.ahead = Ahead(i, self._thread.submit(self.roll, tasks, i, played_by=self.remote()))
 
     def wait(self) -> list[Trajectory]:
         """The rollouts that were begun, once they are played; none were: []."""
@@ -160,10 +160,10 @@ class Collector:
         curriculum.seed = self.seed + 1_000_003 * (self.refills + 1)
         return [task for task in curriculum.sample(missing + len(seen)) if task.id not in seen][:missing]
 
-    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, played_by: Elsewhere | None = None) -> list[Trajectory]:
+    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, played_by: RolloutFunction | None = None) -> list[Trajectory]:
         """One rollout per task, in order, each in its world."""
-        if played_by is None and self.elsewhere is not None:
-            played_by = self.elsewhere()
+        if played_by is None and self.remote is not None:
+            played_by = self.remote()
         real = self._real_slots(tasks)
         dreamed = [k for k in range(len(tasks)) if k not in real]
         stream = 2 * refill
@@ -183,7 +183,7 @@ class Collector:
         every = max(1, len(known) // n)
         return {first + j for first in known[::every][:n] for j in range(size)}
 
-    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int, played_by: Elsewhere | None) -> list[Trajectory]:
+    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int, played_by: RolloutFunction | None) -> list[Trajectory]:
         """`part` keeps the random streams of an iteration's rollouts apart."""
         seed, name = 1_000_000 * self.seed + 20_000 * part + i, f"{self.name}/{i}" + (f"/{part}" if part else "")
         if played_by:

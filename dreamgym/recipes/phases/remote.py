@@ -1,7 +1,7 @@
-"""The rollouts of an RL phase on workers elsewhere (`exec`): the same episodes as in this process.
+"""The rollouts of an RL phase on remote workers (`exec`): the same episodes as in this process.
 
 A worker holds the policy and the environments of the phase, made from the run directory, and takes the policy's weights where their
-version is new to it. It plays a part of a rollout: its episodes keep their numbers, which name their random streams.
+version is new to it. It plays a shard of a rollout: its episodes keep their numbers, which name their random streams.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
-from dreamgym.recipes.phases.collect import Elsewhere, Environments
+from dreamgym.recipes.phases.collect import Environments, RolloutFunction
 from dreamgym.recipes.rows import World
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import rollout
@@ -31,8 +31,8 @@ from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a process elsewhere makes the context of a phase from. The run directory must be there."""
+class ContextSpec:
+    """What a remote process makes the context of a phase from. The run directory must be there."""
 
     path: Path
     config: SharedConfig
@@ -46,8 +46,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some of a rollout's episodes: their numbers among its tasks, and in which state of everything they are played."""
+class RolloutShard:
+    """A job: some of a rollout's episodes, their numbers among its tasks, and in which state of everything they are played."""
 
     tasks: tuple[Task, ...]
     numbers: tuple[int, ...]
@@ -67,14 +67,14 @@ class RemoteRollouts:
         self.context, self.block = context, block
         self.executor = executors.executor(context.config.exec)
         try:
-            place = Place(context.path, context.config, context.experience, context.verifier)
-            self.replay = RemoteReplay(self.executor.service(partial(_service, place, name), name="replay service"))
-            self.pool = self.executor.pool(partial(_Worker, place, name, start, block, world, self.replay), name=f"'{name}'")
+            spec = ContextSpec(context.path, context.config, context.experience, context.verifier)
+            self.replay = RemoteReplay(self.executor.service(partial(_service, spec, name), name="replay service"))
+            self.pool = self.executor.pool(partial(_Worker, spec, name, start, block, world, self.replay), name=f"'{name}'")
         except BaseException:
             self.executor.close()
             raise
 
-    def player(self, agent: Agent, model: Any, dream: tuple[int, str]) -> Elsewhere:
+    def player(self, agent: Agent, model: Any, dream: tuple[int, str]) -> RolloutFunction:
         """`rollout.rollout` of the policy `agent` of `model` in the phase's dream or real environment, with everything as it is now: also
         where it is called in another thread while the learner changes `model`. InvariantError for an episode by other weights."""
         version, state = agent.llm.version, self.replay.state
@@ -82,11 +82,11 @@ class RemoteRollouts:
         weights = {name: p.detach().to("cpu", copy=self.block.ahead) for name, p in model.named_parameters() if p.requires_grad}
 
         def play(tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
-            parts = [
-                Part(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, state)
+            shards = [
+                RolloutShard(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, state)
                 for numbers in cut(len(tasks), self.block.group_size, self.pool.parts)
             ]
-            found = [episode for part in self.pool.run(parts, shared=weights, key=key) for episode in part]
+            found = [episode for shard in self.pool.run(shards, shared=weights, key=key) for episode in shard]
             if away := max((abs(version - episode.policy_version) for episode in found if episode.turns), default=0):
                 raise InvariantError(f"Workers sampled from weights that are {away} versions away. Report this.")
             return found
@@ -107,7 +107,7 @@ def cut(episodes: int, group: int, parts: int) -> list[tuple[int, ...]]:
     return [tuple(range(low, high)) for low, high in pairwise(bounds)]
 
 
-class PartOfRollout(AsyncBatchEnv):
+class RolloutShardEnv(AsyncBatchEnv):
     """Some episodes of a batch environment that all episodes begin in: a dream draws first states for a whole rollout."""
 
     def __init__(self, inner: BatchEnv, tasks: Sequence[Task], numbers: Sequence[int]) -> None:
@@ -123,7 +123,7 @@ class PartOfRollout(AsyncBatchEnv):
         return self.inner.concurrent
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
-        """The first observations of this part; `tasks` are its own."""
+        """The first observations of this shard; `tasks` are its own."""
         observations = self.inner.start(self.tasks, seed=seed)
         return [observations[number] for number in self.numbers]
 
@@ -134,8 +134,8 @@ class PartOfRollout(AsyncBatchEnv):
         return [(self._slots[number], result) for number, result in self.inner.poll()]
 
 
-def _service(place: Place, name: str) -> ReplayService:
-    context = place.open()
+def _service(spec: ContextSpec, name: str) -> ReplayService:
+    context = spec.open()
     return ReplayService(partial(_buffer, context, name), context.path / "replay" / f"{name}.lock")
 
 
@@ -155,8 +155,8 @@ def _require_memory(config: SharedConfig) -> None:
 class _Worker:
     """A worker's side: `exec.JobFunction`."""
 
-    def __init__(self, place: Place, name: str, start: str, block: RLBlock, world: World, replay: RemoteReplay) -> None:
-        self.replay, context = replay, place.open()
+    def __init__(self, spec: ContextSpec, name: str, start: str, block: RLBlock, world: World, replay: RemoteReplay) -> None:
+        self.replay, context = replay, spec.open()
         _require_memory(context.config)
         self.envs = Environments(context, replay, name, world)
         self.model = context.policy(start)
@@ -164,7 +164,7 @@ class _Worker:
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.weights: Any = None
 
-    def __call__(self, part: Part, weights: dict[str, Any]) -> list[Trajectory]:
+    def __call__(self, shard: RolloutShard, weights: dict[str, Any]) -> list[Trajectory]:
         import torch
 
         if weights is not self.weights:
@@ -172,22 +172,22 @@ class _Worker:
                 for name, value in weights.items():
                     self.trained[name].copy_(value)
             self.weights = weights
-        self.agent.llm.version, self.replay.state = part.version, part.replay
-        if self.envs.dream is not None and (self.envs.refreshes, self.envs.verifier) != part.dream:
-            self.envs.verifier = part.dream[1]
-            self.envs.enter_dream(part.dream[0])
-        tasks = [part.tasks[number] for number in part.numbers]
+        self.agent.llm.version, self.replay.state = shard.version, shard.replay
+        if self.envs.dream is not None and (self.envs.refreshes, self.envs.verifier) != shard.dream:
+            self.envs.verifier = shard.dream[1]
+            self.envs.enter_dream(shard.dream[0])
+        tasks = [shard.tasks[number] for number in shard.numbers]
         env: BatchEnv = self.envs.real
-        if part.source == "dream":
+        if shard.source == "dream":
             assert self.envs.dream is not None
-            env = PartOfRollout(self.envs.dream, part.tasks, part.numbers)
+            env = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers)
         return rollout(
             self.agent,
             env,
             tasks,
-            seed=part.seed,
+            seed=shard.seed,
             max_steps=self.envs.context.suite.max_steps,
-            temperature=part.temperature,
-            name=part.name,
-            numbers=part.numbers,
+            temperature=shard.temperature,
+            name=shard.name,
+            numbers=shard.numbers,
         )

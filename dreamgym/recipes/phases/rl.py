@@ -24,7 +24,7 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import RunContext
-from dreamgym.recipes.phases.collect import Collector, Elsewhere, Environments
+from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.probe import Prober, last_good
@@ -82,7 +82,7 @@ class RLPhase:
             self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
         )
         self.curriculum = factory.curriculum(context, block, self.replay, self.envs.experience)
-        self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._elsewhere if self.remote else None)
+        self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
         self.iteration, self.seconds, self.stopped = 0, 0.0, ""
         self.verifier_probes = self._verifier_probes(start)
@@ -114,13 +114,13 @@ class RLPhase:
             )
 
     def close(self) -> None:
-        """Close the replay buffer, and end the workers that this phase has elsewhere."""
+        """Close the replay buffer, and end the workers that this phase has in other processes."""
         self.replay.close()
         if self.remote:
             self.remote.close()
         self.collector.close()
 
-    def _elsewhere(self) -> Elsewhere:
+    def _remote_rollout(self) -> RolloutFunction:
         assert self.remote is not None
         return self.remote.player(self.agent, self.model, (self.envs.refreshes, self.envs.verifier))
 
@@ -185,7 +185,7 @@ class RLPhase:
             found |= self.verifier_probes.observe(trajectories, self.iteration)
         if self.remote:
             by = [t.policy_version for t in trajectories if t.turns]
-            found |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "parts_redone": float(self.remote.pool.redone)}
+            found |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "jobs_redone": float(self.remote.pool.redone)}
         if self.context.workers or self.remote:
             found["workers_replaced"] = self._replaced() - self.replaced
             self.replaced = self._replaced()

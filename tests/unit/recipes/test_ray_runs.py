@@ -53,7 +53,7 @@ def trained(folder: Path, name: str, changes: dict[str, Any]) -> Path:
 def measures(run: Path) -> list[dict[str, Any]]:
     """The lines of the loop's metrics, without what differs between machines."""
     lines = [line for line in read_jsonl(run / "metrics.jsonl") if line["phase"] == "mixed"]
-    apart = ("seconds", "staleness", "parts_redone", "workers_replaced")
+    apart = ("seconds", "staleness", "jobs_redone", "workers_replaced")
     return [{key: value for key, value in line.items() if key not in apart and not key.endswith("_s")} for line in lines]
 
 
@@ -96,7 +96,7 @@ def test_settings_that_cannot_be_played_elsewhere_are_refused(changes: dict[str,
 
 @pytest.mark.slow
 class SmallNode:
-    """A `remote.Place` on a node whose memory is smaller than the policy, which nobody downloads."""
+    """A `remote.ContextSpec` on a node whose memory is smaller than the policy, which nobody downloads."""
 
     def open(self) -> Any:
         from dreamgym.llm import backbones
