@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import atexit
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +25,13 @@ from dreamgym.envs.web.chromium import Browser
 from dreamgym.envs.web.env import Benchmark, OpenSessions, WebEnv
 from dreamgym.envs.web.miniwob import DEFAULT, MiniWob
 from dreamgym.envs.web.rules import WebRules
-from dreamgym.envs.web.shop.benchmark import Shop
+from dreamgym.envs.web.shop.site import SHOP, shop
+from dreamgym.envs.web.sites.site import Site
 from dreamgym.envs.web.webarena import WebArenaLite
 from dreamgym.types import Action, Observation, Task
+
+SITES: Mapping[str, Site] = {one.name: one for one in (SHOP,)}
+"""What `dreamgym web up` starts."""
 
 
 class WebConfig(Config):
@@ -116,7 +120,7 @@ class WebSuite(EnvSuite):
         if self.config.benchmark == "webarena_lite":
             return WebArenaLite(self.config.tasks_file, self.config.judge)
         if self.config.benchmark == "shop":
-            return Shop(self.config.content)
+            return shop(self.config.content)
         return MiniWob(self.config.pages, self.config.seeds, self.browser)
 
 

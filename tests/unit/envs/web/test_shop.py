@@ -18,8 +18,10 @@ from web_pages import browser
 from dreamgym import plugins
 from dreamgym.envs.base import SPLITS, in_split
 from dreamgym.envs.web.shop.content import content, pounds
-from dreamgym.envs.web.shop.server import HEADER, ShopServer
-from dreamgym.envs.web.shop.tasks import CHECKED, TEMPLATES, ShopTask, every_task, says
+from dreamgym.envs.web.shop.site import SHOP
+from dreamgym.envs.web.shop.tasks import CHECKED, TEMPLATES, every_task
+from dreamgym.envs.web.sites.server import HEADER, SiteServer
+from dreamgym.envs.web.sites.tasks import SiteTask, says
 from dreamgym.errors import UsageError
 
 TASKS = list(every_task(content(0), 0))
@@ -30,13 +32,13 @@ with_oscar = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ShopServer]:
-    started = ShopServer()
+def server() -> Iterator[SiteServer]:
+    started = SiteServer(SHOP)
     yield started
     started.close()
 
 
-def one(template: str) -> ShopTask:
+def one(template: str) -> SiteTask:
     return next(task for task in TASKS if task.template == template)
 
 
@@ -86,22 +88,24 @@ def test_an_empty_answer_solves_no_question():
 class TestRunning:
     pytestmark = with_oscar
 
-    def get(self, server: ShopServer, path: str, world: str, role: str = "customer") -> httpx.Response:
-        return httpx.get(f"http://{server.site}{path}", headers={HEADER: world}, cookies={"sessionid": server.sessions[role]}, timeout=60)
+    def get(self, server: SiteServer, path: str, world: str, role: str = "customer") -> httpx.Response:
+        return httpx.get(
+            f"http://{server.address}{path}", headers={HEADER: world}, cookies={"sessionid": server.sessions[role]}, timeout=60
+        )
 
-    def test_pages_show_the_content_to_customers_and_staff(self, server: ShopServer):
+    def test_pages_show_the_content_to_customers_and_staff(self, server: SiteServer):
         server.reset("a")
         product = content(0).products[0]
         assert f"£{pounds(product.price)}" in self.get(server, f"/search/?q={product.title}", "a").text
         assert "100001" in self.get(server, "/dashboard/orders/", "a", "staff").text
         assert self.get(server, "/dashboard/orders/", "a").status_code == 403
 
-    def test_nothing_is_solved_at_the_start(self, server: ShopServer):
+    def test_nothing_is_solved_at_the_start(self, server: SiteServer):
         server.reset("a")
         query = partial(server.query, "a")
         assert not [task for task in TASKS if not task.answered and task.solved(query, "")]
 
-    def test_worlds_do_not_see_each_other_and_a_reset_forgets(self, server: ShopServer):
+    def test_worlds_do_not_see_each_other_and_a_reset_forgets(self, server: SiteServer):
         server.reset("a")
         server.reset("b")
         task = one("set_stock")
@@ -118,18 +122,18 @@ class TestRunning:
         assert f"({amount} available)" not in self.get(server, f"/catalogue/{slug}_{key}/", "a").text
 
     @pytest.mark.parametrize("world", ["missing", "../template", "A", "a" * 50])
-    def test_an_unknown_world_is_named(self, server: ShopServer, world: str):
+    def test_an_unknown_world_is_named(self, server: SiteServer, world: str):
         answer = self.get(server, "/catalogue/", world)
         assert answer.status_code == 404 and "There is no world" in answer.text
 
-    def test_a_port_in_use_is_named(self, server: ShopServer):
+    def test_a_port_in_use_is_named(self, server: SiteServer):
         with socket.socket() as line:
             line.bind(("127.0.0.1", 0))
             line.listen()
             with pytest.raises(UsageError, match=r"cannot be used .* dreamgym web up --port 0"):
-                ShopServer(port=line.getsockname()[1])
+                SiteServer(SHOP, port=line.getsockname()[1])
 
-    def test_every_checker_is_known(self, server: ShopServer):
+    def test_every_checker_is_known(self, server: SiteServer):
         assert all(not checker(partial(server.query, "main"), *one(template).wanted) for template, checker in CHECKED.items())
 
 
