@@ -66,8 +66,8 @@ def _source(site: Site) -> bytes:
     spec = importlib.util.find_spec(site.package)
     assert spec and spec.origin
     package = Path(spec.origin).parent
-    files = (package / "content.py", package / "settings.py", Path(__file__).with_name("settings.py"))
-    return b"".join(file.read_bytes() for file in files)
+    files = (*(package / name for name in ("content.py", "filling.py", "settings.py")), Path(__file__).with_name("settings.py"))
+    return b"".join(file.read_bytes() for file in files if file.exists())
 
 
 def _environment(site: Site, folder: Path) -> dict[str, str]:

@@ -25,6 +25,8 @@ class SiteTask:
     wanted: tuple[Any, ...]
     check: Check | None = field(default=None, repr=False)
     """None: the answer decides, and not the database."""
+    others: tuple[str, ...] = field(default=(), repr=False)
+    """What a right answer does not hold, such as the names of others."""
 
     @property
     def answered(self) -> bool:
@@ -33,7 +35,9 @@ class SiteTask:
 
     def solved(self, query: Query, answer: str) -> bool:
         """Whether the task is done, by the world's rows and the answer."""
-        return says(answer, *self.wanted) if self.check is None else self.check(query, *self.wanted)
+        if self.check is not None:
+            return self.check(query, *self.wanted)
+        return says(answer, *self.wanted) and not any(other.lower() in answer.lower() for other in self.others)
 
 
 def says(answer: str, *wanted: object) -> bool:
