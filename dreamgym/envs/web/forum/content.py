@@ -49,7 +49,7 @@ CITED = 3
 LATEST = 24
 """So many topics, the last ones, fill the first pages; no task is about them."""
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
-"""When the forum stands still: everything in it is older, and what an episode adds is later."""
+"""The time of the forum: everything in it is older, and what an episode adds is later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Topic:
     comments: tuple[Comment, ...]
     poll: Poll | None
     closed: bool
-    watched: bool
+    followed: bool
     """Whether the member is told of new comments."""
 
     @property
@@ -177,7 +177,7 @@ def _topic(place: int, titled: tuple[str, str], cited: Sequence[str], rng: rando
     tail = [*comments[1:], *(Comment(rng.choice(others), f"See also: {title}.", ()) for title in cited)]
     rng.shuffle(tail)
     poll = _poll(rng) if place % 2 else None
-    return Topic(*titled, (comments[0], *tail), poll, closed=place % 6 == 3, watched=place % 8 in (1, 6))
+    return Topic(*titled, (comments[0], *tail), poll, closed=place % 6 == 3, followed=place % 8 in (1, 6))
 
 
 def _poll(rng: random.Random) -> Poll:

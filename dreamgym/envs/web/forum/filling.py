@@ -66,7 +66,7 @@ def _topic(topic: Topic, age: int, category: Any, users: Sequence[Any]) -> None:
         for number, (text, voters) in enumerate(zip(topic.poll.choices, topic.poll.votes, strict=True), 1):
             choice = CommentPollChoice.objects.create(poll=poll, number=number, description=text, vote_count=len(voters))
             CommentPollVote.objects.bulk_create([CommentPollVote(voter=users[one], choice=choice, created_at=begun) for one in voters])
-    if topic.watched:
+    if topic.followed:
         TopicNotification.objects.create(user=users[0], topic=row, comment=rows[-1], date=begun, is_read=True, is_active=True)
 
 

@@ -152,7 +152,7 @@ def _topics(maker: _Maker, topic: Topic, rng: random.Random) -> Iterator[SiteTas
         yield maker.task("message", asked, maker.name(topic.author), new, text)
     else:
         yield maker.task("rename", f"Change the title of my topic '{title}' to '{new}'.", title, new)
-    if topic.watched:
+    if topic.followed:
         yield maker.task("unwatch", f"I want no more notices of new comments in the topic '{title}'.", title, 0)
     else:
         yield maker.task("watch", f"Have me notified of new comments in the topic '{title}'.", title, 1)

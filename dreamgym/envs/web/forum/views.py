@@ -57,9 +57,9 @@ def _matching(words: list[str]) -> Any:
     for word in words[:MAX_WORDS]:
         title &= Q(title__icontains=word)
         text &= Q(comment__icontains=word)
-    said = Comment.objects.filter(text, topic=OuterRef("pk"), is_removed=False)
+    comments = Comment.objects.filter(text, topic=OuterRef("pk"), is_removed=False)
     public = Topic.objects.visible().exclude(category_id=settings.ST_TOPIC_PRIVATE_CATEGORY_PK)
-    return public.filter(title | Q(Exists(said))).select_related("category").order_by("-last_active", "-pk")
+    return public.filter(title | Q(Exists(comments))).select_related("category").order_by("-last_active", "-pk")
 
 
 def _fields(topic: Any) -> dict[str, Any]:
