@@ -37,7 +37,7 @@ class SiteTask:
         """Whether the task is done, by the world's rows and the answer."""
         if self.check is not None:
             return self.check(query, *self.wanted)
-        return says(answer, *self.wanted) and not any(other.lower() in answer.lower() for other in self.others)
+        return says(answer, *self.wanted) and not any(_holds(answer.lower(), other.lower()) for other in self.others)
 
 
 def says(answer: str, *wanted: object) -> bool:
@@ -46,4 +46,9 @@ def says(answer: str, *wanted: object) -> bool:
     numbers = set(re.findall(r"\d+(?:\.\d+)?", given))
     texts = [str(one).lower() for one in wanted]
     extra = numbers - {number for text in texts for number in re.findall(r"\d+(?:\.\d+)?", text)}
-    return not extra and all(re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", given) for text in texts)
+    return not extra and all(_holds(given, text) for text in texts)
+
+
+def _holds(given: str, text: str) -> bool:
+    """Whether a text stands in another as a whole word or number."""
+    return bool(re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", given))

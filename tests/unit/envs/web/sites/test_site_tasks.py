@@ -28,6 +28,7 @@ def test_an_answer_that_lists_every_name_is_wrong():
     task = SiteTask("who", "Who?", "x", "member", ("ada", 3), others=("ben", "cleo"))
     assert task.answered and task.solved(lambda *_: [], "ada 3")
     assert not task.solved(lambda *_: [], "ada ben cleo 3")
+    assert task.solved(lambda *_: [], "definitely ada, a benefit: 3")  # Ben is no word of it
 
 
 def test_a_task_with_a_check_is_decided_by_the_rows_and_not_by_the_answer():
