@@ -16,17 +16,21 @@ app = typer.Typer(help="The web environments: the practice shop, recorded episod
 
 @app.command()
 def up(
+    site: Annotated[str, typer.Argument(help="shop or forum.")] = "shop",
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 finds a free port.", min=0, max=65_535)] = 8000,
-    content: Annotated[int, typer.Option(help="Seed of what the shop holds.", min=0)] = 0,
+    content: Annotated[int, typer.Option(help="Seed of what the site holds.", min=0)] = 0,
 ) -> None:
-    """Start the practice shop on loopback, with its administration, until Ctrl-C. The first start makes its database."""
-    from dreamgym.envs.web.shop.content import CUSTOMER, STAFF
-    from dreamgym.envs.web.shop.server import ShopServer
+    """Start a site of the tasks on loopback until Ctrl-C: the practice shop, or the forum. The first start makes its database."""
+    from dreamgym.envs.web import SITES
+    from dreamgym.envs.web.sites.server import SiteServer
+    from dreamgym.errors import UsageError, nearest
 
-    server = ShopServer(content, port)
+    if site not in SITES:
+        raise UsageError(f"No site '{site:.64}'.{nearest(site, SITES)} Known: {', '.join(SITES)}.")
+    server = SiteServer(SITES[site], content, port)
     try:
-        print(f"The shop: http://{server.site}/  (log in as {CUSTOMER[0]}, password {CUSTOMER[1]})")
-        print(f"Its administration: http://{server.site}/dashboard/  (log in as {STAFF[0]}, password {STAFF[1]})")
+        for account in SITES[site].accounts.values():
+            print(f"{account.about}: http://{server.address}{account.start}  (log in as {account.login}, password {account.password})")
         print("Ctrl-C ends it. What was changed is forgotten.", flush=True)
         server.process.wait()
     finally:

@@ -25,6 +25,10 @@ def kinds(kind: type[Config] = Config) -> Iterator[type[Config]]:
         yield from kinds(one)
 
 
+DJANGO = ("dreamgym.envs.web.shop.", "dreamgym.envs.web.forum.", "dreamgym.envs.web.sites.")
+"""Packages with modules that cannot be imported before Django is configured."""
+
+
 def keys(table: dict[str, Any]) -> Iterator[str]:
     """All keys of a TOML file, those of tables within it too."""
     for key, value in table.items():
@@ -44,9 +48,7 @@ def named(code: str) -> set[str]:
 
 def test_every_setting_is_set_by_a_preset_or_an_example_or_named_by_a_page():
     for module in pkgutil.walk_packages(dreamgym.__path__, "dreamgym."):
-        if not module.name.endswith("__main__") and not module.name.startswith(
-            "dreamgym.envs.web.shop."
-        ):  # Django must be configured first
+        if not module.name.endswith("__main__") and not module.name.startswith(DJANGO):
             try:
                 importlib.import_module(module.name)
             except (MissingExtra, ModuleNotFoundError):

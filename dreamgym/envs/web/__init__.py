@@ -1,7 +1,7 @@
-"""The web in a real browser: MiniWoB, WebArena-Lite, and a shop that starts with one command.
+"""The web in a real browser: MiniWoB, WebArena-Lite, and a shop and a forum that start with one command.
 
     pip install 'dreamgym[web]' && apt install chromium-headless-shell
-    dreamgym web up                                       # the shop, to look at
+    dreamgym web up                                       # the shop, to look at; dreamgym web up forum
     dreamgym train runs/web env.name=web env.options='{benchmark = "miniwob"}'
 
 One browser a process is kept, with a context for each episode. With `env.workers` every worker has a browser of its own.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import atexit
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,17 +23,22 @@ from dreamgym.envs.base import EnvSuite, check_split, in_split
 from dreamgym.envs.web import chromium
 from dreamgym.envs.web.chromium import Browser
 from dreamgym.envs.web.env import Benchmark, OpenSessions, WebEnv
+from dreamgym.envs.web.forum.site import FORUM, forum
 from dreamgym.envs.web.miniwob import DEFAULT, MiniWob
 from dreamgym.envs.web.rules import WebRules
-from dreamgym.envs.web.shop.benchmark import Shop
+from dreamgym.envs.web.shop.site import SHOP, shop
+from dreamgym.envs.web.sites.site import Site
 from dreamgym.envs.web.webarena import WebArenaLite
 from dreamgym.types import Action, Observation, Task
+
+SITES: Mapping[str, Site] = {one.name: one for one in (SHOP, FORUM)}
+"""What `dreamgym web up` starts."""
 
 
 class WebConfig(Config):
     """Which benchmark, and how the browser is used."""
 
-    benchmark: Literal["miniwob", "webarena_lite", "shop"] = "miniwob"
+    benchmark: Literal["miniwob", "webarena_lite", "shop", "forum"] = "miniwob"
     tasks_file: Path | None = None
     """For WebArena-Lite: the wheel of `browsergym-webarenalite`, or the JSON file in it. Empty: the installed package."""
     judge: str = ""
@@ -43,7 +48,7 @@ class WebConfig(Config):
     seeds: int = Field(30, ge=1, le=10_000)
     """Instances of each page of MiniWoB."""
     content: int = Field(0, ge=0)
-    """Seed of what the shop holds, and of its tasks."""
+    """Seed of what the shop or the forum holds, and of the tasks in it."""
     browser: str = ""
     """Path or name of a Chromium. Empty: the first that is installed (see `chromium.NAMES`)."""
     max_tokens: int = Field(1500, ge=200)
@@ -116,7 +121,9 @@ class WebSuite(EnvSuite):
         if self.config.benchmark == "webarena_lite":
             return WebArenaLite(self.config.tasks_file, self.config.judge)
         if self.config.benchmark == "shop":
-            return Shop(self.config.content)
+            return shop(self.config.content)
+        if self.config.benchmark == "forum":
+            return forum(self.config.content)
         return MiniWob(self.config.pages, self.config.seeds, self.browser)
 
 

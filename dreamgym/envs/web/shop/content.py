@@ -100,8 +100,8 @@ def content(seed: int) -> Content:
     return Content(tuple(products), customers, orders)
 
 
-def fill(seed: int) -> dict[str, str]:
-    """Write the content into the database that Django is set up with. Returns session keys of the logged-in customer and staff."""
+def fill(seed: int) -> dict[str, Any]:
+    """Write the content into the database that Django is set up with. Returns the user of each role."""
     from django.contrib.auth import get_user_model
     from django.contrib.sites.models import Site
 
@@ -121,7 +121,7 @@ def fill(seed: int) -> dict[str, str]:
     _model("catalogue", "Product").update(date_created=NOW, date_updated=NOW)
     _model("reviews", "ProductReview").update(date_created=NOW)
     _fill_orders(made, users, partner, stock)
-    return {role: _session(user) for role, user in (("customer", users[0]), ("staff", staff))}
+    return {"customer": users[0], "staff": staff}
 
 
 def _model(app: str, name: str) -> Any:
@@ -182,17 +182,3 @@ def _fill_orders(made: Content, users: Sequence[Any], partner: Any, stock: Seque
                 line_price_excl_tax=price * count, line_price_before_discounts_incl_tax=price * count,
                 line_price_before_discounts_excl_tax=price * count, unit_price_incl_tax=price, unit_price_excl_tax=price,
             )  # fmt: skip
-
-
-def _session(user: Any) -> str:
-    """The key of a session in which the user is logged in."""
-    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-    from django.contrib.sessions.backends.db import SessionStore
-
-    store = SessionStore()
-    store[SESSION_KEY] = str(user.pk)
-    store[BACKEND_SESSION_KEY] = "oscar.apps.customer.auth_backends.EmailBackend"
-    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    store.set_expiry(10 * 365 * 24 * 3600)
-    store.create()
-    return str(store.session_key)

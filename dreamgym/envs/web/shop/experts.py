@@ -1,66 +1,14 @@
-"""Scripted policies for the shop. They read the state, as an agent does, and the task's template and values; nothing hidden.
-
-`expert` does the task. `noisy` does something else in a quarter of its steps, `careless` stops too early or answers with what it has not
-looked up, `random` clicks anything, `invalid` names what is not there.
-"""
+"""The expert's script for each template of the shop (see `sites.experts`)."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dreamgym.envs.web.actions import WebAction
-from dreamgym.envs.web.rules import Element, elements
 from dreamgym.envs.web.shop.content import STATUSES
-from dreamgym.envs.web.shop.tasks import ShopTask
-from dreamgym.types import Action, Observation
-
-MIX: Mapping[str, float] = {"expert": 0.4, "noisy": 0.25, "careless": 0.15, "random": 0.1, "invalid": 0.1}
-CLICKED = ("link", "button", "clickable", "checkbox", "radio", "tab", "menuitem")
-
-
-class Page:
-    """A state, and how its elements are found."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.title = text.split("\n", 1)[0].removeprefix("page: ").lower()
-        self.elements = elements(text)
-
-    def find(self, name: str, *roles: str) -> Element | None:
-        """The first element of that name, whatever its case."""
-        wanted = name.lower()
-        return next((one for one in self.elements.values() if one.name.lower() == wanted and (not roles or one.role in roles)), None)
-
-    def click(self, name: str, *roles: str) -> WebAction | None:
-        found = self.find(name, *roles)
-        return WebAction("click", found.number) if found else None
-
-    def line(self, *parts: str) -> str:
-        """The first line that holds all parts, in lower case."""
-        return next((line for line in self.text.lower().split("\n") if all(part.lower() in line for part in parts)), "")
-
-    def cell(self, label: str) -> str:
-        """What stands beside a label in a table."""
-        line = next((line for line in self.text.split("\n") if line.lower().startswith(f"{label.lower()} | ")), "")
-        return line.partition(" | ")[2].strip()
-
-
-Script = Callable[[ShopTask, Page], WebAction | None]
-
-
-def act(task: ShopTask, policy: str, state: Observation, rng: random.Random) -> Action:
-    """What a scripted policy does in a state."""
-    page = Page(state.text)
-    if policy == "invalid" and rng.random() < 0.5:
-        return str(WebAction("click", len(page.elements) + rng.randint(1, 50)))
-    if policy == "random" or (policy in ("noisy", "invalid") and rng.random() < 0.25):
-        found = [one for one in page.elements.values() if one.role in CLICKED and not one.blocked]
-        return str(WebAction("click", rng.choice(found).number)) if found and rng.random() < 0.95 else "stop []"
-    if policy == "careless" and rng.random() < 0.2:
-        return str(WebAction("stop", text=str(rng.randint(1, 60)) if task.answered else ""))
-    return str(SCRIPTS[task.template](task, page) or WebAction("stop"))
+from dreamgym.envs.web.sites.experts import Page, Script
+from dreamgym.envs.web.sites.tasks import SiteTask
 
 
 def _search(page: Page, title: str) -> WebAction | None:
@@ -75,7 +23,7 @@ def _on(page: Page, title: str) -> bool:
     return page.title.startswith(f"{title.lower()} /")
 
 
-def _basket(task: ShopTask, page: Page) -> WebAction | None:
+def _basket(task: SiteTask, page: Page) -> WebAction | None:
     return _filled(task.wanted, page) or WebAction("stop")
 
 
@@ -97,7 +45,7 @@ def _filled(wanted: Sequence[tuple[str, int]], page: Page) -> WebAction | None:
     return None
 
 
-def _total(task: ShopTask, page: Page) -> WebAction | None:
+def _total(task: SiteTask, page: Page) -> WebAction | None:
     """What the basket costs, read on its page."""
     count, title = _asked(r"with (\d+) of the (.*?) in it", task)
     if step := _filled(((_titled(task, title), int(count)),), page):
@@ -105,7 +53,7 @@ def _total(task: ShopTask, page: Page) -> WebAction | None:
     return WebAction("stop", text=(re.findall(r"Order total \| #? ?£([\d.,]+)", page.text) or [""])[-1].replace(",", ""))
 
 
-def _difference(task: ShopTask, page: Page) -> WebAction | None:
+def _difference(task: SiteTask, page: Page) -> WebAction | None:
     """Two prices, side by side in the basket."""
     titles = task.about.split(" & ")
     if step := _filled([(title, 1) for title in titles], page):
@@ -114,25 +62,25 @@ def _difference(task: ShopTask, page: Page) -> WebAction | None:
     return WebAction("stop", text=f"{abs(first - second):.2f}")
 
 
-def _asked(pattern: str, task: ShopTask) -> tuple[str, ...]:
+def _asked(pattern: str, task: SiteTask) -> tuple[str, ...]:
     """What a task asks for, by the groups of a pattern of its wording."""
     found = re.search(pattern, task.instruction)
     return found.groups() if found else ("",) * re.compile(pattern).groups
 
 
-def _titled(task: ShopTask, lower: str) -> str:
+def _titled(task: SiteTask, lower: str) -> str:
     """A product of the task as its title is written."""
     return next((title for title in task.about.split(" & ") if title.lower() == lower), lower)
 
 
-def _wish(task: ShopTask, page: Page) -> WebAction | None:
+def _wish(task: SiteTask, page: Page) -> WebAction | None:
     (title,) = task.wanted
     if "wish list" in page.line("added to") or page.title.startswith("wish list"):
         return WebAction("stop")
     return page.click("Add to wish list", "button", "link") if _on(page, title) else _search(page, title)
 
 
-def _review(task: ShopTask, page: Page) -> WebAction | None:
+def _review(task: SiteTask, page: Page) -> WebAction | None:
     title, stars, headline = task.wanted
     if "thank you for reviewing" in page.text.lower():
         return WebAction("stop")
@@ -150,7 +98,7 @@ def _review(task: ShopTask, page: Page) -> WebAction | None:
     return WebAction("click", form.number)
 
 
-def _product_answer(task: ShopTask, page: Page) -> WebAction | None:
+def _product_answer(task: SiteTask, page: Page) -> WebAction | None:
     """Answers that stand on one product's page."""
     title = next(one for one in task.about.split(" & ") if one.lower() in task.instruction)
     if not _on(page, title):
@@ -164,7 +112,7 @@ def _product_answer(task: ShopTask, page: Page) -> WebAction | None:
     return WebAction("stop", text=answers[task.template])
 
 
-def _order(task: ShopTask, page: Page) -> WebAction | None:
+def _order(task: SiteTask, page: Page) -> WebAction | None:
     """Answers and changes on an order's page, for customers and staff."""
     (number,) = _asked(r"order (\d+)", task)
     if not page.title.startswith((f"order {number}", f"order #{number}", f"#{number}")):
@@ -176,24 +124,24 @@ def _order(task: ShopTask, page: Page) -> WebAction | None:
     return ORDERS[task.template](task, page)
 
 
-def _order_total(task: ShopTask, page: Page) -> WebAction:
+def _order_total(task: SiteTask, page: Page) -> WebAction:
     status = next((one for one in STATUSES if re.search(rf"(?:\||status:?)\s+{one}\b", page.text, re.IGNORECASE)), "")
     return WebAction("stop", text=f"{_sum(page)} {status}")
 
 
-def _buyer_email(task: ShopTask, page: Page) -> WebAction:
+def _buyer_email(task: SiteTask, page: Page) -> WebAction:
     email = (re.search(r"[\w.]+@[\w.]+\w", page.text.split("Customer Information")[-1]) or [""])[0]
     return WebAction("stop", text=f"{email} {_sum(page)}")
 
 
-def _order_quantity(task: ShopTask, page: Page) -> WebAction:
+def _order_quantity(task: SiteTask, page: Page) -> WebAction:
     (title,) = _asked(r"How many (.*?) did I order", task)
     line = re.search(r"\| (\d+) \| £([\d.]+)", page.line(f"link '{title}'"))
     count, price = (int(line[1]), float(line[2])) if line else (1, 0.0)
     return WebAction("stop", text=f"{count} {price / count:.2f}")
 
 
-def _order_status(task: ShopTask, page: Page) -> WebAction | None:
+def _order_status(task: SiteTask, page: Page) -> WebAction | None:
     wanted = task.wanted[1]
     if re.search(rf"£[\d.,]+ \| [^|\n]* \| [^|\n]* \| {wanted}\b", page.text):
         return WebAction("stop")
@@ -205,7 +153,7 @@ def _order_status(task: ShopTask, page: Page) -> WebAction | None:
     return page.click("Change status", "button")
 
 
-def _order_note(task: ShopTask, page: Page) -> WebAction | None:
+def _order_note(task: SiteTask, page: Page) -> WebAction | None:
     note = task.wanted[1]
     box = page.find("Message *", "textbox")
     if box is None:
@@ -226,7 +174,7 @@ def _sum(page: Page) -> str:
     return (re.findall(r"\border total \| £([\d.,]+)", page.text, re.IGNORECASE) or [""])[-1].replace(",", "")
 
 
-def _buyer_orders(task: ShopTask, page: Page) -> WebAction | None:
+def _buyer_orders(task: SiteTask, page: Page) -> WebAction | None:
     """From an order to its customer, whose page lists the orders."""
     (number,), name = _asked(r"order (\d+)", task), task.wanted[0]
     if "@" in page.title:
@@ -256,7 +204,7 @@ def _typed(page: Page, label: str, text: str) -> WebAction | None:
     return WebAction("type", box.number, text, enter=True) if box else None
 
 
-def _product(task: ShopTask, page: Page) -> WebAction | None:
+def _product(task: SiteTask, page: Page) -> WebAction | None:
     """Changes on a product's page in the administration: its stock, its price, its title."""
     if page.line("updated product"):
         return WebAction("stop")

@@ -1,23 +1,20 @@
 """Tasks in the shop: templates that are filled with its content, and how each is checked.
 
-A task is checked by the rows of its world's database, or by the answer that the agent stops with. Splits are by product, order or customer:
-what a held-out task is about is in no other task. Wordings give no path: where things are, the agent has to find out.
+Splits are by product, order or customer: what a held-out task is about is in no other task. Wordings give no path: where things are, the
+agent has to find out.
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from dreamgym.envs.web.shop.content import Content, pounds
+from dreamgym.envs.web.sites.tasks import Check, Query, SiteTask
 
 Role = Literal["customer", "staff"]
 """Whose account a task is done with."""
-Query = Callable[..., list[tuple[Any, ...]]]
-"""(SQL, values) -> rows of the world."""
 PIPELINE = {"Pending": ("Processing", "Cancelled"), "Processing": ("Shipped", "Cancelled"), "Shipped": ("Complete",)}
 """The statuses that an order can go on to."""
 BASKET = (
@@ -25,35 +22,6 @@ BASKET = (
     "JOIN catalogue_product p ON p.id = l.product_id WHERE b.status = 'Open' AND u.username = 'user0' AND l.quantity > 0"
 )
 STOCK = "SELECT s.num_in_stock, s.price FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id WHERE p.title = ?"
-
-
-@dataclass(frozen=True, slots=True)
-class ShopTask:
-    """One task. `about` is what splits go by; `wanted` is what the checker of the template compares with."""
-
-    template: str
-    instruction: str
-    about: str
-    role: Role
-    wanted: tuple[Any, ...]
-
-    @property
-    def answered(self) -> bool:
-        """Whether the answer decides, and not the database."""
-        return self.template in ANSWERED
-
-    def solved(self, query: Query, answer: str) -> bool:
-        """Whether the task is done, by the world's rows and the answer."""
-        return says(answer, *self.wanted) if self.answered else CHECKED[self.template](query, *self.wanted)
-
-
-def says(answer: str, *wanted: object) -> bool:
-    """Whether an answer holds everything that is wanted, each as a whole word or number, and no other number."""
-    given = answer.lower().replace("£", " ").replace("#", " ")
-    numbers = set(re.findall(r"\d+(?:\.\d+)?", given))
-    texts = [str(one).lower() for one in wanted]
-    extra = numbers - {number for text in texts for number in re.findall(r"\d+(?:\.\d+)?", text)}
-    return not extra and all(re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", given) for text in texts)
 
 
 def _in_basket(query: Query, *wanted: Any) -> bool:
@@ -95,7 +63,7 @@ def _titled(query: Query, upc: str, title: str) -> bool:
     return query("SELECT title FROM catalogue_product WHERE upc = ?", upc) == [(title,)]
 
 
-CHECKED: dict[str, Callable[..., bool]] = {
+CHECKED: dict[str, Check] = {
     "basket_one": _in_basket, "basket_many": _in_basket, "basket_two": _in_basket, "basket_cheaper": _in_basket,
     "basket_stocked": _in_basket, "wish": _wished, "review": _reviewed, "set_stock": _stocked, "restock": _stocked,
     "set_price": _priced, "order_status": _order_is, "order_note": _noted, "rename": _titled,
@@ -107,14 +75,14 @@ ANSWERED = (
 TEMPLATES = (*CHECKED, *ANSWERED)
 
 
-def every_task(content: Content, seed: int) -> Iterator[ShopTask]:
+def every_task(content: Content, seed: int) -> Iterator[SiteTask]:
     """All tasks about the content; the same seed gives the same tasks."""
     rng = random.Random(f"shop-tasks/{seed}")
     yield from _about_products(content, rng)
     yield from _about_orders(content, rng)
 
 
-def _about_products(content: Content, rng: random.Random) -> Iterator[ShopTask]:
+def _about_products(content: Content, rng: random.Random) -> Iterator[SiteTask]:
     for place, product in enumerate(content.products):
         title, low = product.title, product.title.lower()
         twin = content.products[place ^ 1]  # of the same pair, so that no pair lies in two splits
@@ -122,8 +90,8 @@ def _about_products(content: Content, rng: random.Random) -> Iterator[ShopTask]:
         cheap, dear = sorted((product, twin), key=lambda one: one.price)
         full = max((product, twin), key=lambda one: one.stock)
 
-        def make(template: str, instruction: str, *wanted: Any, role: Role = "customer", about: str = pair) -> ShopTask:
-            return ShopTask(template, instruction, about, role, wanted)
+        def make(template: str, instruction: str, *wanted: Any, role: Role = "customer", about: str = pair) -> SiteTask:
+            return SiteTask(template, instruction, about, role, wanted, CHECKED.get(template))
 
         count = rng.randint(2, 5)
         yield make("basket_one", f"Put one {low} into the basket, and nothing else.", (title, 1))
@@ -164,14 +132,14 @@ def _about_products(content: Content, rng: random.Random) -> Iterator[ShopTask]:
                 yield make("basket_stocked", f"Put the one of {both} of which more are in stock into the basket.", (full.title, 1))
 
 
-def _about_orders(content: Content, rng: random.Random) -> Iterator[ShopTask]:
+def _about_orders(content: Content, rng: random.Random) -> Iterator[SiteTask]:
     for order in content.orders:
         number, about = order.number, f"order {order.number}"
         total = pounds(sum(content.products[place].price * count for place, count in order.lines))
         name, email = content.customers[order.customer]
 
-        def ask(template: str, instruction: str, *wanted: Any, role: Role = "staff", about: str = about) -> ShopTask:
-            return ShopTask(template, instruction, about, role, wanted)
+        def ask(template: str, instruction: str, *wanted: Any, role: Role = "staff", about: str = about) -> SiteTask:
+            return SiteTask(template, instruction, about, role, wanted, CHECKED.get(template))
 
         mine: Role = "customer" if order.customer == 0 else "staff"
         yield ask("order_total", f"What was the total of order {number}, and what is its status?", total, order.status, role=mine)

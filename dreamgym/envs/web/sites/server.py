@@ -1,0 +1,137 @@
+"""A site as a process on loopback: `build` makes its database once, `SiteServer` starts it; `process` is what runs in it.
+
+A world is a copy of the database, made by SQLite's backup in a few hundredths of a second while the site runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from dreamgym.envs.web.sites.site import Site
+from dreamgym.errors import EnvironmentFailure, MissingExtra, UsageError
+
+PROCESS = "dreamgym.envs.web.sites.process"
+FOLDER = "DREAMGYM_SITE"
+"""The variable that tells the process the folder of its site."""
+HEADER, FIRST = "X-World", "main"
+"""The header of a request that names its world, and the world of requests without it."""
+START_S, BUILD_S = 120.0, 900.0
+"""How long the start and the making of the database may take."""
+
+
+def cache() -> Path:
+    """Where made sites are kept: $XDG_CACHE_HOME or ~/.cache, in `dreamgym`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dreamgym"
+
+
+def build(site: Site, seed: int) -> Path:
+    """The folder of the content that a seed names, made if need be (up to half a minute). MissingExtra without the site's distribution."""
+    if importlib.util.find_spec(site.module) is None:
+        raise MissingExtra(f"The {site.name} needs {site.distribution}. Install it with: pip install 'dreamgym[web]'")
+    folder = cache() / f"{site.name}-{seed}-{hashlib.sha256(_source(site)).hexdigest()[:12]}"
+    if (folder / "sessions.json").exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        made = Path(name)
+        command = [sys.executable, "-m", PROCESS, "build", site.package, str(seed)]
+        done = subprocess.run(command, env=_environment(site, made), capture_output=True, text=True, timeout=BUILD_S)
+        if done.returncode:
+            raise EnvironmentFailure(f"The database of the {site.name} cannot be made: {done.stderr.strip()[-500:]}")
+        try:
+            os.replace(made, folder)
+            made.mkdir()  # for the end of the block
+        except OSError:  # another process was faster
+            if not (folder / "sessions.json").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(made, folder)
+    return folder
+
+
+def _source(site: Site) -> bytes:
+    """The code that decides what the database holds."""
+    spec = importlib.util.find_spec(site.package)
+    assert spec and spec.origin
+    package = Path(spec.origin).parent
+    files = (*(package / name for name in ("content.py", "filling.py", "settings.py")), Path(__file__).with_name("settings.py"))
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def _environment(site: Site, folder: Path) -> dict[str, str]:
+    return {**os.environ, FOLDER: str(folder), "DJANGO_SETTINGS_MODULE": f"{site.package}.settings"}
+
+
+class SiteServer:
+    """A running site. `address` is its "host:port"."""
+
+    def __init__(self, site: Site, seed: int = 0, port: int = 0) -> None:
+        """`port` 0: a free one. UsageError for a port in use; EnvironmentFailure for a site that does not start."""
+        self.site, self.template = site, build(site, seed)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"dreamgym-{site.name}-"))
+        (self.folder / "worlds").mkdir()
+        (self.folder / "template.sqlite3").symlink_to(self.template / "template.sqlite3")
+        self.sessions: dict[str, str] = json.loads((self.template / "sessions.json").read_text())
+        port = _free(port)
+        self.address = f"127.0.0.1:{port}"
+        self.log = self.folder / "server.log"
+        with self.log.open("w") as log:
+            command = [sys.executable, "-m", PROCESS, "serve", str(port), str(os.getpid())]
+            self.process = subprocess.Popen(command, env=_environment(site, self.folder), stdout=log, stderr=log)
+        self.reset(FIRST)
+        self._wait(port)
+
+    def world(self, name: str) -> Path:
+        """The database of a world."""
+        return self.folder / "worlds" / f"{name}.sqlite3"
+
+    def reset(self, name: str) -> None:
+        """Bring a world into its first state. The site need not be stopped."""
+        with closing(sqlite3.connect(self.template / "template.sqlite3")) as first, closing(sqlite3.connect(self.world(name))) as world:
+            first.backup(world)
+
+    def query(self, name: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Rows of a world's database."""
+        with closing(sqlite3.connect(self.world(name), timeout=10)) as world:
+            return world.execute(sql, values).fetchall()
+
+    def close(self) -> None:
+        """End the process and remove its worlds."""
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait(self, port: int) -> None:
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise EnvironmentFailure(f"The {self.site.name} ended at its start: {self.log.read_text()[-500:]}")
+            with closing(socket.socket()) as line:
+                if line.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            time.sleep(0.1)
+        self.close()
+        raise EnvironmentFailure(f"The {self.site.name} did not start within {START_S:g} s.")
+
+
+def _free(port: int) -> int:
+    """The port, or a free one for 0. UsageError for one in use."""
+    with closing(socket.socket()) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            line.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"Port {port} cannot be used ({error}). Give another: dreamgym web up --port 0 finds a free one.") from error
+        return int(line.getsockname()[1])

@@ -1,0 +1,134 @@
+"""What every site of `dreamgym web up` does: worlds, resets, ports, an expert for each template, and little for who does not read."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+import httpx
+import pytest
+from web_pages import browser
+
+from dreamgym import plugins
+from dreamgym.envs.web import SITES
+from dreamgym.envs.web.actions import parse
+from dreamgym.envs.web.forum.site import forum
+from dreamgym.envs.web.shop.site import shop
+from dreamgym.envs.web.sites.server import HEADER, SiteServer
+from dreamgym.envs.web.sites.tasks import SiteTask
+from dreamgym.errors import UsageError
+from dreamgym.types import Task, Turn
+
+pytestmark = pytest.mark.slow
+BENCHMARKS = {"shop": shop, "forum": forum}
+
+
+def installed(name: str) -> None:
+    if importlib.util.find_spec(SITES[name].module) is None:
+        pytest.skip(f"{SITES[name].distribution} is not installed: pip install 'dreamgym[web]'")
+
+
+@pytest.fixture(scope="module", params=sorted(SITES))
+def server(request: pytest.FixtureRequest) -> Iterator[SiteServer]:
+    installed(request.param)
+    started = SiteServer(SITES[request.param])
+    yield started
+    started.close()
+
+
+def test_every_account_can_log_in_and_its_first_page_is_there(server: SiteServer):
+    server.reset("a")
+    for role, account in server.site.accounts.items():
+        cookies = {"sessionid": server.sessions[role]}
+        answer = httpx.get(f"http://{server.address}{account.start}", headers={HEADER: "a"}, cookies=cookies, timeout=60)
+        assert answer.status_code == 200
+
+
+def test_nothing_is_solved_at_the_start(server: SiteServer):
+    server.reset("a")
+    query = partial(server.query, "a")
+    tasks = BENCHMARKS[server.site.name]().known.values()
+    assert not [task for task in tasks if not task.answered and task.solved(query, "")]
+
+
+def test_a_reset_takes_well_under_a_second(server: SiteServer):
+    server.reset("a")
+    began = time.perf_counter()
+    for _ in range(5):
+        server.reset("a")
+    assert (time.perf_counter() - began) / 5 < 0.5
+
+
+@pytest.mark.parametrize("world", ["missing", "../template", "A", "a" * 50])
+def test_an_unknown_world_is_named(server: SiteServer, world: str):
+    answer = httpx.get(f"http://{server.address}/", headers={HEADER: world}, timeout=60)
+    assert answer.status_code == 404 and "There is no world" in answer.text
+
+
+def test_a_port_in_use_is_named(server: SiteServer):
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        line.listen()
+        with pytest.raises(UsageError, match=r"cannot be used .* dreamgym web up --port 0"):
+            SiteServer(server.site, port=line.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", sorted(SITES))
+def test_the_expert_solves_a_task_of_every_template_in_the_browser(name: str):
+    installed(name)
+    browser()
+    suite = plugins.make("envs", "web", benchmark=name)
+    try:
+        tasks = suite.tasks("train", 5_000)
+        unsolved = []
+        for template in suite.benchmark.scripts:
+            task = next(task for task in tasks if f"/{template}/" in task.id)
+            if not suite.demonstrate(task, "expert", seed=0).success:
+                unsolved.append(task.instruction)
+        assert not unsolved
+    finally:
+        suite.close()
+
+
+def words(task: SiteTask) -> list[str]:
+    """What the wording of a task gives to type or choose, in order."""
+    quoted = re.findall(r"'(.*?)'", task.instruction)
+    return quoted + [one for one in map(str, task.wanted) if one in task.instruction and one not in quoted]
+
+
+def test_who_repeats_an_experts_actions_with_the_words_of_the_task_and_does_not_read_solves_at_most_15_percent_of_the_forum():
+    installed("forum")
+    browser()
+    suite = plugins.make("envs", "web", benchmark="forum")
+    known = suite.benchmark.known
+
+    def repeated(seen: Task, turns: Sequence[Turn], task: Task) -> bool:
+        """Whether a task is solved by the actions of another, with this task's words in place of the other's."""
+        given = dict(zip(words(known[seen.id]), words(known[task.id]), strict=False))
+        env = suite.require_env()
+        env.reset(task)
+        for turn in turns:
+            action = parse(turn.transition.action)
+            assert action
+            _, reward, ended = env.step(str(replace(action, text=given.get(action.text, action.text))))
+            if ended:
+                return reward > 0
+        return False
+
+    try:
+        solved, tried = 0, 0
+        train, test = suite.tasks("train", 5_000), suite.tasks("test", 5_000)
+        for template in suite.benchmark.scripts:
+            seen = next(task for task in train if f"/{template}/" in task.id)
+            turns = suite.demonstrate(seen, "expert", seed=0).turns
+            for task in islice((task for task in test if f"/{template}/" in task.id), 2):
+                tried, solved = tried + 1, solved + repeated(seen, turns, task)
+        assert tried > 50 and solved / tried <= 0.15
+    finally:
+        suite.close()

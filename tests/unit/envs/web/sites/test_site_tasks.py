@@ -1,0 +1,36 @@
+"""A site's tasks: an answer must hold what is asked for and nothing else that could be asked for; a check reads the world."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.envs.web.sites.tasks import SiteTask, says
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("It costs £13.99, UPC 71085904.", True), ("13.99 71085904", True), ("13.99", False), ("113.99 71085904", False),
+     ("13.999 71085904", False), ("13.99 or 14.99, 71085904", False), ("", False)],
+)  # fmt: skip
+def test_an_answer_must_hold_what_is_asked_for_and_no_other_number(answer: str, right: bool):
+    assert says(answer, "13.99", "71085904") is right
+
+
+@given(st.lists(st.integers(0, 9999), min_size=2, max_size=4, unique=True))
+def test_an_answer_that_lists_guesses_is_wrong(numbers: list[int]):
+    assert not says(" ".join(map(str, numbers)), numbers[0])
+    assert says(f"there are {numbers[0]}", numbers[0])
+
+
+def test_an_answer_that_lists_every_name_is_wrong():
+    task = SiteTask("who", "Who?", "x", "member", ("ada", 3), others=("ben", "cleo"))
+    assert task.answered and task.solved(lambda *_: [], "ada 3")
+    assert not task.solved(lambda *_: [], "ada ben cleo 3")
+    assert task.solved(lambda *_: [], "definitely ada, a benefit: 3")  # Ben is no word of it
+
+
+def test_a_task_with_a_check_is_decided_by_the_rows_and_not_by_the_answer():
+    task = SiteTask("set", "Set it.", "x", "member", ("a", 2), lambda query, name, count: query("SELECT", name) == [(count,)])
+    assert not task.answered and task.solved(lambda *_: [(2,)], "") and not task.solved(lambda *_: [(1,)], "a 2")
