@@ -1,4 +1,4 @@
-"""`dreamgym web`: the practice shop, to look at and to test browsers against, and recorded episodes of other tools."""
+"""`dreamgym web`: the example shop, to look at and to test browsers against, and recorded episodes of other tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from dreamgym.cli._show import Json, table
 
-app = typer.Typer(help="The web environments: the practice shop, recorded episodes, WebArena's sites.", no_args_is_help=True)
+app = typer.Typer(help="The web environments: the example shop, recorded episodes, WebArena's sites.", no_args_is_help=True)
 
 
 @app.command()
@@ -20,7 +20,7 @@ def up(
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 finds a free port.", min=0, max=65_535)] = 8000,
     content: Annotated[int, typer.Option(help="Seed of what the site holds.", min=0)] = 0,
 ) -> None:
-    """Start a site of the tasks on loopback until Ctrl-C: the practice shop, or the forum. The first start makes its database."""
+    """Start a site of the tasks on loopback until Ctrl-C: the example shop, or the forum. The first start makes its database."""
     from dreamgym.envs.web import SITES
     from dreamgym.envs.web.sites.server import SiteServer
     from dreamgym.errors import UsageError, nearest

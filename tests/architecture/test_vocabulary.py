@@ -66,7 +66,7 @@ PROSE = {
     r"\b(environment|shop|corridor|ALFWorld|house) famil(y|ies)\b": "suite", r"\bfamily\.\w+": "suite",
     r"\b(the|its) domain('s atoms| has)\b": "text rules", r"\breal twins?\b": "real replay", r"\brelived?\b(?!/)": "replayed",
     r"\b(un)?precedented\b": "in support", r"\b(stood|stands?) still\b": "no-op", r"\bthe dreamer('s)?\b": "the experience model",
-    r"\blogged scripted_policies\b": "logged episodes", r"\b[Pp]ractis(e|es|ed|ing)\b|\b[Pp]ractice in (the|a)\b": "RL, or trained",
+    r"\blogged scripted_policies\b": "logged episodes", r"(?<!\b[Ii]n )\b[Pp]racti(ce|s(e|es|ed|ing))\b": "RL, or trained",
     r"\bidle (steps?|actions?)\b": "no-op",
     r"\bthe (telecom|retail|support) desk\b": "domain",
 }  # fmt: skip

@@ -116,7 +116,7 @@ def settings(folder: Path, more: str = "", **values: Any) -> Path:
     return path
 
 
-def test_a_run_from_logs_practises_in_the_dream_and_then_in_a_connected_environment(
+def test_a_run_from_logs_trains_in_the_dream_and_then_in_a_connected_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = command(monkeypatch, capsys, "train", "run", "--config", settings(folder), "--json")
@@ -149,7 +149,7 @@ def tool_model(path: Path) -> Path:
     return path
 
 
-def test_a_pretrained_model_practises_in_a_connected_environment_by_native_tool_calls(
+def test_a_pretrained_model_is_trained_in_a_connected_environment_by_native_tool_calls(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = f'[policy]\ntool_calls = "native"\nmax_reply_tokens = 48\n[policy.backbone]\nmodel = "{tool_model(folder / "model")}"\n'

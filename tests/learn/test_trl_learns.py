@@ -17,7 +17,7 @@ SEEDS = range(4)
 
 
 @pytest.mark.slow
-def test_practice_in_a_dream_by_trl_raises_real_success(tmp_path: Path):
+def test_rl_in_a_dream_by_trl_raises_real_success(tmp_path: Path):
     gains = []
     for seed in SEEDS:
         policy = instructed(seed, epochs=20.0)

@@ -130,7 +130,7 @@ def test_what_is_loaded_by_path_says_what_transformers_says_and_learns_what_it_s
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen2", "Qwen3", "Mistral"])
-def test_a_step_of_supervision_and_a_step_of_practice_move_the_whole_model(name: str, saved: Callable[[str], str]) -> None:
+def test_a_step_of_supervision_and_a_step_of_rl_move_the_whole_model(name: str, saved: Callable[[str], str]) -> None:
     model, tokenizer = load(BackboneConfig(model=saved(name), device="cpu", gradient_checkpointing=True))
     losses: list[float] = []
     rows = prompts(9, 14)

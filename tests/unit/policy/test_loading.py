@@ -73,7 +73,7 @@ def settings(path: Path, backbone: Path, mode: str, *, lora: str = "", experienc
 
 
 @pytest.mark.parametrize(("lora", "changes"), [("", ["warm_start.epochs=1"]), ("lora = {rank = 8}", ["warm_start.epochs=0"])])
-def test_a_backbone_practises_in_another_ones_dream_and_is_judged(
+def test_a_backbone_is_trained_in_another_ones_dream_and_is_judged(
     lora: str, changes: list[str], tmp_path: Path, skilled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, run = settings(tmp_path / "run.toml", skilled, "dream", lora=lora, experience=PROMPTED), tmp_path / "run"
@@ -184,7 +184,7 @@ def make() -> ScriptedChat:
     return ScriptedChat(answer)
 
 
-def test_a_prompted_dream_is_practised_in_like_a_fitted_one(
+def test_a_policy_is_trained_in_a_prompted_dream_like_in_a_fitted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, run = tmp_path / "run.toml", tmp_path / "run"

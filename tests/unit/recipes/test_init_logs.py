@@ -31,7 +31,7 @@ def test_the_printed_settings_are_a_configuration_of_train(
     assert found.experience.settings["max_answer_tokens"] >= examine([tmp_path / "episodes.jsonl"]).answer_tokens
 
 
-def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_practice_near_their_policy(
+def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_rl_near_their_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "episodes.jsonl"

@@ -149,7 +149,7 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("world", "kills"), [("real", [1]), ("real", [1, 1, 3]), ("dream", [1]), ("dream", [1, 1, 3]), ("mixed", [2])])
-def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(
+def test_an_rl_phase_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(
     prepared: Prepared, unbroken: Unbroken, world: World, kills: list[int]
 ):
     whole = unbroken(world)
@@ -163,7 +163,7 @@ def test_a_practice_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(
     assert [m["iteration"] for m in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3]
 
 
-def test_a_practice_killed_before_its_first_checkpoint_starts_anew(prepared: Prepared, unbroken: Unbroken):
+def test_an_rl_phase_killed_before_its_first_checkpoint_starts_anew(prepared: Prepared, unbroken: Unbroken):
     expected = facts(unbroken("real"))
     run, context = prepared("broken")
     run_rl_phase(run, context, world="real", kill_in=0)
@@ -171,7 +171,7 @@ def test_a_practice_killed_before_its_first_checkpoint_starts_anew(prepared: Pre
 
 
 @pytest.mark.slow
-def test_a_practice_whose_checkpoint_was_removed_starts_anew_from_the_logs_alone(prepared: Prepared, unbroken: Unbroken):
+def test_an_rl_phase_whose_checkpoint_was_removed_starts_anew_from_the_logs_alone(prepared: Prepared, unbroken: Unbroken):
     expected = facts(unbroken("dream"))
     run, context = prepared("broken")
     run_rl_phase(run, context, world="dream", kill_in=2)
@@ -280,7 +280,7 @@ def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_l
     assert versions == {1, 2} and run.read_episodes("policy-probed")  # of iterations 0 and 3: each dream says which version dreamed it
 
 
-def test_a_practice_that_was_killed_after_a_refresh_ends_where_an_unbroken_one_does(prepared: Prepared):
+def test_an_rl_phase_that_was_killed_after_a_refresh_ends_where_an_unbroken_one_does(prepared: Prepared):
     run, context = prepared("unbroken")
     expected = run_rl_phase(run, refreshing(context), world="dream")
     run, context = prepared("broken")
@@ -311,7 +311,7 @@ def test_a_resume_at_another_commit_is_told_and_a_look_at_a_finished_run_is_not(
     assert run.data("process") == {"commits": ["aaa", "bbb"]}
 
 
-def test_every_number_that_a_practice_writes_is_explained(prepared: Prepared):
+def test_every_number_that_an_rl_phase_writes_is_explained(prepared: Prepared):
     run, context = prepared("explained")
     bf16 = {"learner": context.config.dream.learner.model_copy(update={"bf16": True})}
     context.config = context.config.model_copy(update={"dream": context.config.dream.model_copy(update=bf16)})
@@ -321,7 +321,7 @@ def test_every_number_that_a_practice_writes_is_explained(prepared: Prepared):
     assert written <= {name for group in METRICS.values() for name in group}
 
 
-def test_a_finished_practice_has_nothing_left_to_do(prepared: Prepared):
+def test_a_finished_rl_phase_has_nothing_left_to_do(prepared: Prepared):
     run, context = prepared("finished")
     first = facts(run_rl_phase(run, context, world="real"))
     assert_same(first, facts(run_rl_phase(run, context, world="real")))
@@ -399,7 +399,7 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
 
 
 @pytest.mark.parametrize(("bf16", "exact"), [(True, False), (False, True)])
-def test_a_learner_without_bfloat16_practises_with_a_sampler_without_it(
+def test_a_learner_without_bfloat16_trains_with_a_sampler_without_it(
     bf16: bool, exact: bool, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log-probs of a sampler at another precision are not those that the loss compares with."""

@@ -97,7 +97,7 @@ def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier
     assert weights[0] == weights[1]
 
 
-def test_practice_on_logged_tasks_draws_no_others(tmp_path: Path):
+def test_rl_on_logged_tasks_draws_no_others(tmp_path: Path):
     config = settings(iterations=2, logged_tasks=True)
     logs = config.logs.model_copy(update={"tasks": 4})
     block = config.experience.model_copy(update={"verifier": None})

@@ -100,7 +100,7 @@ def test_a_sequence_level_algorithm_is_one_file_here_or_elsewhere_and_trains(tmp
 SUITE = corridor.make(length=4, keys=False, max_steps=3)
 
 
-def test_a_practice_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_rl_phase_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sizes.SIZES, "test", {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "mlp": 64})
     settings = {
         "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 3}},

@@ -113,7 +113,7 @@ def fill(seed: int) -> dict[str, Any]:
         for place, (name, email) in enumerate(made.customers)
     ]
     staff = user_model.objects.create_superuser(username="staff", email=STAFF[0], password=STAFF[1])
-    Site.objects.update_or_create(id=1, defaults={"domain": "127.0.0.1", "name": "Practice shop"})
+    Site.objects.update_or_create(id=1, defaults={"domain": "127.0.0.1", "name": "Example shop"})
     partner = _model("partner", "Partner").create(name="Warehouse", code="warehouse")
     stock = _fill_catalogue(made, users, partner)
     # what the database dates by itself gets the shop's date, so that every build shows the same pages

@@ -38,7 +38,7 @@ TEMPLATES = [
 ]
 AUTHENTICATION_BACKENDS = ["oscar.apps.customer.auth_backends.EmailBackend", "django.contrib.auth.backends.ModelBackend"]
 
-OSCAR_SHOP_NAME = "Practice shop"
+OSCAR_SHOP_NAME = "Example shop"
 OSCAR_ALLOW_ANON_CHECKOUT = False
 OSCAR_THUMBNAILER = "dreamgym.envs.web.shop.thumbnails.NoThumbnails"
 OSCAR_PRODUCTS_PER_PAGE = 12

@@ -1,4 +1,4 @@
-"""The practice shop: its tasks and their checkers, and its pages. What needs django-oscar is skipped without it."""
+"""The example shop: its tasks and their checkers, and its pages. What needs django-oscar is skipped without it."""
 
 from __future__ import annotations
 
