@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
+from dreamgym.envs.actions import ELEMENT
 from dreamgym.envs.base import EnvSuite, TextRules, check_split
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict
@@ -33,7 +34,6 @@ INSTRUCTION = re.compile(
     r"start in room (?P<start>[1-9]\d*), (?:take the key in room (?P<key>[1-9]\d*), )?go to room (?P<target>[1-9]\d*) and open the door"
 )
 ROOM = re.compile(r"room ([1-9]\d*) of ([1-9]\d*)")
-ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 KEY_HERE, KEY_HELD, OPENED = "a key lies here", "you carry the key", "the door is open"
 GARBAGE: tuple[Action, ...] = ("jump", "open the window", "go to room 3", "click[open]", "up", "take lamp", "lef", "right right", "wait")
 

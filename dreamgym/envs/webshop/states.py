@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from dreamgym.envs.actions import ELEMENT
 from dreamgym.envs.webshop.wording import Prices
 from dreamgym.types import Transition
 
 DONE = "purchase done"
 HOME = "shop home\n[search]"
-ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
 PRICE = r"\$[\d.]+(?: to \$[\d.]+)?"
 RESULT = re.compile(rf"^\[(\w+)\] ({PRICE}) (.+)$", re.MULTILINE)
 ITEM = re.compile(rf"item ({PRICE}) (.+)")
