@@ -122,7 +122,7 @@ class RLPhase:
 
     def _elsewhere(self) -> Elsewhere:
         assert self.remote is not None
-        return self.remote.player(self.agent, self.model, (self.envs.refreshes, self.envs.verifier))
+        return self.remote.player(self.agent, self.model, self.envs)
 
     def _begin(self, tasks: Sequence[Task], i: int) -> None:
         self.collector.begin(tasks, i, self.seconds + time.monotonic() - self.clock)
@@ -215,6 +215,8 @@ class RLPhase:
         return (self.context.workers.restarts if self.context.workers else 0) + (self.remote.pool.replaced if self.remote else 0)
 
     def _publish(self, version: int) -> None:
+        if self.context.config.policy_served:
+            self.collector.wait()  # rollouts in play sample from the weights before, which the server is about to replace
         self.context.policies.publish(self.agent.llm, self.model, version)
 
     @property

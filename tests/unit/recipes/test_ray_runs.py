@@ -87,6 +87,10 @@ def test_a_rollout_is_cut_into_parts_of_whole_groups_where_there_are_enough(n: i
     [
         ({"env.connect": "python:a:b", "env.connection": {"max_calls": 9}}, "max_calls is counted in one process"),
         ({"exec": {"name": "ray", "gpus": 2}}, "exec.gpus"),
+        (
+            {"experience": {"name": "prompted", "engine": {"base_url": "http://localhost:1/v1", "model": "m"}}},
+            "the cost of 'prompted' are counted in one process",
+        ),
     ],
 )
 def test_settings_that_cannot_be_played_elsewhere_are_refused(changes: dict[str, Any], words: str, tmp_path: Path):
