@@ -10,12 +10,20 @@ import pytest
 from fault_server import FaultServer, logprob, next_tokens
 
 from dreamgym import plugins
+from dreamgym.engines.server.prefix_cache import PrefixCaches, Reading, parsed
 from dreamgym.engines.server.weight_sync import publish_weights
 from dreamgym.errors import InvariantError, ServerError
 from dreamgym.llm import tiny
 from dreamgym.types import Completion, Request, Sampling
 
 TOKENIZER = tiny.train_tokenizer(["red mug"], vocab_size=300, special=("<|act|>",))
+METRICS = """# HELP vllm:prefix_cache_queries_total Prefix cache queries, in terms of number of queried tokens.
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{{engine="0",model_name="policy"}} {queries}
+vllm:prefix_cache_queries_created{{engine="0",model_name="policy"}} 1.7e+09
+vllm:prefix_cache_hits_total{{engine="0",model_name="policy"}} {hits}
+vllm:external_prefix_cache_hits_total{{engine="0",model_name="policy"}} 99.0
+"""
 
 
 @pytest.fixture
@@ -121,3 +129,26 @@ def test_a_node_that_reaches_no_server_hears_which_address_to_give(make: Any, se
     server.dead = True
     with pytest.raises(ServerError, match=f"None of the servers answers here.*{server.url}.*localhost is each node itself"):
         make(follows=True).require_reachable()
+
+
+def test_the_hit_rate_is_of_the_tokens_that_were_looked_up_since_the_last_reading(make: Any, server: FaultServer) -> None:
+    engine, caches = make(), PrefixCaches()
+    rates = lambda: caches.hit_rates({"policy": engine, "dream": None})  # noqa: E731
+    server.metrics = METRICS.format(queries="1000.0", hits="10.0")
+    assert rates() == {}, "nothing to compare with"
+    server.metrics = METRICS.format(queries="1.4e+03", hits="310.0")
+    assert rates() == {"policy": 0.75}
+    assert rates() == {}, "nothing was looked up"
+    server.dead = True
+    assert rates() == {}
+    server.dead, server.metrics = False, METRICS.format(queries="1500.0", hits="360.0")
+    assert rates() == {"policy": 0.5}
+    server.metrics = METRICS.format(queries="200.0", hits="20.0")
+    assert rates() == {"policy": 0.1}, "the server was started again"
+
+
+def test_servers_without_counters_have_no_hit_rate(make: Any, server: FaultServer) -> None:
+    caches = PrefixCaches()
+    for engine in (make(), make(dialect="sglang"), object()):
+        assert caches.hit_rates({"policy": engine}) == caches.hit_rates({"policy": engine}) == {}
+    assert parsed("vllm:prefix_cache_hits_total 3\nvllm:prefix_cache_queries nonsense\n\n{") == Reading(3.0, 0.0)
