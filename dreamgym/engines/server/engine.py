@@ -105,6 +105,8 @@ class ServerEngine(Tokenized, RequestQueue):
                 self.cards(api)
                 return
             except ServerError as error:
+                if error.status:  # it answers, if not to this
+                    return
                 last = error
         raise ServerError(f"None of the servers answers here. {last} Give addresses that every node knows: localhost is each node itself.")
 
