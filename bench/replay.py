@@ -41,7 +41,7 @@ ENVS: tuple[str, ...] = ("shop", "house", "web", "desk")
 
 @dataclass(frozen=True)
 class Data:
-    """Rows of a log: vectors [N, DIM], and a column [N] for each thing that can be filtered."""
+    """Rows of a log: vectors [N, DIM] in float16, as a log keeps them, and a column [N] for each thing that can be filtered."""
 
     vectors: np.ndarray
     queries: np.ndarray  # [512, DIM]
@@ -56,11 +56,10 @@ class Data:
         """The same for the same number of rows."""
         random = np.random.default_rng(rows)
         centres = random.standard_normal((max(16, rows // 32), DIM), np.float32)
-        vectors = np.empty((rows, DIM), np.float32)
+        vectors = np.empty((rows, DIM), np.float16)
         for start in range(0, rows, 50_000):
             n = min(50_000, rows - start)
-            near = _unit(centres[random.integers(0, len(centres), n)] + random.standard_normal((n, DIM), np.float32))
-            vectors[start : start + n] = near.astype(np.float16)  # rounded as the log rounds them
+            vectors[start : start + n] = _unit(centres[random.integers(0, len(centres), n)] + random.standard_normal((n, DIM), np.float32))
         origin = random.integers(0, rows, 512)
         queries = _unit(vectors[origin] + 0.02 * random.standard_normal((512, DIM), np.float32))
         trajectory = np.arange(rows) // STEPS
@@ -90,7 +89,7 @@ class Data:
             turns = tuple(_turn(i, float(self.reward[i]), Verdict("passed") if source == "dream" else None) for i in range(first, last))
             task = Task(f"task-{first}", f"find the red mug number {first % 999} for less than 20 dollars", ENVS[self.env[first]])
             trajectory = Trajectory(f"trajectory-{self.trajectory[first]}", task, source, turns, True)
-            found.append(Entry(trajectory, tuple(range(last - first)), self.vectors[first:last].astype(np.float16)))
+            found.append(Entry(trajectory, tuple(range(last - first)), self.vectors[first:last]))
         return found
 
 
@@ -163,8 +162,10 @@ def floor(data: Data) -> dict[str, Any]:
 def numpy_flat(data: Data) -> dict[str, Any]:
     """A float32 product and argpartition."""
 
+    rows = data.vectors.astype(np.float32)
+
     def search(queries: np.ndarray) -> np.ndarray:
-        scores = queries @ data.vectors.T
+        scores = queries @ rows.T
         best = np.argpartition(scores, -K, axis=1)[:, -K:]
         return np.take_along_axis(best, np.argsort(-np.take_along_axis(scores, best, 1), axis=1), 1)
 
@@ -175,7 +176,8 @@ def faiss_flat(data: Data) -> dict[str, Any]:
     import faiss
 
     index = faiss.IndexFlatIP(DIM)
-    index.add(data.vectors)
+    for part in np.array_split(data.vectors, 1 + len(data.vectors) // 50_000):
+        index.add(part.astype(np.float32))
     return {"cpu_ms": {f"none/{n}": cpu_ms(lambda n=n: index.search(data.queries[:n], K), repeats=3) for n in (64, 512)}}
 
 
