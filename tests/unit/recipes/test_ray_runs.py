@@ -108,7 +108,14 @@ class SmallNode:
         backbones._machine_memory = lambda: 1_000
         backbones.outline = lambda config: torch.nn.Linear(1_000, 1_000, device="meta")
         policy = SimpleNamespace(backbone=BackboneConfig(model="huge", device="cpu"))
-        return SimpleNamespace(config=SimpleNamespace(policy=policy, experience=SimpleNamespace(backbone=None), dreams=True))
+        config = {
+            "policy": policy,
+            "experience": SimpleNamespace(backbone=None),
+            "dreams": True,
+            "policy_served": False,
+            "dream_served": False,
+        }
+        return SimpleNamespace(config=SimpleNamespace(**config))
 
 
 def test_a_node_too_small_for_the_policy_is_said_to_the_driver_before_the_policy_is_loaded():
