@@ -1,12 +1,15 @@
 """Rollouts on a Ray cluster: workers on environment-bound work, Ray's overhead for each trajectory, what it costs to lose a node.
 
-    python bench/scale.py [--json] [--full | --smoke]
+    python bench/scale.py [--json] [--full | --smoke] [--kills 20]
 
 A local cluster of three nodes, which share this machine's processors. The environment is the telecom domain where its package is here,
 else the corridor, with a wait of 50 ms added to every step, as a slow environment has; a scripted policy acts. Efficiency is episodes a
 second over those of one worker times the number of workers. The overhead is the time that passes per trajectory for work that takes no
 time, with trajectories of the usual size. Memory is the resident set of the driver. `--full` adds 16 workers, 100,000 trajectories, and
 the compute-bound work: a small model's forward passes by two workers of one thread beside one process of two threads.
+
+`--kills N` measures something else: N whole trainings over three nodes, of each of which one node gets SIGKILL at a random moment, beside
+the same trainings in one process (`common/killed_runs.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common import options as cli
+from common.killed_runs import kill_nodes
 
 from dreamgym import plugins
 from dreamgym.envs.base import play
@@ -157,6 +161,26 @@ def after_a_kill(executor: Callable[..., Any], cluster: Any, node: Any, suite: s
     return result
 
 
+def killed(runs: int, cluster_class: Any) -> dict[str, Any]:
+    """`runs` trainings with a kill each, on a cluster of one processor a node; one row."""
+    import ray
+
+    cluster = cluster_class(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": FAST})
+    try:
+        nodes = [cluster.add_node(num_cpus=1, object_store_memory=80_000_000) for _ in range(2)]
+        ray.init(address=cluster.address, log_to_driver=False)
+        found = kill_nodes(cluster, nodes, runs)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    print(
+        f"{found['kills']} trainings with a node killed: {found['lost_after_kill']} of {found['trajectories']:,} trajectories lost, "
+        f"{found['differing']} differ from one process, {found['short_groups']} groups short, {found['hung']} hung; "
+        f"jobs were redone in {found['runs_with_redone_jobs']}"
+    )
+    return found
+
+
 def _seconds(run: Callable[[], Any]) -> float:
     start = time.perf_counter()
     run()
@@ -169,6 +193,7 @@ def _resident_mb() -> float:
 
 def main() -> None:
     parser = cli.parser(__doc__, full="16 workers, 100,000 trajectories, compute-bound work", smoke="two workers, a few episodes")
+    parser.add_argument("--kills", type=int, help="trainings of each of which a node is killed, and nothing else")
     options = parser.parse_args()
     try:
         import ray
@@ -179,6 +204,8 @@ def main() -> None:
         print(f"ray is missing ({error}): pip install 'dreamgym[ray]'")
         return cli.finish(options, {"missing": "ray"})
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a script
+    if options.kills:
+        return cli.finish(options, killed(options.kills, Cluster))
     workers = [1, 2] if options.smoke else [1, 2, 4, 8, 16] if options.full else [1, 2, 4, 8]
     sizes = [100] if options.smoke else [1_000, 10_000, 100_000] if options.full else [1_000, 4_000]
     episodes = 2 if options.smoke else 8

@@ -22,7 +22,7 @@ from dreamgym.experience.guard import Guard, noop_rule
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.retriever import Retriever
 from dreamgym.llm.vocabulary import Vocabulary
-from dreamgym.protocols import ReplayBuffer
+from dreamgym.protocols import LLM, ReplayBuffer
 from dreamgym.types import DecidedBy, Memory, Neighbour, Observation, Prediction, Query, StepInfo, Task, Trajectory, Verdict
 from dreamgym.usage import Usage
 
@@ -40,6 +40,7 @@ class ModelInputs:
     module: Any = None  # the fitted weights, a torch module; None for a model without any
     checkpoint: Path | None = None  # the directory of the fitted weights
     version: int = 1
+    follows: bool = False  # whether another process publishes the weights to the server that samples, if one does; then no module is needed
 
     @property
     def openings(self) -> dict[str, str]:
@@ -80,6 +81,11 @@ class ExperienceModel(ABC):
     def concurrent(self) -> bool:
         """Whether answers are generated while nobody polls. Default: no."""
         return False
+
+    @property
+    def engine(self) -> LLM | None:
+        """What samples from fitted weights; None for a model without any."""
+        return None
 
     @property
     def usage(self) -> Usage | None:

@@ -61,7 +61,6 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _check_executor(self) -> Self:
-        engines = {"policy.engine": self.policy.engine, "experience.engine": self.experience.settings.get("engine") or {}}
         ahead = [name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLBlock) and block.ahead]
         if not self.exec:
             if ahead:
@@ -70,8 +69,11 @@ class SharedConfig(Config):
                     'exec = {name = "ray", workers = 2}.'
                 )
             return self
-        if served := [name for name, engine in engines.items() if engine.get("name") == "server"]:
-            raise ConfigError(f"{served[0]}: a server samples outside this process already, so exec adds nothing. Leave exec out.")
+        if self.dream_served and not self.experience.fitted:
+            raise ConfigError(
+                f"experience.engine: the requests and the cost of '{self.experience.name}' are counted in one process, and exec plays in "
+                "several. Leave exec out: a server works on many requests of one process at once."
+            )
         if self.env.connection.max_calls:
             raise ConfigError("env.connection.max_calls is counted in one process, and exec plays in several. Leave one of them out.")
         return self
@@ -85,6 +87,16 @@ class SharedConfig(Config):
     def pretrained(self) -> bool:
         """Whether a backbone acts."""
         return self.policy.backbone is not None
+
+    @property
+    def policy_served(self) -> bool:
+        """Whether a server samples the policy's actions."""
+        return bool(self.policy.engine.get("name") == "server")
+
+    @property
+    def dream_served(self) -> bool:
+        """Whether a server samples what the experience model says."""
+        return bool((self.experience.settings.get("engine") or {}).get("name") == "server")
 
     @property
     def starts_as_experience(self) -> bool:

@@ -52,6 +52,7 @@ class RunContext:
     verifier: str = "verifier"  # the checkpoint that judges dreams, where one is fitted
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
+    follows: bool = False  # whether another process publishes the weights that servers sample from
 
     def without(self, ablation: str) -> RunContext:
         """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
@@ -110,7 +111,7 @@ class RunContext:
 
     def agent(self, model: Any, *, exact: bool = False) -> Agent:
         """The policy that samples from `model`, which may be in training; `exact`: at the model's own precision."""
-        return self.policies.agent(model, exact=exact)
+        return self.policies.agent(model, exact=exact, follows=self.follows)
 
     @cached_property
     def skipped(self) -> dict[str, str]:

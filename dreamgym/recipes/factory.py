@@ -217,7 +217,8 @@ def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, versi
     block, name = context.config.experience, context.experience
     inputs = _inputs(context, replay, make_guard(context) if guarded else Guard(context.suite.rules, UNGUARDED))
     if block.fitted:
-        inputs = replace(inputs, module=context.load(name), checkpoint=context.checkpoint(name), version=version)
+        module = None if context.follows and context.config.dream_served else context.load(name)
+        inputs = replace(inputs, module=module, checkpoint=context.checkpoint(name), version=version, follows=context.follows)
     model: ExperienceModel = plugins.make("experience.models", block.name, inputs=inputs, **block.settings)
     horizon = min(context.suite.max_steps, block.horizon or context.suite.max_steps)
     return DreamBatch(model, context.suite.rules, horizon=horizon, support=ActionSupport(replay)), model

@@ -192,6 +192,13 @@ METRICS: dict[str, dict[str, Metric]] = {
             "how many updates older than the policy the weights are that sampled on workers: 0, or 1 with `ahead`",
             "another value never happens: the run stops",
         ),
+        "prefix_hit_rate": Metric(
+            "share",
+            "tokens of prompts that the vLLM servers of the policy found in their prefix caches since the last iteration, of all their "
+            "clients",
+            "below 0.5 in episodes of several turns: turns go to other servers than the first, or the cache is too small",
+        ),
+        "dream_prefix_hit_rate": Metric("share", "the same of the vLLM servers of the experience model", "below 0.5"),
         "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
         "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "constant while success rises"),
         "steps": Metric("steps", "optimiser steps taken", "0"),

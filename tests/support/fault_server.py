@@ -38,7 +38,8 @@ class FaultServer:
         self.answer: Callable[[list[dict[str, Any]]], str] | None = None  # messages -> reply, in place of the chat API's echo
         self.dead = False  # True: closes every connection without a word, as a host whose process has gone
         self.delay = 0.0
-        self.weights = {"policy": 0}  # served name -> weights
+        self.weights = {"policy": 0}  # served name -> weights; a request has those of its arrival
+        self.metrics: str | None = None  # Prometheus' text
         self.loads = True  # False: says that it loads, and does not
         self.spells_ids = False  # answers as a vLLM without return_token_ids
         self.offers_tokenize = True
@@ -73,9 +74,17 @@ class FaultServer:
             self.in_flight += by
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
-    def sample(self, model: str, prompt: list[int], n: int, stops: Sequence[int]) -> tuple[list[int], list[float], str]:
+    def load(self, name: str, path: str) -> None:
+        """Serve other weights under that name."""
+        newest = max(self.weights.values()) + 1 if name not in self.weights else self.weights[name] + 1
+        self.weights[name] = newest if self.loads else self.weights["policy"]
+
+    def complete(self, body: Any) -> tuple[list[int], list[float], str]:
+        """What vLLM's completions answer: see `sample`."""
+        return self.sample(body["weights"], body["prompt"], body["max_tokens"], body["stop_token_ids"])
+
+    def sample(self, weights: int, prompt: list[int], n: int, stops: Sequence[int]) -> tuple[list[int], list[float], str]:
         """(ids, log-probabilities, why it ended)."""
-        weights = self.weights[model]
         ids = (self.script(prompt) if self.script else next_tokens(prompt, n, weights))[:n]
         end = next((i + 1 for i, token in enumerate(ids) if token in stops), None)
         ids = ids[:end]
@@ -102,6 +111,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.say({"object": "list", "data": cards})
         if self.path == "/props":
             return self.say({"default_generation_settings": {"n_ctx": 96}})
+        if self.path == "/metrics" and self.owner.metrics is not None:
+            return self.raw(self.owner.metrics.encode())
         self.say({"detail": "Not Found"}, 404)
 
     def do_POST(self) -> None:
@@ -122,6 +133,10 @@ class Handler(BaseHTTPRequestHandler):
             owner.arrivals.append(time.monotonic())
             owner.count(+1)
             owner.arrived.set()
+            if body.get("model", "policy") not in owner.weights and self.path == "/v1/completions":
+                owner.count(-1)
+                return self.say({"error": {"message": f"The model {body['model']} does not exist."}}, 404)
+            body = body | {"weights": owner.weights.get(body.get("lora_path") or body.get("model", "policy"), 0)}
             try:
                 self.generate(answers[self.path], body)
             finally:
@@ -131,13 +146,13 @@ class Handler(BaseHTTPRequestHandler):
         elif not owner.manages_weights:
             self.say({"detail": "Not Found"}, 404)
         elif self.path.endswith("/load_lora_adapter") and "unload" not in self.path:
-            owner.weights[body["lora_name"]] = max(owner.weights.values()) + 1 if owner.loads else owner.weights["policy"]
+            owner.load(body["lora_name"], body["lora_path"])
             self.say({"success": True}) if self.path == "/load_lora_adapter" else self.raw(b"Success: LoRA adapter added.")
         elif self.path.endswith("/unload_lora_adapter"):
             del owner.weights[body["lora_name"]]
             self.say({"success": True})
         elif self.path in ("/collective_rpc", "/update_weights_from_disk"):
-            owner.weights["policy"] += owner.loads
+            owner.load("policy", body["kwargs"]["weights_path"] if "kwargs" in body else body["model_path"])
             self.say({"success": True})
         elif self.path.startswith("/reset_prefix_cache"):
             self.raw(b"")
@@ -180,7 +195,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def vllm(self, body: Any) -> Any:
         owner = self.owner
-        ids, scores, why = owner.sample(body["model"], body["prompt"], body["max_tokens"], body["stop_token_ids"])
+        ids, scores, why = owner.complete(body)
         choice = {
             "finish_reason": why,
             "stop_reason": ids[-1] if why == "stop" else None,
@@ -192,15 +207,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def sglang(self, body: Any) -> Any:
         how = body["sampling_params"]
-        name = body.get("lora_path", "policy")
-        ids, scores, why = self.owner.sample(name, body["input_ids"], how["max_new_tokens"], how["stop_token_ids"])
+        ids, scores, why = self.owner.sample(body["weights"], body["input_ids"], how["max_new_tokens"], how["stop_token_ids"])
         reason = {"type": "stop", "matched": ids[-1]} if why == "stop" else {"type": "length", "length": len(ids)}
         pairs = [[score, token, None] for score, token in zip(scores, ids, strict=True)]
         meta = {"finish_reason": reason, "output_token_logprobs": pairs, "prompt_tokens": len(body["input_ids"])}
         return {"text": "", "output_ids": ids, "meta_info": meta}
 
     def llama_cpp(self, body: Any) -> Any:
-        ids, scores, why = self.owner.sample("policy", body["prompt"], body["n_predict"], [1])  # 1: its end of generation
+        ids, scores, why = self.owner.sample(body["weights"], body["prompt"], body["n_predict"], [1])  # 1: its end of generation
         return {
             "content": "",
             "tokens": ids,

@@ -30,7 +30,7 @@ from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact, seed_of
 from dreamgym.engines.server.http_client import Client
 from dreamgym.engines.server.rate_limit import Clock
-from dreamgym.engines.server.servers import Servers
+from dreamgym.engines.server.servers import Served, Servers
 from dreamgym.engines.server.weight_sync import publish_weights, require_current, score
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
 from dreamgym.llm.request_queue import RequestQueue
@@ -52,9 +52,13 @@ class ServerEngine(Tokenized, RequestQueue):
 
     concurrent = True
 
-    def __init__(self, config: ServerConfig, tokenizer: Any = None, *, module: Any = None, clock: Clock | None = None) -> None:
-        """`module`: the model whose weights are published, with which the server's log-probabilities are compared."""
+    def __init__(
+        self, config: ServerConfig, tokenizer: Any = None, *, module: Any = None, clock: Clock | None = None, follows: bool = False
+    ) -> None:
+        """`module`: the model whose weights are published, with which the server's log-probabilities are compared. `follows`: an engine
+        in another process publishes, and `follow` says what."""
         super().__init__()
+        self.follows = follows
         self.config, self.tokenizer, self.module, self.version = config, tokenizer, module, 0
         self.published = False  # whether the servers sample from weights that this engine sent them
         self.model = config.model  # what requests ask for: an adapter's name once one is published
@@ -75,10 +79,36 @@ class ServerEngine(Tokenized, RequestQueue):
         self.servers.release(sessions)
 
     def publish(self, version: int, save: Callable[[], Path]) -> None:
-        """See `protocols.LLM`. The server must see the folder at the same path, and give the log-probabilities of our own module."""
+        """See `protocols.LLM`. The server must see the folder at the same path, and give the log-probabilities of our own module. An engine
+        that follows another one leaves it to that."""
+        if self.follows:
+            return
         path = save()
         scorer = None if self.module is None else functools.partial(score, self.module)
         publish_weights(self, path, version, lora=(path / "adapter_config.json").is_file(), verify=False, scorer=scorer)
+
+    @property
+    def served(self) -> Served:
+        """What the servers sample from, for engines that follow this one."""
+        return Served(self.model, self.version, tuple(self.servers.live))
+
+    def follow(self, served: Served) -> None:
+        """Sample from what another engine has published, and give completions its version. InvariantError while requests are under way."""
+        self.require_drained()
+        self.model, self.version = served.model, served.version
+        self.servers.rejoin(served.apis)
+
+    def require_reachable(self) -> None:
+        """ServerError when no server answers where this engine runs."""
+        for api in self.servers.apis:
+            try:
+                self.cards(api)
+                return
+            except ServerError as error:
+                if error.status:  # it answers, if not to this
+                    return
+                last = error
+        raise ServerError(f"None of the servers answers here. {last} Give addresses that every node knows: localhost is each node itself.")
 
     def close(self) -> None:
         """Abort what is under way and let the connections go."""

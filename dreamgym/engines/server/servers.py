@@ -5,10 +5,20 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dreamgym.errors import ServerError
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the servers sample from since the last publication: all that an engine in another process needs to ask for the same."""
+
+    model: str  # what requests ask for: an adapter's name, or the model's
+    version: int
+    apis: tuple[str, ...]  # the servers that hold these weights
 
 
 class Servers:

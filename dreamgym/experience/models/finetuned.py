@@ -93,10 +93,10 @@ Config = FinetunedConfig
 
 def make(inputs: ModelInputs, **settings: Any) -> FinetunedExperienceModel:
     """The experience model over the fitted weights of a run."""
-    if inputs.module is None or inputs.vocabulary is None:
+    if (inputs.module is None and not inputs.follows) or inputs.vocabulary is None:
         raise InvariantError("The experience model 'finetuned' samples from fitted weights, and none were given.")
     config = build(Config, settings, prefix="experience.")
-    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer)
+    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer, follows=inputs.follows)
     llm.publish(inputs.version, lambda: inputs.checkpoint)
     return FinetunedExperienceModel(llm, inputs.vocabulary, inputs.replay, inputs.guard, config, seed=inputs.seed)
 
@@ -133,6 +133,10 @@ class FinetunedExperienceModel(ExperienceModel):
     @property
     def version(self) -> int:
         return self.llm.version
+
+    @property
+    def engine(self) -> LLM:
+        return self.llm
 
     @property
     def concurrent(self) -> bool:

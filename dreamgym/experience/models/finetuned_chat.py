@@ -27,6 +27,7 @@ from dreamgym.experience.retriever import Retriever
 from dreamgym.experience.trace import trace_of_changes
 from dreamgym.llm.backbone_settings import ChatBackbone
 from dreamgym.llm.chat_format import ChatFormat
+from dreamgym.protocols import LLM
 from dreamgym.types import Memory, Query, Task, Trajectory, Transition
 
 
@@ -54,10 +55,10 @@ Config = FinetunedChatConfig
 
 def make(inputs: ModelInputs, **settings: Any) -> FinetunedChatModel:
     """The experience model over the fitted weights of a run."""
-    if inputs.module is None:
+    if inputs.module is None and not inputs.follows:
         raise InvariantError("The experience model 'finetuned_chat' samples from fitted weights, and none were given.")
     config = build(Config, settings, prefix="experience.").fitting()
-    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer)
+    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer, follows=inputs.follows)
     llm.publish(inputs.version, lambda: inputs.checkpoint)
     return FinetunedChatModel(
         TokenChat(llm, ChatFormat(inputs.tokenizer)),
@@ -86,6 +87,10 @@ class FinetunedChatModel(PromptedExperienceModel):
     @property
     def version(self) -> int:
         return self.chat.llm.version
+
+    @property
+    def engine(self) -> LLM:
+        return self.chat.llm
 
     def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
         return super().vary(seeds, seed=seed, level=level if self.config.task_levels else 0)

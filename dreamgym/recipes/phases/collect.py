@@ -14,7 +14,7 @@ from dreamgym.evals.attribution import Attribution
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
-from dreamgym.protocols import BatchEnv, ReplayBuffer
+from dreamgym.protocols import LLM, BatchEnv, ReplayBuffer
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import RunContext
@@ -53,6 +53,11 @@ class Environments:
     def dreams_with(self) -> str:
         """The checkpoint of the experience model as it is now."""
         return refresh.version_name(self.context.experience, self.name, self.refreshes)
+
+    @property
+    def engine(self) -> LLM | None:
+        """What samples the dream from fitted weights; None without any."""
+        return self.experience.engine if self.experience else None
 
     def enter_dream(self, refreshes: int) -> None:
         """Dream with the experience model after that many refreshes."""

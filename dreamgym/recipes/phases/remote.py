@@ -2,6 +2,8 @@
 
 A worker holds the policy and the environments of the phase, made from the run directory, and takes the policy's weights where their
 version is new to it. It plays a shard of a rollout: its episodes keep their numbers, which name their random streams.
+
+Where a server samples, a worker is a client of it and holds no weights: the driver publishes them, and each shard names what it published.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym import exec as executors
+from dreamgym.engines.server.engine import ServerEngine
+from dreamgym.engines.server.servers import Served
 from dreamgym.envs.batch import AsyncBatchEnv
 from dreamgym.errors import InvariantError, RunDirError
 from dreamgym.exec.replay_service import RemoteReplay, ReplayService, State
 from dreamgym.policy.agent import Agent
-from dreamgym.protocols import BatchEnv
+from dreamgym.protocols import LLM, BatchEnv
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import SharedConfig
@@ -42,7 +46,7 @@ class ContextSpec:
     def open(self) -> RunContext:
         if not self.path.is_dir():
             raise RunDirError(f"A node has no run directory '{self.path}'. Put it where every node sees it, such as on a network drive.")
-        return replace(open_context(self.path), config=self.config, experience=self.experience, verifier=self.verifier)
+        return replace(open_context(self.path), config=self.config, experience=self.experience, verifier=self.verifier, follows=True)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class RolloutShard:
     name: str
     version: int  # of the policy
     dream: tuple[int, str]  # refreshes of the experience model, and the verifier's checkpoint
+    served: tuple[Served | None, Served | None]  # what servers sample the policy and the dream from; None: the worker holds the weights
     replay: State
 
 
@@ -74,16 +79,18 @@ class RemoteRollouts:
             self.executor.close()
             raise
 
-    def player(self, agent: Agent, model: Any, dream: tuple[int, str]) -> RolloutFunction:
+    def player(self, agent: Agent, model: Any, envs: Environments) -> RolloutFunction:
         """`rollout.rollout` of the policy `agent` of `model` in the phase's dream or real environment, with everything as it is now: also
         where it is called in another thread while the learner changes `model`. InvariantError for an episode by other weights."""
+        dream, served = (envs.refreshes, envs.verifier), (_served(agent.llm), _served(envs.engine))
         version, state = agent.llm.version, self.replay.state
         key: Hashable = (version, sum(p._version for p in model.parameters() if p.requires_grad))  # also where weights were brought back
-        weights = {name: p.detach().to("cpu", copy=self.block.ahead) for name, p in model.named_parameters() if p.requires_grad}
+        trained = [] if served[0] else [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        weights = {name: p.detach().to("cpu", copy=self.block.ahead) for name, p in trained}
 
         def play(tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
             shards = [
-                RolloutShard(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, state)
+                RolloutShard(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, served, state)
                 for numbers in cut(len(tasks), self.block.group_size, self.pool.parts)
             ]
             found = [episode for shard in self.pool.run(shards, shared=weights, key=key) for episode in shard]
@@ -147,9 +154,16 @@ def _require_memory(config: SharedConfig) -> None:
     """UsageError where this node's device is too small for a model that workers sample from. The driver can look at its own alone."""
     from dreamgym.llm import backbones
 
-    for backbone in (config.policy.backbone, config.experience.backbone if config.dreams else None):
+    policy = None if config.policy_served else config.policy.backbone
+    dream = config.experience.backbone if config.dreams and not config.dream_served else None
+    for backbone in (policy, dream):
         if backbone is not None:
             backbones.require_memory(backbones.outline(backbone), backbone, trains=False)
+
+
+def _served(engine: LLM | None) -> Served | None:
+    """What servers sample from; None for an engine without any."""
+    return engine.served if isinstance(engine, ServerEngine) else None
 
 
 class _Worker:
@@ -159,10 +173,14 @@ class _Worker:
         self.replay, context = replay, spec.open()
         _require_memory(context.config)
         self.envs = Environments(context, replay, name, world)
-        self.model = context.policy(start)
+        self.model = None if context.config.policy_served else context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)
-        self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad} if self.model is not None else {}
         self.weights: Any = None
+        self.served: tuple[Served | None, Served | None] = (None, None)
+        for engine in (self.agent.llm, self.envs.engine):
+            if isinstance(engine, ServerEngine):
+                engine.require_reachable()
 
     def __call__(self, shard: RolloutShard, weights: dict[str, Any]) -> list[Trajectory]:
         import torch
@@ -176,6 +194,8 @@ class _Worker:
         if self.envs.dream is not None and (self.envs.refreshes, self.envs.verifier) != shard.dream:
             self.envs.verifier = shard.dream[1]
             self.envs.enter_dream(shard.dream[0])
+            self.served = (self.served[0], None)  # the new dream has an engine of its own
+        self._follow(shard.served)
         tasks = [shard.tasks[number] for number in shard.numbers]
         env: BatchEnv = self.envs.real
         if shard.source == "dream":
@@ -191,3 +211,10 @@ class _Worker:
             name=shard.name,
             numbers=shard.numbers,
         )
+
+    def _follow(self, served: tuple[Served | None, Served | None]) -> None:
+        """Sample from what the driver has published since. A server that this worker has left out is used again from then on."""
+        for engine, before, now in zip((self.agent.llm, self.envs.engine), self.served, served, strict=True):
+            if isinstance(engine, ServerEngine) and now is not None and now != before:
+                engine.follow(now)
+        self.served = served

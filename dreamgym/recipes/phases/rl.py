@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
+from dreamgym.engines.server.prefix_cache import PrefixCaches
 from dreamgym.errors import RunDirError
 from dreamgym.evals.synthetic_tasks import evenly
 from dreamgym.experience.outcome.verifier import LearnedVerifier
@@ -88,6 +89,7 @@ class RLPhase:
         self.verifier_probes = self._verifier_probes(start)
         self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before
+        self.prefix_caches = PrefixCaches()
         try:
             self._restore()
         except BaseException:
@@ -98,6 +100,7 @@ class RLPhase:
     def run_loop(self) -> None:
         """Iterate to the end of the block, or until a budget is spent or the gap opens."""
         self.clock = time.monotonic()
+        self._hit_rates()
         with progress(self.block.iterations, self.name, start=self.iteration) as advance:
             self._advance = advance
             train(
@@ -122,7 +125,7 @@ class RLPhase:
 
     def _remote_rollout(self) -> RolloutFunction:
         assert self.remote is not None
-        return self.remote.player(self.agent, self.model, (self.envs.refreshes, self.envs.verifier))
+        return self.remote.player(self.agent, self.model, self.envs)
 
     def _begin(self, tasks: Sequence[Task], i: int) -> None:
         self.collector.begin(tasks, i, self.seconds + time.monotonic() - self.clock)
@@ -189,6 +192,7 @@ class RLPhase:
         if self.context.workers or self.remote:
             found["workers_replaced"] = self._replaced() - self.replaced
             self.replaced = self._replaced()
+        found |= self._hit_rates()
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
         self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **found})
@@ -211,10 +215,15 @@ class RLPhase:
         settings = build(LearnedVerifierConfig, block.settings, prefix="experience.verifier.")
         return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start)
 
+    def _hit_rates(self) -> dict[str, float]:
+        return self.prefix_caches.hit_rates({"prefix_hit_rate": self.agent.llm, "dream_prefix_hit_rate": self.envs.engine})
+
     def _replaced(self) -> int:
         return (self.context.workers.restarts if self.context.workers else 0) + (self.remote.pool.replaced if self.remote else 0)
 
     def _publish(self, version: int) -> None:
+        if self.context.config.policy_served:
+            self.collector.wait()  # rollouts in play sample from the weights before, which the server is about to replace
         self.context.policies.publish(self.agent.llm, self.model, version)
 
     @property

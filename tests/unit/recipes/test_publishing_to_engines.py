@@ -5,12 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from dreamgym.recipes.phases.rl import RLPhase
 
 
-def test_each_version_of_a_loop_is_published_with_its_model() -> None:
-    published: list[Any] = []
-    policies = SimpleNamespace(publish=lambda *given: published.append(given))
-    phase = SimpleNamespace(context=SimpleNamespace(policies=policies), agent=SimpleNamespace(llm="engine"), model="weights")
+@pytest.mark.parametrize("served", [False, True])
+def test_each_version_of_a_loop_is_published_with_its_model_and_to_a_server_when_no_rollout_is_in_play(served: bool) -> None:
+    done: list[Any] = []
+    policies = SimpleNamespace(publish=lambda *given: done.append(given))
+    phase = SimpleNamespace(
+        context=SimpleNamespace(policies=policies, config=SimpleNamespace(policy_served=served)),
+        agent=SimpleNamespace(llm="engine"),
+        model="weights",
+        collector=SimpleNamespace(wait=lambda: done.append("played")),
+    )
     RLPhase._publish(phase, 3)  # type: ignore[arg-type]
-    assert published == [("engine", "weights", 3)]
+    assert done == (["played"] if served else []) + [("engine", "weights", 3)]

@@ -87,6 +87,10 @@ def test_a_rollout_is_cut_into_parts_of_whole_groups_where_there_are_enough(n: i
     [
         ({"env.connect": "python:a:b", "env.connection": {"max_calls": 9}}, "max_calls is counted in one process"),
         ({"exec": {"name": "ray", "gpus": 2}}, "exec.gpus"),
+        (
+            {"experience": {"name": "prompted", "engine": {"base_url": "http://localhost:1/v1", "model": "m"}}},
+            "the cost of 'prompted' are counted in one process",
+        ),
     ],
 )
 def test_settings_that_cannot_be_played_elsewhere_are_refused(changes: dict[str, Any], words: str, tmp_path: Path):
@@ -94,7 +98,6 @@ def test_settings_that_cannot_be_played_elsewhere_are_refused(changes: dict[str,
         settings(tmp_path, {**RAY, **changes})
 
 
-@pytest.mark.slow
 class SmallNode:
     """A `remote.ContextSpec` on a node whose memory is smaller than the policy, which nobody downloads."""
 
@@ -104,9 +107,17 @@ class SmallNode:
         backbones._machine_memory = lambda: 1_000
         backbones.outline = lambda config: torch.nn.Linear(1_000, 1_000, device="meta")
         policy = SimpleNamespace(backbone=BackboneConfig(model="huge", device="cpu"))
-        return SimpleNamespace(config=SimpleNamespace(policy=policy, experience=SimpleNamespace(backbone=None), dreams=True))
+        config = {
+            "policy": policy,
+            "experience": SimpleNamespace(backbone=None),
+            "dreams": True,
+            "policy_served": False,
+            "dream_served": False,
+        }
+        return SimpleNamespace(config=SimpleNamespace(**config))
 
 
+@pytest.mark.slow
 def test_a_node_too_small_for_the_policy_is_said_to_the_driver_before_the_policy_is_loaded():
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
     executor = make(workers=1)
