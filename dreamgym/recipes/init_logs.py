@@ -27,6 +27,8 @@ SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
 ITERATIONS = 6
 ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
+IMITATION = 2_500_000  # tokens that the warm start is shown, in more epochs where there are few successes: in fewer it is half trained
+EPOCHS = (3, 12)  # of the warm start, at least and at most
 ENOUGH = 20  # logged successes, and failures, from which on a verifier is fitted to them
 VERIFIED = (
     'verifier = {name = "learned"}  # which claims of success to believe, as the logs show it; for another policy it is not certified'
@@ -135,6 +137,8 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
     history = account.longest if fits else max(1, CONTEXT * account.longest // account.episode_tokens)
     tasks = min(16, max(4, ITERATION // (RLBlock().group_size * max(1, account.episode_tokens))))
     answer = min(1024, 32 * math.ceil(account.answer_tokens * 1.1 / 32))
+    least, most = EPOCHS
+    epochs = min(most, max(least, math.ceil(IMITATION / (account.successes * max(1, account.episode_tokens)))))
     lines = [
         f"# Made by `dreamgym init` from: {account}.",
         *(f"# Warning: {text}" for text in account.warnings()),
@@ -163,6 +167,9 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
         *([VERIFIED] if account.verifiable else []),
+        "",
+        "[warm_start]",
+        f"epochs = {epochs}  # over {account.successes:,} successes",
         "",
         "[eval]",
         "tasks = 0  # nothing can be evaluated without an environment",

@@ -14,7 +14,7 @@ from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.init_logs import examine
+from dreamgym.recipes.init_logs import examine, settings
 from dreamgym.runs.episodes import write_trajectories
 
 EPISODES = collect(corridor.make(), 80, seed=0)
@@ -44,6 +44,15 @@ def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_rl_near_thei
         verifier = found.experience.verifier
         assert code == 0 and (verifier is not None and verifier.name == "learned") is (failures == 20)
         assert found.rl.algorithm.model_dump().get("kl_coef") == (0.1 if failures == 20 else 0.0)
+
+
+def test_few_successes_are_imitated_for_more_epochs_than_many_but_within_bounds(tmp_path: Path):
+    file = tmp_path / "episodes.jsonl"
+    write_trajectories(file, EPISODES)
+    account = examine([file])
+    long = replace(account, episode_tokens=3_000)
+    written = [tomllib.loads(settings([file], replace(long, successes=n))) for n in (1, 80, 160, 9_000)]
+    assert [config.resolve(TrainConfig, found).warm_start.epochs for found in written] == [12, 11, 6, 3]
 
 
 def test_what_train_would_refuse_is_refused_by_init(tmp_path: Path):
