@@ -9,6 +9,8 @@ import re
 
 BRACKETS = re.compile(r"(\w+)\[(.*)\]", re.DOTALL)
 """A whole action of one word and one argument, for readers that accept nothing else."""
+ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
+"""An element that a state lists, such as `[buy now]`."""
 
 
 def split_action(action: str) -> tuple[str, str | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,6 @@ from dreamgym.bracket_actions import BRACKETS
 from dreamgym.errors import UsageError
 from dreamgym.tool_calls import calls_of
 from dreamgym.types import Action
-
-ELEMENT = re.compile(r"\[([^\[\]\n]+)\]")
-"""An element that a state lists, such as `[buy now]`."""
 
 
 def parts(action: Action) -> Iterator[tuple[str, dict[str, str]]]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from pydantic import Field
 
+from dreamgym.bracket_actions import ELEMENT
 from dreamgym.config import Config, build
-from dreamgym.envs.actions import ELEMENT
 from dreamgym.envs.base import EnvSuite, TextRules, check_split
 from dreamgym.errors import UsageError
 from dreamgym.types import Action, Memory, Observation, Task, Transition, Verdict

@@ -22,8 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from dreamgym.bracket_actions import ELEMENT
 from dreamgym.config import toml_value
-from dreamgym.envs.actions import ELEMENT, parts
+from dreamgym.envs.actions import parts
 from dreamgym.envs.consistency import MAX_EXCEPTIONS, MIN_SUPPORT, WORD, CarryRule, RepeatRule, Shown, carry_rules, holds, repeat_rules
 from dreamgym.errors import UsageError
 from dreamgym.types import Observation, Trajectory, Transition

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dreamgym.bracket_actions import join_action, split_action
-from dreamgym.envs.actions import ELEMENT
+from dreamgym.bracket_actions import ELEMENT, join_action, split_action
 from dreamgym.envs.base import TextRules
 from dreamgym.protocols import RealEnv
 from dreamgym.types import Action, Observation, Trajectory, Transition

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from dreamgym.envs.actions import ELEMENT
+from dreamgym.bracket_actions import ELEMENT
 from dreamgym.envs.base import TextRules
 from dreamgym.evals import near_misses
 from dreamgym.evals.attribution import JudgedStep, decided_json

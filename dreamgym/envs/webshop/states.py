@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from dreamgym.envs.actions import ELEMENT
+from dreamgym.bracket_actions import ELEMENT
 from dreamgym.envs.webshop.wording import Prices
 from dreamgym.types import Transition
 

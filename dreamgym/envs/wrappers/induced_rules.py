@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 
-from dreamgym.envs.actions import ELEMENT, parts
+from dreamgym.bracket_actions import ELEMENT
+from dreamgym.envs.actions import parts
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import Shown, checks
 from dreamgym.envs.induction import Rules, sources
