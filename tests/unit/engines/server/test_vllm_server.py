@@ -15,6 +15,7 @@ from chat_model import save_instruct_model
 from real_servers import vllm
 
 from dreamgym.engines import build_engine
+from dreamgym.engines.server.prefix_cache import PrefixCaches
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import ServerError
@@ -116,6 +117,18 @@ def _paid(episode: Any, reward: float) -> Any:
     last = episode.turns[-1]
     turn = replace(last, transition=replace(last.transition, reward=reward))
     return replace(episode, turns=(*episode.turns[:-1], turn))
+
+
+def test_the_hit_rate_is_what_the_servers_own_counters_say(checkpoint: Path, float32: str) -> None:
+    _, tokenizer = backbones.load(BackboneConfig(model=str(checkpoint), dtype="float32", device="cpu"))
+    prompt = list(("The red mug. " * 40).encode())  # several blocks of the cache
+    with closing(build_engine(of(float32), tokenizer=tokenizer)) as engine:
+        caches = PrefixCaches()
+        assert caches.hit_rates({"policy": engine}) == {}  # the first call only reads
+        for turn in range(4):
+            engine.generate([Request([*prompt, turn], Sampling(2), (9, turn), "same")])
+        assert 0.5 < caches.hit_rates({"policy": engine})["policy"] < 1.0
+        assert caches.hit_rates({"policy": engine}) == {}  # nothing was looked up since
 
 
 def test_a_tokenizer_of_another_model_is_refused_before_anything_is_sampled(float32: str) -> None:
