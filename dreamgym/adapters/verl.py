@@ -41,9 +41,7 @@ from dreamgym.policy.loading import instruct_template
 from dreamgym.serve.sessions import DreamSessions
 from dreamgym.types import Completion, Trajectory, Transition, Turn
 
-KNOWN = ("0.9", "0.11")
-"""The first version of verl that this was written for, and the first that it was not."""
-TOO_LONG = "the conversation no longer fits into verl's prompt_length or response_length"
+KNOWN = ("0.9", "0.11")  # the first version of verl that this was written for, and the first that it was not
 
 
 @register("dream")
@@ -117,7 +115,7 @@ class DreamAgentLoop(AgentLoopBase):
             ids = next_prompt(talk, view.text, template, window=self.window)
             first = first if first and ids[: len(talk.ids)] == talk.ids else len(ids)
             if first > longest_prompt or len(ids) - first + self.max_reply_tokens > longest_response:
-                error = TOO_LONG
+                error = "the conversation no longer fits into verl's prompt_length or response_length"
                 break
             since = time.perf_counter()
             asked = sampling | {"max_tokens": self.max_reply_tokens, "stop_token_ids": list(template.stop)}
