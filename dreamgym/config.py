@@ -122,7 +122,7 @@ def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> 
     A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens. A block that
     names another plug-in than the default (`name = "ppo"`) is its own: the settings of the default plug-in are not laid under it.
     """
-    return resolve(kind, merge(parse(find(path)), overrides or {}), where=str(path))
+    return resolve(kind, merge(parse(find(path)), overrides or {}), where=f"{path} or the overrides" if overrides else str(path))
 
 
 def parse(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`dreamgym web`: the example shop, to look at and to test browsers against, and recorded episodes of other tools."""
+"""`dreamgym web`: the example shop and forum, to look at and to test browsers against, and recorded episodes of other tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from dreamgym.cli._show import Json, table
 
-app = typer.Typer(help="The web environments: the example shop, recorded episodes, WebArena's sites.", no_args_is_help=True)
+app = typer.Typer(help="The web environments: an example shop and forum, recorded episodes, WebArena's sites.", no_args_is_help=True)
 
 
 @app.command()

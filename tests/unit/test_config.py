@@ -231,3 +231,13 @@ def test_an_old_key_is_refused_with_its_new_name(old: str):
 def test_a_removed_key_is_refused_and_said_to_be_gone(old: str):
     with pytest.raises(ConfigError, match=f"Unknown key '{old}'.* It was removed"):
         resolve(TrainConfig, merge({}, {old: 1}))
+
+
+def test_a_wrong_override_is_not_blamed_on_the_file_alone(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text("")
+    with pytest.raises(ConfigError, match=r"Unknown key 'rl.iteratons' in .*run\.toml or the overrides"):
+        read(TrainConfig, file, {"rl": {"iteratons": 3}})
+    file.write_text("[rl]\niteratons = 3\n")
+    with pytest.raises(ConfigError, match=r"Unknown key 'rl.iteratons' in .*run\.toml\. Did you mean 'iterations'"):
+        read(TrainConfig, file)

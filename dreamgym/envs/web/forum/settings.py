@@ -38,33 +38,17 @@ INSTALLED_APPS = [
     "haystack",
 ]
 MIDDLEWARE = [
-    "dreamgym.envs.web.sites.worlds.ChooseWorld",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    *MIDDLEWARE,  # noqa: F405
     "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
     "spirit.user.middleware.TimezoneMiddleware",
     "spirit.user.middleware.ActiveUserMiddleware",
     "djconfig.middleware.DjConfigMiddleware",
 ]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.contrib.auth.context_processors.auth",
-                "django.template.context_processors.request",
-                "django.template.context_processors.i18n",
-                "django.template.context_processors.static",
-                "django.template.context_processors.tz",
-                "django.contrib.messages.context_processors.messages",
-                "djconfig.context_processors.config",
-            ]
-        },
-    }
-]
+TEMPLATES = templates(  # noqa: F405
+    "django.template.context_processors.static",
+    "django.template.context_processors.tz",
+    "djconfig.context_processors.config",
+)
 AUTHENTICATION_BACKENDS = ["spirit.user.auth.backends.UsernameAuthBackend"]
 LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "spirit:user:auth:login", "spirit:user:update", "spirit:index"
 

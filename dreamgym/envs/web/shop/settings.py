@@ -10,32 +10,16 @@ from dreamgym.envs.web.sites.settings import *  # noqa: F403
 ROOT_URLCONF = "dreamgym.envs.web.shop.views"
 INSTALLED_APPS = OSCAR_APPS
 MIDDLEWARE = [
-    "dreamgym.envs.web.sites.worlds.ChooseWorld",
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
+    *MIDDLEWARE,  # noqa: F405
     "django.contrib.flatpages.middleware.FlatpageFallbackMiddleware",
     "oscar.apps.basket.middleware.BasketMiddleware",
 ]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.contrib.auth.context_processors.auth",
-                "django.template.context_processors.request",
-                "django.template.context_processors.i18n",
-                "django.contrib.messages.context_processors.messages",
-                "oscar.apps.search.context_processors.search_form",
-                "oscar.apps.checkout.context_processors.checkout",
-                "oscar.apps.communication.notifications.context_processors.notifications",
-                "oscar.core.context_processors.metadata",
-            ]
-        },
-    }
-]
+TEMPLATES = templates(  # noqa: F405
+    "oscar.apps.search.context_processors.search_form",
+    "oscar.apps.checkout.context_processors.checkout",
+    "oscar.apps.communication.notifications.context_processors.notifications",
+    "oscar.core.context_processors.metadata",
+)
 AUTHENTICATION_BACKENDS = ["oscar.apps.customer.auth_backends.EmailBackend", "django.contrib.auth.backends.ModelBackend"]
 
 OSCAR_SHOP_NAME = "Example shop"

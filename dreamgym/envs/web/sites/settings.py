@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from dreamgym.envs.web.sites.server import FOLDER as VARIABLE
 
@@ -34,6 +35,27 @@ DATABASES = {
         },
     }
 }
+
+
+MIDDLEWARE = [
+    "dreamgym.envs.web.sites.worlds.ChooseWorld",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+
+
+def templates(*processors: str) -> list[dict[str, Any]]:
+    """`TEMPLATES` with a site's own context processors after those that every site has."""
+    known = [
+        "django.contrib.auth.context_processors.auth",
+        "django.template.context_processors.request",
+        "django.template.context_processors.i18n",
+        "django.contrib.messages.context_processors.messages",
+    ]
+    backend = "django.template.backends.django.DjangoTemplates"
+    return [{"BACKEND": backend, "APP_DIRS": True, "OPTIONS": {"context_processors": [*known, *processors]}}]
 
 
 class _Tables(dict[str, None]):

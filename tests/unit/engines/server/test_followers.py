@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_server import FaultServer, logprob, next_tokens
 
-from dreamgym import plugins
 from dreamgym.engines.server.prefix_cache import PrefixCaches, Reading, parsed
 from dreamgym.engines.server.weight_sync import publish_weights
 from dreamgym.errors import InvariantError, ServerError
-from dreamgym.llm import tiny
 from dreamgym.types import Completion, Request, Sampling
 
-TOKENIZER = tiny.train_tokenizer(["red mug"], vocab_size=300, special=("<|act|>",))
 METRICS = """# HELP vllm:prefix_cache_queries_total Prefix cache queries, in terms of number of queried tokens.
 # TYPE vllm:prefix_cache_queries_total counter
 vllm:prefix_cache_queries_total{{engine="0",model_name="policy"}} {queries}
@@ -24,26 +20,6 @@ vllm:prefix_cache_queries_created{{engine="0",model_name="policy"}} 1.7e+09
 vllm:prefix_cache_hits_total{{engine="0",model_name="policy"}} {hits}
 vllm:external_prefix_cache_hits_total{{engine="0",model_name="policy"}} 99.0
 """
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer(lambda text: tiny.encode(TOKENIZER, text)) as server:
-        yield server
-
-
-@pytest.fixture
-def make(server: FaultServer) -> Iterator[Any]:
-    made: list[Any] = []
-
-    def make(**more: Any) -> Any:
-        settings = {"base_url": server.url, "model": "policy", "dialect": "vllm", "tokenizer": TOKENIZER, "backoff_s": 0.01, "retries": 0}
-        made.append(plugins.make("engines", "server", **settings | more))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
 
 
 def requests(n: int) -> list[Request]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import numpy as np
 import pytest
 from fault_server import FaultServer, logprob, next_tokens
 
-from dreamgym import plugins
 from dreamgym.engines.server.dialects import seed_of
-from dreamgym.engines.server.engine import ServerEngine
 from dreamgym.engines.server.weight_sync import publish_weights
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
@@ -27,28 +24,7 @@ from dreamgym.rollout import rollout
 from dreamgym.train.batch import sequences_of
 from dreamgym.types import Request, Sampling, Task
 
-TOKENIZER = tiny.train_tokenizer(["red mug"], vocab_size=300, special=("<|act|>",))
 PROMPT = [40, 41, 42]
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer(lambda text: tiny.encode(TOKENIZER, text)) as server:
-        yield server
-
-
-@pytest.fixture
-def make(server: FaultServer) -> Iterator[Any]:
-    made: list[ServerEngine] = []
-
-    def make(**options: Any) -> ServerEngine:
-        settings = {"base_url": server.url, "model": "policy", "dialect": "vllm", "tokenizer": TOKENIZER, "backoff_s": 0.01}
-        made.append(plugins.make("engines", "server", **settings | options))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
@@ -202,9 +178,9 @@ def test_an_agent_acts_through_a_server_and_its_episode_is_a_training_row(make: 
     assert sum(row.mask) == sum(len(turn.completion.ids) for turn in episode.turns if turn.completion)
 
 
-def test_another_tokenizer_is_found_out_before_anything_is_sampled(make: Any, server: FaultServer) -> None:
+def test_another_tokenizer_is_found_out_before_anything_is_sampled(make: Any, server: FaultServer, tokenizer: Any) -> None:
     assert make().doctor()["tokenizer"] == "the same ids for a probe text"
-    server.encode = lambda text: [0, *tiny.encode(TOKENIZER, text)]
+    server.encode = lambda text: [0, *tiny.encode(tokenizer, text)]
     with pytest.raises(ServerError, match=r"tokenizer of .* is not ours.*token 0 is \[0\] there"):
         make().generate([Request(PROMPT, Sampling(2))])
     assert server.payloads("/v1/completions") == []

@@ -9,36 +9,18 @@ from typing import Any
 import pytest
 from fault_server import FaultServer, next_tokens
 
-from dreamgym import plugins
 from dreamgym.engines.server.servers import Servers
 from dreamgym.engines.server.weight_sync import publish_weights
 from dreamgym.errors import InvariantError, ServerError
 from dreamgym.llm import tiny
 from dreamgym.types import Request, Sampling
 
-TOKENIZER = tiny.train_tokenizer(["red mug"], vocab_size=300, special=("<|act|>",))
-
 
 @pytest.fixture
-def three() -> Iterator[list[FaultServer]]:
-    encode = lambda text: tiny.encode(TOKENIZER, text)  # noqa: E731
+def three(tokenizer: Any) -> Iterator[list[FaultServer]]:
+    encode = lambda text: tiny.encode(tokenizer, text)  # noqa: E731
     with FaultServer(encode) as a, FaultServer(encode) as b, FaultServer(encode) as c:
         yield [a, b, c]
-
-
-@pytest.fixture
-def make() -> Iterator[Any]:
-    made: list[Any] = []
-
-    def make(servers: list[FaultServer], **more: Any) -> Any:
-        first, *others = [server.url for server in servers]
-        settings = {"base_url": first, "more_urls": others, "model": "policy", "dialect": "vllm", "tokenizer": TOKENIZER, "backoff_s": 0.01}
-        made.append(plugins.make("engines", "server", **settings | more))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
 
 
 def prompts_at(server: FaultServer) -> set[int]:
