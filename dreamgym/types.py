@@ -136,9 +136,10 @@ VerdictKind = Literal["passed", "refused", "undecided", "masked", "unreadable"]
 """`refused`: the reward is taken away. `undecided`: the texts show neither a success nor a failure. `masked`: the whole episode is left out
 of training and memory. `unreadable`: the experience model's answer could not be parsed, which ends the episode as a failed rollout."""
 
-DecidedBy = Literal["rule", "recalled", "composed", "generated"]
-"""What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a composition of
-several memories, or the experience model. What the episode itself showed before counts as recalled."""
+DecidedBy = Literal["rule", "recalled", "inferred", "composed", "generated"]
+"""What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a condition that
+was mined from the logs (`experience.conditions`), a composition of several memories, or the experience model. What the episode itself
+showed before counts as recalled."""
 
 
 @dataclass(frozen=True, slots=True)

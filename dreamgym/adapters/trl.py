@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from dreamgym.adapters.episodes import record, token_row
 from dreamgym.adapters.versions import check_version
@@ -25,7 +25,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.policy.loading import instruct_template
 from dreamgym.protocols import BatchEnv
 from dreamgym.rollout import rollout
-from dreamgym.types import Task
+from dreamgym.types import DecidedBy, Task
 
 KNOWN = ("1.16", "2.0")
 """The first version of TRL that this was written for, and the first that it was not."""
@@ -95,7 +95,7 @@ class DreamRollouts:
             for name in ("masked", "failed", "success"):
                 log_metric(f"dream/{name}", sum(bool(one[name]) for one in dream) / len(dream))
             decided = Counter(by or "environment" for one in dream for by in one["decided_by"])
-            for by in ("rule", "recalled", "composed", "generated", "environment"):
+            for by in (*get_args(DecidedBy), "environment"):
                 log_metric(f"dream/decided_by_{by}", decided[by] / max(1, decided.total()))
         return [one["reward"] for one in dream]
 

@@ -214,7 +214,11 @@ def init(
         list[Path] | None, typer.Option(help="Recorded episodes to make the settings from; repeat it for several files.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="With --logs: the suite, tools or logs; by default as the actions are.")] = None,
-    size: Annotated[str, typer.Option(help="With --logs: the size of the model, such as 4m; 1m where it is not given.")] = "",
+    size: Annotated[str, typer.Option(help="With --logs: the size of a model from scratch, such as 4m; 1m where it is not given.")] = "",
+    backbone: Annotated[
+        str, typer.Option(help="With --logs: a pretrained model that acts and dreams: a directory, a name on the hub, or smollm2.")
+    ] = "",
+    download: Annotated[bool, typer.Option("--download", help="With --backbone: fetch from the hub what is not here yet.")] = False,
 ) -> None:
     """Write all settings of `dreamgym train` with their defaults, commented out, or those that fit recorded episodes."""
     from dreamgym.config import template
@@ -224,15 +228,22 @@ def init(
 
     if file and file.exists():
         raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
-    if size and not logs:
-        raise UsageError("--size goes with --logs. Set model.size in the file.")
+    if (size or backbone) and not logs:
+        raise UsageError("--size and --backbone go with --logs. Set model.size or policy.backbone in the file.")
+    if size and backbone:
+        raise UsageError("--size is of a model from scratch, and --backbone is pretrained. Give one of them.")
+    if download and not backbone:
+        raise UsageError("--download goes with --backbone: nothing else is fetched.")
     if logs:
+        from dreamgym.llm.backbone_settings import BackboneConfig, check_backbone
         from dreamgym.llm.sizes import shape_of
         from dreamgym.recipes.init_logs import examine, settings
 
         shape_of(size or "1m")
-        account = examine(logs, env=env)
-        text = settings(logs, account, size=size or "1m")
+        model = BackboneConfig(model=backbone, download=download) if backbone else None
+        check_backbone(model)
+        account = examine(logs, env=env, backbone=model)
+        text = settings(logs, account, size=size or "1m", backbone=model)
         _say(f"logs: {account}")
         for warning in account.warnings():
             _say(f"warning: {warning}")

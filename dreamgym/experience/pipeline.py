@@ -1,4 +1,4 @@
-"""The pipeline that every experience model runs a batch of queries through: rules, recall, retrieval, generation, verification.
+"""The pipeline that every experience model runs a batch of queries through: rules, recall, conditions, retrieval, generation, verification.
 
 An experience model is a plug-in of `experience/models`, or any module by its dotted path. The module has
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class ExperienceModel(ABC):
     def submit(self, queries: Sequence[Query]) -> list[int]:
         """Ask for a prediction per query, and return a ticket for each."""
         tickets = [next(self._tickets) for _ in queries]
-        answers = [self.guard.before(query) or self._recall(query) or self._compose(query) for query in queries]
+        answers = [self.guard.before(query) or self._from_memory(query) for query in queries]
         asked = list[tuple[int, Query]]()
         for ticket, query, answer in zip(tickets, queries, answers, strict=True):
             if answer is None:
@@ -164,21 +164,20 @@ class ExperienceModel(ABC):
         waiting, self._waiting = self._waiting, []
         return list(zip([t for t, *_ in waiting], self.generate([q for _, q, _ in waiting], [m for *_, m in waiting]), strict=True))
 
-    def _recall(self, query: Query) -> Prediction | None:
-        """The precedent of a query in real memory; None where there is none, or recall is off. It really happened: nothing is verified."""
-        memory = self.retriever.recall(query)
-        if memory is None:
-            return None
-        self.counts["recalled"] += 1
-        return answer_from(memory, "recalled")
-
-    def _compose(self, query: Query) -> Prediction | None:
-        """An answer put together from several memories by the rules; None where they compose none, or recall is off."""
-        memory = self.retriever.composer.compose(query) if self.retriever.composer else None
-        if memory is None:
-            return None
-        self.counts["composed"] += 1
-        return answer_from(memory, "composed")
+    def _from_memory(self, query: Query) -> Prediction | None:
+        """What real memory says of a query without generation: its precedent, the answer whose condition holds, or one put together from
+        several memories by the rules; None where it says nothing. What really happened, or always did, is not verified."""
+        retriever = self.retriever
+        ways: tuple[tuple[DecidedBy, Callable[[Query], Memory | None]], ...] = (
+            ("recalled", retriever.recall),
+            ("inferred", retriever.infer),
+            ("composed", retriever.compose),
+        )
+        for by, answer in ways:
+            if (memory := answer(query)) is not None:
+                self.counts[by] += 1
+                return answer_from(memory, by)
+        return None
 
     def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
         """The memories of queries that no rule decides: where the guard is off, the others get none, as in the training rows."""

@@ -1,7 +1,7 @@
 """Retrieval of the memories d_1 to d_k of Eq. 4, in training as at inference: the top-k rows of the replay buffer by phi(s, a).
 
-Where memory answers a query by itself (`RetrievalConfig.recall`), by an exact precedent or by a composition of several memories
-(`TextRules.composer`), nothing is generated.
+Where memory answers a query by itself, nothing is generated: by an exact precedent or a composition of several memories
+(`RetrievalConfig.recall`), or by a condition that was mined from it (`RetrievalConfig.conditions`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
+from dreamgym.experience.conditions import Conditioned, Conditions
 from dreamgym.experience.recall import Agreement, ExactRecall
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.protocols import ReplayBuffer
@@ -31,6 +32,9 @@ class RetrievalConfig(Config):
     """Answer from memory, without generation, where real memory holds the same situation and all precedents agree (`experience.recall`),
     where it holds the action in the same task and nothing changed the answer since (`experience.task_recall`), or where the rules compose
     the answer from several memories (`TextRules.composer`)."""
+    conditions: bool = True
+    """Answer without generation where a condition holds under which real rows were always answered so (`experience.conditions`). Goes with
+    `recall`, which says what the task hides."""
 
 
 class Retriever:
@@ -41,6 +45,7 @@ class Retriever:
         self.rules, self.k = rules, config.k
         self.exact_recall = ExactRecall(replay) if config.recall else None
         self.task_recall = TaskRecall(replay, rules) if config.recall else None
+        self.conditions = Conditions(replay, rules, self.task_recall) if self.task_recall and config.conditions else None
         self.composer = rules.composer(replay) if config.recall else None
 
     def recall(self, query: Query) -> Memory | None:
@@ -48,9 +53,21 @@ class Retriever:
         found = self.exact_recall.recall(query) if self.exact_recall else None
         return found or (self.task_recall.recall(query) if self.task_recall else None)
 
+    def infer(self, query: Query) -> Memory | None:
+        """The answer of a query whose condition holds; None where none does, or conditions are off."""
+        return self.conditions.infer(query) if self.conditions else None
+
+    def compose(self, query: Query) -> Memory | None:
+        """An answer that the rules put together from several memories; None where they compose none, or recall is off."""
+        return self.composer.compose(query) if self.composer else None
+
     def agreements(self) -> list[Agreement]:
         """What the real rows say of every kind of precedent; empty where recall is off."""
         return [one for recall in (self.exact_recall, self.task_recall) if recall for one in recall.agreements()]
+
+    def conditioned(self) -> list[Conditioned]:
+        """The answers that follow from conditions; empty where conditions are off."""
+        return self.conditions.found() if self.conditions else []
 
     def retrieve(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
         """At most k memories per query, the most similar first; `hidden[i]` is a trajectory that query i may not see."""

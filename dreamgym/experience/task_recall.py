@@ -73,6 +73,7 @@ class TaskRecall(RealRows):
         self._agreements: list[Agreement] = []
         self._outcomes: dict[Key, dict[Outcome, set[Origin]]] = {}
         self._rows: dict[Key, Memory] = {}
+        self._first: dict[tuple[str, str], list[Action]] = {}  # the actions of a task that were taken before anything could change them
         self._reliable: set[str] = set()
         self._unreliable: set[Action] = set()
         self._answers_again = False
@@ -98,6 +99,18 @@ class TaskRecall(RealRows):
             return None
         found = self._rows.get(key) if own is None else None
         return replace(found or _of(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
+
+    def first_answers(self, env: str, task: str, *, without: str = "") -> dict[Action, str]:
+        """By action, what real episodes of the task saw for it before they had taken any action on which the answer depends, where they
+        agree; the episode `without` is left out."""
+        self._follow()
+        found = dict[Action, str]()
+        for action in self._first.get((env, task), ()):
+            outcomes = {outcome for outcome, seen in self._outcomes[env, task, action].items() if seen != {(without, without)}}
+            if len(outcomes) == 1 and action not in self._unreliable:
+                ((text, _, terminated),) = outcomes
+                found |= {} if terminated else {action: text}
+        return found
 
     def agreements(self) -> list[Agreement]:
         """How well precedents of the same task predict real rows of other trajectories."""
@@ -126,13 +139,14 @@ class TaskRecall(RealRows):
         repeated = [rows for rows in self._tasks.values() if any(row.memory.trajectory != rows[0].memory.trajectory for row in rows)]
         self._dependences = list(_mine(repeated, self._outcome))
         self._changed_by = {one.kind: frozenset(one.changed_by) for one in self._dependences}
-        self._outcomes, self._rows = defaultdict(lambda: defaultdict(set)), {}
+        self._outcomes, self._rows, self._first = defaultdict(lambda: defaultdict(set)), {}, defaultdict(list)
         for row in (row for rows in self._tasks.values() for row in rows) if self._changed_by else ():
             changed_by = self._changed_by.get(_kind(row.memory.action))
             if changed_by is not None:
                 key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
                 self._outcomes[key][self._outcome(row)].add((row.memory.trajectory, row.memory.trajectory))
-                self._rows.setdefault(key, row.memory)
+                if self._rows.setdefault(key, row.memory) is row.memory and len(key) == 3:
+                    self._first[key[:2]].append(key[2])
         self._estimate()
 
     def _add_rows(self, episodes: Iterator[Iterable[Memory]]) -> bool:

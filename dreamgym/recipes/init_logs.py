@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.errors import UsageError
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
+from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.recorded import require_logs
@@ -23,12 +25,15 @@ from dreamgym.types import Memory, Trajectory, Transition
 
 FEW_EPISODES = 50  # below which the account warns
 CONTEXT = 3600  # tokens of a small model's 4,096 that a whole episode may take
+PART = 0.9  # of a backbone's context that a whole episode may take
 SAMPLE = 300  # episodes from which a vocabulary is tried
 VOCABULARIES = (2048, 4096)
 ITERATIONS = 6
 ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
 IMITATION = 2_500_000  # tokens that the warm start is shown, in more epochs where there are few successes: in fewer it is half trained
 EPOCHS = (3, 12)  # of the warm start, at least and at most
+CALL = 24  # tokens that the tool format of a chat template puts around a call, at most
+LARGE = 1_000_000_000  # parameters of a backbone from which it is loaded in bfloat16 and steps of RL are a tenth as large
 ENOUGH = 20  # logged successes, and failures, from which on a verifier is fitted to them
 VERIFIED = (
     'verifier = {name = "learned"}  # which claims of success to believe, as the logs show it; for another policy it is not certified'
@@ -58,7 +63,8 @@ class LogAccount:
     longest: int  # steps
     reasoning: bool  # whether some step carries an explanation
     hidden: bool  # whether tools show what no earlier state did
-    vocab_size: int
+    vocab_size: int  # of a small model; 0 for a backbone, which has its own
+    context: int  # tokens that a whole episode may take
     episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them, with a memory a step
     action_tokens: int  # of 99 in 100 actions, at most
     answer_tokens: int  # of the longest next state, as the experience model writes it
@@ -79,8 +85,8 @@ class LogAccount:
             found.append("No task was recorded twice, so nothing is recalled of what a task hides: the dream draws it. Record tasks again.")
         if not self.failures:
             found.append("No episode is a known failure: the dream cannot learn what fails, and its success says nothing. Add failures.")
-        if self.episode_tokens > CONTEXT:
-            found.append(f"An episode takes {self.episode_tokens:,} tokens, more than {CONTEXT:,} fit: the oldest steps are left out.")
+        if self.episode_tokens > self.context:
+            found.append(f"An episode takes {self.episode_tokens:,} tokens, more than {self.context:,} fit: the oldest steps are left out.")
         return found
 
     def __str__(self) -> str:
@@ -92,9 +98,10 @@ class LogAccount:
         )
 
 
-def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
-    """Read the episodes. `env` None: the suite `tools` where every action is tool calls, else `logs`. UsageError for files that hold none,
-    for episodes that cannot be logs, and where none succeeds: no policy could start from them."""
+def examine(files: Sequence[Path], *, env: str | None = None, backbone: BackboneConfig | None = None) -> LogAccount:
+    """Read the episodes. `env` None: the suite `tools` where every action is tool calls, else `logs`. Tokens are those of `backbone`, or of
+    a small vocabulary learned from the episodes. UsageError for files that hold none, for episodes that cannot be logs, where none
+    succeeds (no policy could start from them), and for a backbone that is not here."""
     found = [(file, episode) for file in files for episode in read_trajectories(file)]
     episodes = [episode for _, episode in found]
     wins = sum(episode.success for episode in episodes)
@@ -110,7 +117,10 @@ def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
     suite: EnvSuite = plugins.make("envs", env, **_options(env, files))
     require_logs(found, suite.name)
     rules, tasks = suite.rules, Counter(suite.task_key(episode.task) for episode in episodes)
-    vocab_size, episode_tokens, action_tokens, answer_tokens = _tokens(sample, rules)
+    if backbone:
+        vocab_size, context, tokens = 0, int(PART * _positions(backbone)), _lengths(sample, rules, _words(backbone))
+    else:
+        (vocab_size, tokens), context = _smallest(sample, rules), CONTEXT
     return LogAccount(
         env=env,
         episodes=len(episodes),
@@ -124,21 +134,20 @@ def examine(files: Sequence[Path], *, env: str | None = None) -> LogAccount:
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
         hidden=rules.partially_observed,
         vocab_size=vocab_size,
-        episode_tokens=episode_tokens,
-        action_tokens=action_tokens,
-        answer_tokens=answer_tokens,
+        context=context,
+        episode_tokens=tokens.episode,
+        action_tokens=tokens.action,
+        answer_tokens=tokens.answer,
     )
 
 
-def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") -> str:
-    """The TOML of `dreamgym train`."""
+def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", backbone: BackboneConfig | None = None) -> str:
+    """The TOML of `dreamgym train`: for a model of `size` from scratch, or for `backbone`, which acts and dreams with adapters."""
     options = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in _options(account.env, files).items()]
-    fits = account.episode_tokens <= CONTEXT
-    history = account.longest if fits else max(1, CONTEXT * account.longest // account.episode_tokens)
-    tasks = min(16, max(4, ITERATION // (RLBlock().group_size * max(1, account.episode_tokens))))
+    fits = account.episode_tokens <= account.context
+    history = account.longest if fits else max(1, account.context * account.longest // account.episode_tokens)
     answer = min(1024, 32 * math.ceil(account.answer_tokens * 1.1 / 32))
-    least, most = EPOCHS
-    epochs = min(most, max(least, math.ceil(IMITATION / (account.successes * max(1, account.episode_tokens)))))
+    models = _pretrained(account, backbone) if backbone else _from_scratch(account, size)
     lines = [
         f"# Made by `dreamgym init` from: {account}.",
         *(f"# Warning: {text}" for text in account.warnings()),
@@ -153,12 +162,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         "[logs]",
         "task_pairs = 0  # no task is made up: nobody could say whether it can be done",
         "",
-        "[model]",
-        f"size = {json.dumps(size)}",
-        f"vocab_size = {account.vocab_size}",
-        "",
-        "[policy]",
-        f"max_reply_tokens = {8 * math.ceil((account.action_tokens + 2) / 8)}  # 99 in 100 logged actions are that long at most",
+        *models.policy,
         "",
         "[experience]",
         f"history = {history}  # earlier steps that are shown; the longest episode has {account.longest}",
@@ -167,9 +171,9 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
         *([VERIFIED] if account.verifiable else []),
+        *models.experience,
         "",
-        "[warm_start]",
-        f"epochs = {epochs}  # over {account.successes:,} successes",
+        *models.warm_start,
         "",
         "[eval]",
         "tasks = 0  # nothing can be evaluated without an environment",
@@ -177,12 +181,93 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m") ->
         "",
         "[rl]",
         f"iterations = {ITERATIONS}",
-        f"tasks_per_iter = {tasks}  # an iteration of about {ITERATION:,} tokens",
+        *models.rl,
         "probe_every = 0  # a probe needs an environment",
         "curriculum = {synthetic_share = 0.0}",
         *([NEAR] if account.verifiable else []),
+        *models.learner,
     ]
     return "\n".join(lines) + "\n"
+
+
+class _Models(NamedTuple):
+    """The lines of a configuration that depend on the models: whole blocks, or lines of a block."""
+
+    policy: list[str]
+    experience: list[str]
+    warm_start: list[str]
+    rl: list[str]
+    learner: list[str]
+
+
+def _from_scratch(account: LogAccount, size: str) -> _Models:
+    tasks = min(16, max(4, ITERATION // (RLBlock().group_size * max(1, account.episode_tokens))))
+    least, most = EPOCHS
+    epochs = min(most, max(least, math.ceil(IMITATION / (account.successes * max(1, account.episode_tokens)))))
+    reply = 8 * math.ceil((account.action_tokens + 2) / 8)
+    return _Models(
+        [
+            "[model]",
+            f"size = {json.dumps(size)}",
+            f"vocab_size = {account.vocab_size}",
+            "",
+            "[policy]",
+            f"max_reply_tokens = {reply}  # 99 in 100 logged actions are that long at most",
+        ],
+        [],
+        ["[warm_start]", f"epochs = {epochs}  # over {account.successes:,} successes"],
+        [f"tasks_per_iter = {tasks}  # an iteration of about {ITERATION:,} tokens"],
+        [],
+    )
+
+
+def _pretrained(account: LogAccount, backbone: BackboneConfig) -> _Models:
+    """Policy and experience model are adapters of one backbone, whose weights they share in memory."""
+    large = _parameters(backbone) >= LARGE
+    longest = max(2048, 1024 * math.ceil(min(account.episode_tokens, account.context) / 1024))
+    reply = 32 * math.ceil((account.action_tokens + CALL) / 32)
+    model = [
+        f"model = {json.dumps(backbone.model)}",
+        "lora = {rank = 16}",
+        *(["download = true"] if backbone.download else []),
+        *(['dtype = "bfloat16"'] if large else []),
+        *(["gradient_checkpointing = true  # a third more time, a tenth of the memory"] if large or longest > 2048 else []),
+    ]
+    return _Models(
+        [
+            "[policy]",
+            f"max_reply_tokens = {reply}  # 99 in 100 logged actions are that long at most; more for a model that thinks",
+            "",
+            "[policy.backbone]",
+            *model,
+        ],
+        [
+            "",
+            "[experience.backbone]  # the same weights in memory, with adapters of its own",
+            *model,
+            "",
+            "[experience.training]",
+            'optimiser = "adamw"',
+            "epochs = 2.0",
+            "lr = 2e-4",
+            f"batch_tokens = {longest}  # at least an episode; less takes less memory",
+        ],
+        [
+            "[warm_start]",
+            'optimiser = "adamw"',
+            f"epochs = 2.0  # over {account.successes:,} successes",
+            "lr = 1e-4",
+            f"batch_tokens = {longest}",
+        ],
+        ["tasks_per_iter = 16"],
+        [
+            "",
+            "[rl.learner]",
+            f"lr = {'1e-5' if large else '1e-4'}  # of adapters; measured with SmolLM2, not tuned for others",
+            "grad_clip = 1.0",
+            f"micro_tokens = {longest}  # of a backward pass: less takes less memory",
+        ],
+    )
 
 
 def _options(env: str, files: Sequence[Path]) -> dict[str, Any]:
@@ -192,26 +277,54 @@ def _options(env: str, files: Sequence[Path]) -> dict[str, Any]:
     return {"files": [str(file) for file in files], **tools}
 
 
-def _tokens(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, int, int, int]:
-    """(vocabulary, tokens of an episode, of an action, of a next state), with the smaller vocabulary unless the larger one is worth it."""
-    found = []
-    for size in VOCABULARIES:
-        words = factory.vocabulary(factory.learn_tokenizer(sample, rules, size))
-        lengths, actions, answers = list[int](), list[int](), list[int]()
-        for episode in sample:
-            shown = [episode.transitions[0].state.text]
-            total = len(opening(words, episode.task.instruction, shown[0]))
-            for transition in episode.transitions:
-                step = Step(transition, delta=encode_delta(rules, transition))
-                written = sum(map(len, answer(words, step, tuple(shown), PARTS).values()))
-                actions.append(len(words.encode(transition.action)))
-                answers.append(written)
-                total += written + actions[-1] + 3 + len(words.encode(rules.memory_text(_memory(episode, transition))))
-                shown.append(transition.next_state.text)
-            lengths.append(total)
-        found.append((size, _quantile(lengths, 0.9), _quantile(actions, 0.99), max(answers)))
-    small, large = found
-    return large if large[1] <= WORTH * small[1] else small
+class _Lengths(NamedTuple):
+    """Tokens of nine in ten episodes at most, of 99 in 100 actions, and of the longest next state."""
+
+    episode: int
+    action: int
+    answer: int
+
+
+def _smallest(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, _Lengths]:
+    """The smaller vocabulary, unless the larger one is worth it, with what it makes of the episodes."""
+    small, large = (
+        (size, _lengths(sample, rules, factory.vocabulary(factory.learn_tokenizer(sample, rules, size)))) for size in VOCABULARIES
+    )
+    return large if large[1].episode <= WORTH * small[1].episode else small
+
+
+def _lengths(sample: Sequence[Trajectory], rules: TextRules, words: Vocabulary) -> _Lengths:
+    lengths, actions, answers = list[int](), list[int](), list[int]()
+    for episode in sample:
+        shown = [episode.transitions[0].state.text]
+        total = len(opening(words, episode.task.instruction, shown[0]))
+        for transition in episode.transitions:
+            step = Step(transition, delta=encode_delta(rules, transition))
+            written = sum(map(len, answer(words, step, tuple(shown), PARTS).values()))
+            actions.append(len(words.encode(transition.action)))
+            answers.append(written)
+            total += written + actions[-1] + 3 + len(words.encode(rules.memory_text(_memory(episode, transition))))
+            shown.append(transition.next_state.text)
+        lengths.append(total)
+    return _Lengths(_quantile(lengths, 0.9), _quantile(actions, 0.99), max(answers))
+
+
+def _words(backbone: BackboneConfig) -> Vocabulary:
+    from dreamgym.llm import backbones
+
+    return factory.vocabulary(backbones.load_tokenizer(backbone.model_copy(update={"markers": True})))
+
+
+def _positions(backbone: BackboneConfig) -> int:
+    from dreamgym.llm import backbones
+
+    return backbones.positions(backbone)
+
+
+def _parameters(backbone: BackboneConfig) -> int:
+    from dreamgym.llm import backbones
+
+    return sum(p.numel() for p in backbones.outline(backbone).parameters())
 
 
 def _memory(episode: Trajectory, step: Transition) -> Memory:

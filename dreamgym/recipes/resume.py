@@ -7,7 +7,9 @@ from collections.abc import Mapping
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
 JUDGED = ("eval-*", "audit", "fidelity", "uncertified", "sft", "sft-curve")
-SAMPLING = (
+ANSWERING = (
+    "recall",
+    "conditions",
     "temperature",
     "top_p",
     "draw",
@@ -35,7 +37,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "logs.task_pairs": ("experience*",),
     "replay": ("experience*", *LOOPS, "audit"),
     "experience": ("experience*", *DREAMS, "audit"),
-    **{f"experience.{name}": (*DREAMS, "audit") for name in SAMPLING},
+    **{f"experience.{name}": (*DREAMS, "audit") for name in ANSWERING},
     "experience.training": ("experience*",),
     "experience.segment_weights": ("experience*", *DREAMS),
     "experience.horizon": DREAMS,

@@ -70,7 +70,8 @@ class Ablation:
     def own_experience(self) -> bool:
         """Whether it needs an experience model of its own, because the settings change what one reads or writes."""
         return any(
-            name.startswith("experience.") and not name.startswith(("experience.recall", "experience.verifier")) for name in self.changes
+            name.startswith("experience.") and not name.startswith(("experience.recall", "experience.conditions", "experience.verifier"))
+            for name in self.changes
         )
 
     def block(self, name: str) -> dict[str, Any]:
@@ -86,6 +87,7 @@ ABLATIONS: Mapping[str, Ablation] = {
     "replay": Ablation("no retrieved memories and no recall", {"experience.k": 0, "experience.recall": False}),
     "random_retrieval": Ablation("memories drawn at random, no recall", {"experience.retrieval": "random", "experience.recall": False}),
     "recall": Ablation("the model answers what memory has a precedent for", {"experience.recall": False}),
+    "conditions": Ablation("no answer follows from a condition mined from the logs", {"experience.conditions": False}),
     "model": Ablation(
         "rules, memory and the history answer, nothing is generated; no synthetic tasks",
         {"experience.name": "no_model", "curriculum.synthetic_share": 0.0},

@@ -62,6 +62,7 @@ def render(run: RunDir) -> str:
         early_stops=sentences.early_stops(found),
         verifiers=sentences.verifiers(found),
         determinism=sentences.determinism(found),
+        waits=sentences.waits(found),
         episodes=episodes.chosen(run),
         from_logs=logs.read(run, found),
         sources=logs.SOURCES,

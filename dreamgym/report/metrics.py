@@ -125,6 +125,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "probe_claims_true": Metric("share", "of all probes, those that succeed: what accepting everything would give", "-"),
         "probes": Metric("claims", "number of probes that the verifier is fitted to", "few: its threshold rests on the logs"),
         "verifier_threshold": Metric("score", "above which the verifier accepts a claim", "-"),
+        "verifier_alpha": Metric("share", "of false claims that this threshold is made to accept at most", "-"),
         "refreshes": Metric("versions", "number of times that the experience model was fitted to probed episodes", "grows at every probe"),
     },
     "RL, per iteration": {

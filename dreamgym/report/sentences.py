@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from dreamgym.recipes.gains import lines
 from dreamgym.recipes.rows import LOOPS, ROWS, base_of
@@ -292,6 +292,37 @@ def determinism(run: Run) -> list[str]:
         for one in found
         if one["predicted"]
     ]
+
+
+MOST_CONDITIONS = 12  # of an answer that are listed
+
+
+class Waits(NamedTuple):
+    """An answer that stays as long as one of some conditions holds."""
+
+    sentence: str
+    conditions: Sequence[Mapping[str, Any]]
+    """`line`, `shown_by`, `until` and `rows` of each, as `experience.conditions` writes them."""
+
+
+def waits(run: Run) -> list[Waits]:
+    """The answers that follow from conditions mined from the logs, of the first phase with RL in a dream."""
+    found = next((found for name in run.loops if (found := block(run.phases, name).get("conditions"))), ())
+    return [
+        Waits(
+            f"{one['action']} {_answer(one)} while one of {len(one['conditions'])} conditions holds. Those mined from other tasks predict "
+            f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} logged steps.",
+            one["conditions"][:MOST_CONDITIONS],
+        )
+        for one in found
+    ]
+
+
+def _answer(one: Mapping[str, Any]) -> str:
+    if one["ends"]:
+        return f"ends the episode with reward {one['reward']:g}"
+    text = " ".join(one["answer"].split())
+    return f"answers “{text[:120]}{'…' * (len(text) > 120)}”"
 
 
 def verifiers(run: Run) -> list[str]:

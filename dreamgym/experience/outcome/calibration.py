@@ -51,7 +51,7 @@ class Calibration:
     negatives: Negatives
     n: int
     alpha: float
-    """The false-success rate that the threshold is made for; above the one asked for where n was too small for that."""
+    """The false-success rate that the threshold is made for; above the one asked for where that left no bound, or too few true claims."""
     delta: float
     bounded: bool
     """Whether n was large enough for any bound."""
@@ -73,7 +73,7 @@ class CalibrationConfig(Config):
     """How many false successes may be accepted."""
 
     alpha: float = Field(default=0.05, gt=0, lt=1)
-    """The largest share of failures that may be accepted as successes."""
+    """The largest share of failures that may be accepted as successes, where that leaves half of the true claims; else 0.1 or 0.2."""
     delta: float = Field(default=0.1, gt=0, lt=1)
     """The probability with which that may be missed."""
     support_level: float = Field(default=0.02, ge=0, lt=1)
@@ -119,7 +119,10 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
 
 
 LOOSER = (0.1, 0.2)
-"""False-success rates that are tried where the negatives are too few for the one asked for."""
+"""False-success rates that are tried where the one asked for allows no bound, or one that leaves too few true claims to train on."""
+KEPT = 0.5
+"""The share of true claims that a threshold has to accept, or a looser rate is tried. The first bound that few refuted probes allow is
+their highest score, and a policy that is paid for hardly any of its successes stops learning."""
 
 
 def calibrate(
@@ -127,15 +130,22 @@ def calibrate(
 ) -> Calibration:
     """The thresholds from scores of negatives and positives that the fit has not seen; `weights` are of the negatives, equal by default.
 
-    Where there are too few for any bound, nothing is accepted that scores no higher than every negative, and `bounded` is False. Without a
-    single negative nothing is accepted.
+    The rate is the first, from `alpha` on, whose bound accepts `KEPT` of the positives; where none does, the loosest. Where there
+    are too few negatives for any bound, nothing is accepted that scores no higher than every one, and `bounded` is False. Without a single
+    negative nothing is accepted.
     """
     scores = np.asarray(negatives, dtype=float)
     heavy = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
     zero_below = float(np.quantile(np.asarray(positives, dtype=float), 0.05)) if len(positives) else -math.inf
+    accepted = np.asarray(positives, dtype=float)
+    found: Calibration | None = None
     for alpha in (config.alpha, *(level for level in LOOSER if level > config.alpha)):
         above = threshold(scores, heavy, alpha, config.delta)
         if above is not None:
-            return Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
+            found = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
+            if not len(accepted) or (accepted > above).mean() >= KEPT:
+                break
+    if found is not None:
+        return found
     above = float(scores.max()) if len(scores) else math.inf
     return Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)

@@ -163,6 +163,7 @@ class RLPhase:
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
             "recall": [asdict(one) for one in experience.retriever.agreements()] if experience else [],
+            "conditions": [one.to_json() for one in experience.retriever.conditioned()] if experience else [],
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
             "verifier_usage": used(usage) if experience and (usage := experience.guard.verifier_usage) else {},
         }

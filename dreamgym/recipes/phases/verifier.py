@@ -133,7 +133,8 @@ class VerifierProbes:
             return found
         self._refit()
         found |= {f"probe_{name}": rate.value if rate.n else None for name, rate in vars(probe_rates(new)).items()}
-        return found | {"probes": len(self.probes), "verifier_threshold": self.verifier.calibration.accept_above}
+        calibration = self.verifier.calibration
+        return found | {"probes": len(self.probes), "verifier_threshold": calibration.accept_above, "verifier_alpha": calibration.alpha}
 
     @property
     def judged_with(self) -> str:

@@ -197,6 +197,7 @@ def test_an_ablation_takes_one_part_away_and_leaves_the_rest(ablation: str):
             "replay": {"experience.k", "experience.recall"},
             "random_retrieval": {"experience.retrieval", "experience.recall"},
             "recall": {"experience.recall"},
+            "conditions": {"experience.conditions"},
             "reasoning": {"experience.reasoning"},
             "history": {"experience.history"},
             "verifier": {"experience.verifier"},

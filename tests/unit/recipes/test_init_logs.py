@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chat_model import save_instruct_model
 from toy import command
 
 from dreamgym import config
 from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.init_logs import examine, settings
@@ -53,6 +55,40 @@ def test_few_successes_are_imitated_for_more_epochs_than_many_but_within_bounds(
     long = replace(account, episode_tokens=3_000)
     written = [tomllib.loads(settings([file], replace(long, successes=n))) for n in (1, 80, 160, 9_000)]
     assert [config.resolve(TrainConfig, found).warm_start.epochs for found in written] == [12, 11, 6, 3]
+
+
+def test_a_backbone_acts_and_dreams_with_adapters_and_its_tokens_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file, model = tmp_path / "episodes.jsonl", save_instruct_model(tmp_path / "model")
+    write_trajectories(file, EPISODES)
+    code, out, _ = command(monkeypatch, capsys, "init", "--logs", file, "--backbone", model)
+    found = config.resolve(TrainConfig, tomllib.loads(out))
+    assert code == 0 and found.policy.backbone and found.experience.backbone
+    assert found.policy.backbone.model == found.experience.backbone.model == str(model)
+    assert found.policy.backbone.lora and found.experience.training and found.experience.training.optimiser == "adamw"
+    chosen = BackboneConfig(model=str(model))
+    account, small = examine([file], backbone=chosen), examine([file])
+    assert account.episode_tokens > 2 * small.episode_tokens  # a token of this model is a byte
+    assert (found.policy.max_reply_tokens or 0) >= account.action_tokens + 2
+    assert found.warm_start.batch_tokens >= account.episode_tokens and account.context == 3686  # nine tenths of its 4,096 positions
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--backbone", "./nowhere"], "there is no such directory"),
+        (["--backbone", "nobody/nothing"], "is not on this machine"),
+        (["--backbone", "smollm2", "--size", "4m"], "Give one of them"),
+        (["--download"], "--download goes with --backbone"),
+    ],
+)
+def test_a_backbone_that_cannot_be_is_refused(
+    options: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_trajectories(tmp_path / "episodes.jsonl", EPISODES)
+    code, _, err = command(monkeypatch, capsys, "init", "--logs", tmp_path / "episodes.jsonl", *options)
+    assert code == 2 and says in " ".join(err.split())
 
 
 def test_what_train_would_refuse_is_refused_by_init(tmp_path: Path):

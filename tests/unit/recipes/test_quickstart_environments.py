@@ -48,7 +48,7 @@ def test_the_papers_offline_set_is_a_preset():
 
 def test_the_budget_for_a_gpu_says_before_any_work_that_there_is_none(tmp_path: Path):
     config = budget_config("gpu")
-    assert config.model.size == "15m" and config.dream.iterations == budget_config("default").dream.iterations
+    assert config.model.size == "15m" and config.dream.iterations >= budget_config("default").dream.iterations
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(UsageError, match="device=cuda, but"):

@@ -86,6 +86,16 @@ def test_few_negatives_give_a_looser_rate_and_none_give_no_acceptance():
     assert none.accept_above == math.inf and not none.bounded
 
 
+def test_a_bound_that_leaves_less_than_half_of_the_true_claims_gives_way_to_a_looser_one():
+    negatives = np.linspace(0, 1, 60)  # the bound at 5 % is their highest score, at 10 % about the third highest
+    strict = calibrate(negatives, [2.0], CalibrationConfig(), of="probes")
+    looser = calibrate(negatives, [0.97] * 9 + [2.0], CalibrationConfig(), of="probes")
+    loosest = calibrate(negatives, [0.5] * 10, CalibrationConfig(), of="probes")
+    assert (strict.alpha, looser.alpha, loosest.alpha) == (0.05, 0.1, 0.2)
+    assert strict.accept_above == 1.0 > 0.97 > looser.accept_above > loosest.accept_above
+    assert looser.status == "certified"  # at the rate that it states
+
+
 def test_only_probes_certify():
     of_logs, of_probes = (calibrate([0.0] * 100, [1.0], CalibrationConfig(), of=of) for of in ("policies", "probes"))
     assert of_probes.status == "certified" and of_logs.status == "uncertified under policy shift: calibrated on logs"

@@ -1,0 +1,151 @@
+"""Answers that stay as long as a condition holds, mined from logged rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dreamgym.envs.base import TextRules, play
+from dreamgym.experience.conditions import Conditions
+from dreamgym.experience.task_recall import TaskRecall
+from dreamgym.recipes.factory import open_replay
+from dreamgym.types import Action, Observation, Query, Task, Trajectory
+
+PARTS = ("pump", "valve", "fuse")
+CHECKS = tuple(f"check {part}" for part in PARTS)
+REPAIRS = tuple(f"repair_{part} now" for part in PARTS)
+START = "start the engine"
+
+
+class EngineRules(TextRules):
+    """States are what the last action showed; nothing else is known but which actions read."""
+
+    name = "engine"
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        return Observation(raw["text"])
+
+    def reads_only(self, action: Action) -> bool:
+        return action in (*CHECKS, START)
+
+
+class Engine:
+    """A task hides which of three parts are broken. The engine starts where all are whole."""
+
+    name = "engine"
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.noise, self.rng, self.time = noise, random.Random(0), 0
+
+    def accepts(self, task: Task) -> bool:
+        return True
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        hidden = random.Random(task.id)
+        self.broken = {part for part in PARTS if hidden.random() < 0.5}
+        return {"text": "an engine"}
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
+        verb, part = action.split()[0], next((part for part in PARTS if part in action), "")
+        if verb.startswith("repair"):
+            self.broken.discard(part)
+            return {"text": f"worked on the {part}"}, 0.0, False
+        if verb == "check":
+            return {"text": f"the {part} is {'broken' if part in self.broken else 'whole'}"}, 0.0, False
+        if action == "leave":
+            return {"text": "home"}, float(not self.broken), True
+        runs = not self.broken if self.rng.random() >= self.noise else self.rng.random() < 0.5
+        return {"text": "it runs" if runs else "it does not start"}, 0.0, False
+
+
+def chosen(rng: random.Random) -> list[Action]:
+    """A mechanic who looks at all parts, repairs some at random, and tries."""
+    return [*rng.sample(CHECKS, len(CHECKS)), *rng.sample(REPAIRS, rng.randrange(4)), START, "leave"]
+
+
+def episodes(tasks: int, each: int, *, seed: int = 0, noise: float = 0.0) -> list[Trajectory]:
+    rng, found, env, rules = random.Random(seed), [], Engine(noise), EngineRules()
+    for i in range(tasks * each):
+        task = Task(f"engine-{seed}-{i % tasks}", "make it run", "engine")
+        actions = iter(chosen(rng))
+        found.append(play(env, rules, task, lambda _, left=actions: next(left), max_steps=12, behaviour="random", name=f"{seed}/{i}"))
+    return found
+
+
+def conditions(logs: Sequence[Trajectory]) -> Conditions:
+    replay, rules = open_replay(None, logs), EngineRules()
+    return Conditions(replay, rules, TaskRecall(replay, rules))
+
+
+def asked(episode: Trajectory, action: Action) -> tuple[Query, str]:
+    """The query of the first step with that action, and what really came."""
+    i = next(i for i, step in enumerate(episode.transitions) if step.action == action)
+    step = episode.transitions[i]
+    return Query(episode.task, episode.transitions[:i], step.state, action), step.next_state.text
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_conjunction_is_learned_and_predicts_new_tasks_without_error(seed: int):
+    found = conditions(episodes(240, 2, seed=seed))
+    told, failures = 0, 0
+    for episode in episodes(100, 1, seed=1000 + seed):
+        query, real = asked(episode, START)
+        answer = found.infer(query)
+        failures += real == "it does not start"
+        told += answer is not None
+        assert answer is None or (answer.next_state, answer.reward, answer.terminated) == (real, 0.0, False)
+    assert told >= 0.9 * failures > 30
+
+
+def test_what_is_mined_is_which_line_waits_for_which_action():
+    start = next(one for one in conditions(episodes(240, 2)).found() if one.kind == "start" and one.answer[0] == "it does not start")
+    broken = {place: set(untils) for place, untils in start.conditions.items() if "broken" in place[1]}
+    assert broken == {(f"check {part}", f"the {part} is broken"): {f"repair_{part} now"} for part in PARTS}
+    assert start.right == start.predicted > 100
+    listed = start.to_json()["conditions"]
+    assert listed[0]["rows"] >= listed[-1]["rows"] and {"shown_by", "line", "until", "rows"} == listed[0].keys()
+
+
+def test_an_end_without_a_reward_is_inferred_and_a_reward_never_is():
+    found = conditions(episodes(240, 2))
+    told = 0
+    for episode in episodes(40, 1, seed=9):
+        query, _ = asked(episode, "leave")
+        answer = found.infer(query)
+        told += answer is not None
+        assert answer is None or (answer.terminated and answer.reward == 0.0 and not episode.success)
+    assert told > 10
+
+
+def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
+    logs = episodes(240, 2)
+    found = conditions(logs)
+    query, _ = asked(next(t for t in logs if asked(t, START)[1] == "it does not start"), START)
+    unseen = replace(query, history=())
+    assert (answer := found.infer(unseen)) is not None and answer.next_state == "it does not start"
+    assert found.infer(replace(unseen, task=replace(query.task, id="nobody has seen it"))) is None
+    steps = {step.action: step for t in logs for step in t.transitions}
+    repaired = tuple(steps[action] for action in REPAIRS)
+    assert found.infer(replace(unseen, history=repaired)) is None
+
+
+def test_answers_by_chance_establish_nothing():
+    assert not [one for one in conditions(episodes(240, 2, noise=0.9)).found() if one.kind == "start"]
+
+
+def test_dreamed_rows_are_no_evidence():
+    dreams = [replace(t, source="dream") for t in episodes(240, 2)]
+    assert conditions(dreams).found() == []
+
+
+def test_two_answers_whose_conditions_hold_give_none():
+    found = conditions(episodes(240, 2))
+    (one,) = [one for one in found.found() if one.kind == "start" and one.answer[0] == "it does not start"]
+    query, _ = asked(next(t for t in episodes(240, 2) if asked(t, START)[1] == "it does not start"), START)
+    assert found.infer(query) is not None
+    found._found = [one, replace(one, answer=("it runs", 0.0, False))]
+    assert found.infer(query) is None
