@@ -7,8 +7,12 @@ it. A small language model learns from a few hundred such answers how many repai
 
 A condition (B, L, U) is kept where every real row in which it held was answered by A, and where so many rows would be by chance with a
 probability below a level. Levels are tried from the loosest on: whole tasks are left out, the conditions mined from the others predict
-their rows, and the first level is used at which these predictions are right often enough (`recall.MIN_AGREEMENT`, a lower 95 % bound). An
-answer for which no level is gets none: it takes about 190 right predictions without an error.
+their rows, and the first level is used at which these predictions are right often enough (`recall.MIN_AGREEMENT`, a lower 95 % bound).
+That takes about 190 predictions without an error. Answers with fewer are judged together, without those that are significantly worse, which
+get none.
+
+Where a kind of action has many answers, and few first lines, the first line is what is mined: whether a switch is now on or off, before the
+line that says what else is so. The model's answer then keeps its other lines.
 
 What an action showed is the last answer that the episode itself saw; for actions that it has not taken, what other real episodes of the
 task saw before anything could change it (`TaskRecall.first_answers`). U is an action, or any of its kind, that may change something
@@ -33,7 +37,7 @@ from dreamgym.experience.real_rows import RealRows
 from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT, Outcome
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.protocols import ReplayBuffer
-from dreamgym.statistics import wilson
+from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Action, Memory, Observation, Query, Transition
 
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -56,6 +60,8 @@ class Conditioned:
 
     kind: str
     answer: Outcome
+    first_line: bool
+    """Whether the text of `answer` is the first line only."""
     conditions: Mapping[Place, Mapping[str, int]]
     """By what was shown, an action or kind of action that has not been taken since, with the number of real rows in which that held; all
     were answered so."""
@@ -70,7 +76,7 @@ class Conditioned:
         listed = [
             {"shown_by": action, "line": line, "until": list(untils), "rows": max(untils.values())} for (action, line), untils in by_rows
         ]
-        about = {"action": self.kind, "answer": text, "reward": reward, "ends": terminated}
+        about = {"action": self.kind, "answer": text, "first_line": self.first_line, "reward": reward, "ends": terminated}
         return about | {"right": self.right, "predicted": self.predicted, "conditions": listed}
 
     def holds(self, shown: Shown) -> bool:
@@ -100,15 +106,10 @@ class Conditions(RealRows):
 
     def infer(self, query: Query) -> Memory | None:
         """The answer whose condition holds, as a memory in the query's state; None where no condition holds, or two answers' do."""
-        self._follow()
-        known = [one for one in self._found if one.kind == kind_of(query.action)]
-        if not known:
+        found = self._holding(query, first_line=False)
+        if found is None:
             return None
-        shown = self._shown(query.task.env, query.task.id, "", query.history)
-        holding = [one for one in known if one.holds(shown)]
-        if len(holding) != 1:
-            return None
-        text, reward, terminated = holding[0].answer
+        text, reward, terminated = found
         after = self.rules.apply_delta(query.state, query.action, text)
         if after is None:
             return None
@@ -116,10 +117,29 @@ class Conditions(RealRows):
         texts = (query.state.text, query.action, after.text)
         return Memory(0, "", len(query.history), env, instruction, "demo", *texts, reward, terminated, bool(reward), task=query.task.id)
 
+    def corrected(self, query: Query, after: Observation) -> Observation:
+        """A state that a model wrote after the query, with the first line of its answer as a condition says; else as it is."""
+        found = self._holding(query, first_line=True)
+        if found is None:
+            return after
+        first, *rest = self.rules.encode_delta(Transition(query.state, query.action, after, 0.0, False)).split("\n")
+        if first == found[0]:
+            return after
+        return self.rules.apply_delta(query.state, query.action, "\n".join([found[0], *rest])) or after
+
     def found(self) -> list[Conditioned]:
         """What was mined, by kind of action and answer."""
         self._follow()
         return self._found
+
+    def _holding(self, query: Query, *, first_line: bool) -> Outcome | None:
+        self._follow()
+        known = [one for one in self._found if one.kind == kind_of(query.action) and one.first_line is first_line]
+        if not known:
+            return None
+        shown = self._shown(query.task.env, query.task.id, "", query.history)
+        holding = [one.answer for one in known if one.holds(shown)]
+        return holding[0] if len(holding) == 1 else None
 
     def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
         """An answer rests on all rows, so all are mined again."""
@@ -127,28 +147,32 @@ class Conditions(RealRows):
         if not fresh:
             return
         self._episodes += fresh
-        mined = self._few_valued()
+        first_line = self._few_valued()
         rows: dict[str, list[_Row]] = defaultdict(list)
-        acting: set[str] = set()
-        often = Counter(memory.action for episode in self._episodes for memory in episode if self._acts(_transition(memory)))
-        for action, n in often.items():
-            acting |= {*kinds_of(action), *([action] if n >= ENOUGH else [])}
         for episode in self._episodes:
             steps = [_transition(memory) for memory in episode]
             for i, (memory, step) in enumerate(zip(episode, steps, strict=True)):
                 name = kind_of(memory.action)
-                if name in mined and len(rows[name]) < MOST_ROWS:
+                if name in first_line and len(rows[name]) < MOST_ROWS:
                     shown = self._shown(memory.env, memory.task, memory.trajectory, steps[:i])
-                    rows[name].append(_Row(memory.task or memory.instruction, self._answer(step), shown))
-        self._found = [one for name in sorted(rows) for one in _mine(name, rows[name], sorted(acting))]
+                    rows[name].append(_Row(memory.task or memory.instruction, self._answer(step, first_line[name]), shown))
+        acting = self._acting()
+        self._found = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
 
-    def _few_valued(self) -> set[str]:
-        """The kinds of action that are answered in one of a few ways, and in one of them not always."""
-        answers: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    def _acting(self) -> list[str]:
+        """The kinds of action that may change something, and the actions of that kind that are frequent."""
+        often = Counter(memory.action for episode in self._episodes for memory in episode if self._acts(_transition(memory)))
+        return sorted({kind for action in often for kind in kinds_of(action)} | {action for action, n in often.items() if n >= ENOUGH})
+
+    def _few_valued(self) -> dict[str, bool]:
+        """The kinds of action that are answered in one of a few ways, and not always in one of them; True: their first lines are few."""
+        answers: dict[tuple[str, bool], Counter[Outcome]] = defaultdict(Counter)
         for episode in self._episodes:
             for memory in episode:
-                answers[kind_of(memory.action)][self._answer(_transition(memory))] += 1
-        return {name for name, seen in answers.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH}
+                for first_line in (True, False):
+                    answers[kind_of(memory.action), first_line][self._answer(_transition(memory), first_line)] += 1
+        few = [key for key, seen in answers.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH]
+        return {name: first_line for name, first_line in sorted(few, key=lambda one: not one[1])}
 
     def _shown(self, env: str, task: str, without: str, steps: Sequence[Transition]) -> Shown:
         """What is known before the next step. `without` is an episode that does not count as another one of the task."""
@@ -165,39 +189,82 @@ class Conditions(RealRows):
     def _acts(self, step: Transition) -> bool:
         return step.next_state != step.state and not self.rules.reads_only(step.action)
 
-    def _answer(self, step: Transition) -> Outcome:
-        return (self.rules.encode_delta(step), step.reward, step.terminated)
+    def _answer(self, step: Transition, first_line: bool) -> Outcome:
+        text = self.rules.encode_delta(step)
+        return (text.partition("\n")[0] if first_line else text, step.reward, step.terminated)
 
 
-def _mine(name: str, rows: Sequence[_Row], acting: Sequence[str]) -> Iterator[Conditioned]:
-    """What is established about the answers of one kind of action."""
-    often = Counter(place for row in rows for place in row.shown)
-    places = sorted(place for place, n in often.items() if n >= LEAST)
-    number, answers = {place: i for i, place in enumerate(places)}, sorted({row.answer for row in rows})
-    held = [_held(row.shown, number, acting) for row in rows]
-    fold_of = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
-    counts = np.zeros((len(answers), FOLDS, len(places), len(acting)), np.int32)  # rows in which each condition held
-    for row, fold, (which, open_) in zip(rows, fold_of, held, strict=True):
-        counts[answers.index(row.answer), fold, which] += open_
-    total = counts.sum(0)
-    for i, answer in enumerate(answers):
-        n = sum(row.answer == answer for row in rows)
-        if n < ENOUGH or answer[1] > 0:
-            continue
-        against = total - counts[i]
-        for level in LEVELS:
-            least = math.log(level) / math.log(n / len(rows))
-            seen = list[bool]()
-            for fold in range(FOLDS):
-                kept = (against.sum(0) == against[fold]) & (total.sum(0) - total[fold] >= least)
-                apart = (j for j in range(len(rows)) if fold_of[j] == fold)
-                seen += [rows[j].answer == answer for j in apart if (kept[held[j][0]] & held[j][1]).any()]
-            if seen and wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT:
-                found: dict[Place, dict[str, int]] = defaultdict(dict)
-                for place, until in np.argwhere((against.sum(0) == 0) & (total.sum(0) >= least)).tolist():
-                    found[places[place]][acting[until]] = int(total[:, place, until].sum())
-                yield Conditioned(name, answer, {place: _broadest(untils) for place, untils in found.items()}, sum(seen), len(seen))
-                break
+class _Counts:
+    """In how many rows of a kind of action each condition held, by answer and fold of tasks."""
+
+    def __init__(self, name: str, first_line: bool, rows: Sequence[_Row], acting: Sequence[str]) -> None:
+        self.name, self.first_line, self.rows, self.acting = name, first_line, rows, acting
+        often = Counter(place for row in rows for place in row.shown)
+        self.places = sorted(place for place, n in often.items() if n >= LEAST)
+        number, self.answers = {place: i for i, place in enumerate(self.places)}, sorted({row.answer for row in rows})
+        self.held = [_held(row.shown, number, acting) for row in rows]
+        self.folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
+        self.by_answer = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int32)
+        for row, fold, (which, open_) in zip(rows, self.folds, self.held, strict=True):
+            self.by_answer[self.answers.index(row.answer), fold, which] += open_
+        self.total = self.by_answer.sum(0)
+
+    @property
+    def inferable(self) -> list[Outcome]:
+        """Frequent answers without a reward, of which a part would go on."""
+        return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self._rows_of(a) >= ENOUGH]
+
+    def judged(self, answer: Outcome, level: float) -> list[bool]:
+        """Of each row of a left-out fold that the others' conditions predict to be answered so, whether it is."""
+        against, least, seen = self._against(answer), self._least(answer, level), list[bool]()
+        for fold in range(FOLDS):
+            kept = (against.sum(0) == against[fold]) & (self.total.sum(0) - self.total[fold] >= least)
+            apart = [j for j, own in enumerate(self.folds) if own == fold]
+            seen += [self.rows[j].answer == answer for j in apart if (kept[self.held[j][0]] & self.held[j][1]).any()]
+        return seen
+
+    def conditions(self, answer: Outcome, level: float) -> dict[Place, dict[str, int]]:
+        """What holds in so many rows, and in none with another answer."""
+        found: dict[Place, dict[str, int]] = defaultdict(dict)
+        kept = (self._against(answer).sum(0) == 0) & (self.total.sum(0) >= self._least(answer, level))
+        for place, until in np.argwhere(kept).tolist():
+            found[self.places[place]][self.acting[until]] = int(self.total[:, place, until].sum())
+        return {place: _broadest(untils) for place, untils in found.items()}
+
+    def _against(self, answer: Outcome) -> np.ndarray:
+        """int [fold, place, acting]: rows with another answer."""
+        return np.asarray(self.total - self.by_answer[self.answers.index(answer)])
+
+    def _least(self, answer: Outcome, level: float) -> float:
+        return math.log(level) / math.log(self._rows_of(answer) / len(self.rows))
+
+    def _rows_of(self, answer: Outcome) -> int:
+        return sum(row.answer == answer for row in self.rows)
+
+
+def _mine(kinds: Sequence[_Counts]) -> Iterator[Conditioned]:
+    """What is established: each answer at the loosest level at which its own predictions are right often enough, and where it has too few
+    for that, at the loosest at which those of all such answers are."""
+    judged = {
+        level: {(i, answer): counts.judged(answer, level) for i, counts in enumerate(kinds) for answer in counts.inferable}
+        for level in LEVELS
+    }
+    chosen: dict[tuple[int, Outcome], float] = {}
+    for level in LEVELS:
+        chosen |= {key: level for key, seen in judged[level].items() if key not in chosen and _rate(seen).low >= MIN_AGREEMENT}
+    for level in LEVELS:
+        rest = {key: seen for key, seen in judged[level].items() if key not in chosen and seen and _rate(seen).high >= MIN_AGREEMENT}
+        if _rate([right for seen in rest.values() for right in seen]).low >= MIN_AGREEMENT:
+            chosen |= dict.fromkeys(rest, level)
+            break
+    for (i, answer), level in sorted(chosen.items()):
+        seen, counts = judged[level][i, answer], kinds[i]
+        if conditions := counts.conditions(answer, level):
+            yield Conditioned(counts.name, answer, counts.first_line, conditions, sum(seen), len(seen))
+
+
+def _rate(seen: Sequence[bool]) -> Rate:
+    return wilson(sum(seen), len(seen))
 
 
 def _broadest(untils: Mapping[str, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ class ExperienceModel(ABC):
         answers = [(ticket, answer) for ticket, answer in self.finish_generation() if ticket in self._asked]
         queries, memories = zip(*(self._asked.pop(ticket) for ticket, _ in answers), strict=True) if answers else ((), ())
         predictions = [prediction(q, answer, m, self.answers_by) for q, (_, answer), m in zip(queries, answers, memories, strict=True)]
-        verified = self.guard.review(queries, predictions)
+        verified = self.guard.review(queries, [self._corrected(q, one) for q, one in zip(queries, predictions, strict=True)])
         self.record(queries, verified, dict(enumerate(memories)))
         return [(ticket, one) for (ticket, _), one in zip(answers, verified, strict=True)]
 
@@ -178,6 +178,16 @@ class ExperienceModel(ABC):
                 self.counts[by] += 1
                 return answer_from(memory, by)
         return None
+
+    def _corrected(self, query: Query, predicted: Prediction) -> Prediction:
+        """A generated step that goes on, with the first line of its answer as conditions say."""
+        if predicted.terminated or predicted.reward or predicted.info.error:
+            return predicted
+        after = self.retriever.corrected(query, predicted.next_state)
+        if after == predicted.next_state:
+            return predicted
+        self.counts["corrected"] += 1
+        return replace(predicted, next_state=after)
 
     def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
         """The memories of queries that no rule decides: where the guard is off, the others get none, as in the training rows."""

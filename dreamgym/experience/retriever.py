@@ -18,7 +18,7 @@ from dreamgym.experience.recall import Agreement, ExactRecall
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.replay.random_retrieval import RandomRetrieval
-from dreamgym.types import Memory, Neighbour, Query
+from dreamgym.types import Memory, Neighbour, Observation, Query
 
 
 class RetrievalConfig(Config):
@@ -56,6 +56,10 @@ class Retriever:
     def infer(self, query: Query) -> Memory | None:
         """The answer of a query whose condition holds; None where none does, or conditions are off."""
         return self.conditions.infer(query) if self.conditions else None
+
+    def corrected(self, query: Query, after: Observation) -> Observation:
+        """A state that a model wrote, with what conditions say of it; as it is where they are off."""
+        return self.conditions.corrected(query, after) if self.conditions else after
 
     def compose(self, query: Query) -> Memory | None:
         """An answer that the rules put together from several memories; None where they compose none, or recall is off."""

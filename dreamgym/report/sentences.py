@@ -322,7 +322,7 @@ def _answer(one: Mapping[str, Any]) -> str:
     if one["ends"]:
         return f"ends the episode with reward {one['reward']:g}"
     text = " ".join(one["answer"].split())
-    return f"answers “{text[:120]}{'…' * (len(text) > 120)}”"
+    return f"answers {'first ' * one['first_line']}“{text[:120]}{'…' * (len(text) > 120)}”"
 
 
 def verifiers(run: Run) -> list[str]:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from dreamgym import plugins
 from dreamgym.envs.base import TextRules, play
 from dreamgym.experience.conditions import Conditions
+from dreamgym.experience.guard import Guard
+from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.recipes.factory import open_replay
 from dreamgym.types import Action, Observation, Query, Task, Trajectory
@@ -22,7 +25,8 @@ START = "start the engine"
 
 
 class EngineRules(TextRules):
-    """States are what the last action showed; nothing else is known but which actions read."""
+    """States are what the last action showed; nothing else is known but which actions read. A lamp's switch shows a second line, which is
+    never the same."""
 
     name = "engine"
 
@@ -30,7 +34,7 @@ class EngineRules(TextRules):
         return Observation(raw["text"])
 
     def reads_only(self, action: Action) -> bool:
-        return action in (*CHECKS, START)
+        return action in (*CHECKS, START, "look around")
 
 
 class Engine:
@@ -47,6 +51,7 @@ class Engine:
     def reset(self, task: Task) -> dict[str, Any]:
         hidden = random.Random(task.id)
         self.broken = {part for part in PARTS if hidden.random() < 0.5}
+        self.light = hidden.random() < 0.5
         return {"text": "an engine"}
 
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
@@ -56,6 +61,11 @@ class Engine:
             return {"text": f"worked on the {part}"}, 0.0, False
         if verb == "check":
             return {"text": f"the {part} is {'broken' if part in self.broken else 'whole'}"}, 0.0, False
+        if verb == "look":
+            return {"text": f"it is {'light' if self.light else 'dark'}"}, 0.0, False
+        if verb == "flip":
+            self.light, self.time = not self.light, self.time + 1
+            return {"text": f"now it is {'light' if self.light else 'dark'}\nat {self.time}"}, 0.0, False
         if action == "leave":
             return {"text": "home"}, float(not self.broken), True
         runs = not self.broken if self.rng.random() >= self.noise else self.rng.random() < 0.5
@@ -64,7 +74,7 @@ class Engine:
 
 def chosen(rng: random.Random) -> list[Action]:
     """A mechanic who looks at all parts, repairs some at random, and tries."""
-    return [*rng.sample(CHECKS, len(CHECKS)), *rng.sample(REPAIRS, rng.randrange(4)), START, "leave"]
+    return [*rng.sample(CHECKS, len(CHECKS)), *rng.sample(REPAIRS, rng.randrange(4)), "look around", "flip the switch", START, "leave"]
 
 
 def episodes(tasks: int, each: int, *, seed: int = 0, noise: float = 0.0) -> list[Trajectory]:
@@ -72,7 +82,7 @@ def episodes(tasks: int, each: int, *, seed: int = 0, noise: float = 0.0) -> lis
     for i in range(tasks * each):
         task = Task(f"engine-{seed}-{i % tasks}", "make it run", "engine")
         actions = iter(chosen(rng))
-        found.append(play(env, rules, task, lambda _, left=actions: next(left), max_steps=12, behaviour="random", name=f"{seed}/{i}"))
+        found.append(play(env, rules, task, lambda _, left=actions: next(left), max_steps=14, behaviour="random", name=f"{seed}/{i}"))
     return found
 
 
@@ -133,6 +143,19 @@ def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
     assert found.infer(replace(unseen, history=repaired)) is None
 
 
+def test_of_an_answer_with_few_first_lines_the_first_line_is_corrected_and_the_others_are_kept():
+    found = conditions(episodes(240, 2))
+    mined = {one.answer[0] for one in found.found() if one.kind == "flip" and one.first_line}
+    assert mined == {"now it is light", "now it is dark"}
+    for episode in episodes(20, 1, seed=7):
+        query, real = asked(episode, "flip the switch")
+        said = [found.corrected(query, Observation(f"now it is {light}\nat noon")).text for light in ("light", "dark")]
+        assert said == [f"{real.split(chr(10))[0]}\nat noon"] * 2
+        assert found.infer(query) is None
+    query, _ = asked(episodes(1, 1)[0], START)
+    assert found.corrected(query, Observation("anything")).text == "anything"
+
+
 def test_answers_by_chance_establish_nothing():
     assert not [one for one in conditions(episodes(240, 2, noise=0.9)).found() if one.kind == "start"]
 
@@ -149,3 +172,22 @@ def test_two_answers_whose_conditions_hold_give_none():
     assert found.infer(query) is not None
     found._found = [one, replace(one, answer=("it runs", 0.0, False))]
     assert found.infer(query) is None
+
+
+def test_a_dream_says_which_answers_were_inferred_and_the_ablation_infers_none():
+    logs = episodes(240, 2)
+    asked_for = [asked(episode, START) for episode in episodes(60, 1, seed=3)]
+    with_conditions, without = (
+        plugins.make(
+            "experience.models", "no_model", inputs=ModelInputs(Guard(EngineRules()), open_replay(None, logs), logs), conditions=kind
+        )
+        for kind in (True, False)
+    )
+    answers = with_conditions.predict([query for query, _ in asked_for])
+    inferred = [(one, real) for one, (_, real) in zip(answers, asked_for, strict=True) if one.info.decided_by == "inferred"]
+    assert len(inferred) == with_conditions.counts["inferred"] > 5
+    assert all(one.next_state.text == real and one.info.reward_by == "inferred" for one, real in inferred)
+    assert "inferred" not in {one.info.decided_by for one in without.predict([query for query, _ in asked_for])}
+    switched = [asked(episode, "flip the switch")[0] for episode in episodes(60, 1, seed=3)]
+    with_conditions.predict(switched)
+    assert with_conditions.counts["corrected"] > 0
