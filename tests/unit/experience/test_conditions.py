@@ -13,6 +13,7 @@ from dreamgym import plugins
 from dreamgym.envs.base import TextRules, play
 from dreamgym.experience.conditions import Conditions
 from dreamgym.experience.guard import Guard
+from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.recipes.factory import open_replay
@@ -188,6 +189,13 @@ def test_a_dream_says_which_answers_were_inferred_and_the_ablation_infers_none()
     assert len(inferred) == with_conditions.counts["inferred"] > 5
     assert all(one.next_state.text == real and one.info.reward_by == "inferred" for one, real in inferred)
     assert "inferred" not in {one.info.decided_by for one in without.predict([query for query, _ in asked_for])}
-    switched = [asked(episode, "flip the switch")[0] for episode in episodes(60, 1, seed=3)]
-    with_conditions.predict(switched)
-    assert with_conditions.counts["corrected"] > 0
+
+
+def test_what_a_model_writes_of_a_switch_is_corrected_before_the_guard_sees_it(monkeypatch: pytest.MonkeyPatch):
+    logs = episodes(240, 2)
+    model = plugins.make("experience.models", "no_model", inputs=ModelInputs(Guard(EngineRules()), open_replay(None, logs), logs))
+    monkeypatch.setattr(model, "generate", lambda queries, memories: [Answer("", "now it is gone\nat noon", 0.0, False) for _ in queries])
+    flips = [asked(episode, "flip the switch") for episode in episodes(30, 1, seed=3)]
+    for (query, real), answer in zip(flips, model.predict([query for query, _ in flips]), strict=True):
+        assert answer.next_state.text == f"{real.splitlines()[0]}\nat noon", query.task.id
+    assert model.counts["corrected"] == len(flips)
