@@ -226,6 +226,7 @@ def _pretrained(account: LogAccount, backbone: BackboneConfig) -> _Models:
     large = _parameters(backbone) >= LARGE
     longest = max(2048, 1024 * math.ceil(min(account.episode_tokens, account.context) / 1024))
     reply = 32 * math.ceil((account.action_tokens + CALL) / 32)
+    cache = ["engine = {cache_bytes = 16_000_000_000}  # of keys and values: less where memory is short"] if large else []
     model = [
         f"model = {json.dumps(backbone.model)}",
         "lora = {rank = 16}",
@@ -237,11 +238,13 @@ def _pretrained(account: LogAccount, backbone: BackboneConfig) -> _Models:
         [
             "[policy]",
             f"max_reply_tokens = {reply}  # 99 in 100 logged actions are that long at most; more for a model that thinks",
+            *cache,
             "",
             "[policy.backbone]",
             *model,
         ],
         [
+            *cache,
             "",
             "[experience.backbone]  # the same weights in memory, with adapters of its own",
             *model,
