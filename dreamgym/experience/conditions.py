@@ -5,11 +5,11 @@ it. A small language model learns from a few hundred such answers how many repai
 
     the answer to an action of kind K is A as long as the action B last showed line L, and U has not been taken since
 
-A condition (B, L, U) is kept where every real row in which it held was answered by A, and where so many rows would be by chance with a
-probability below a level. Levels are tried from the loosest on: whole tasks are left out, the conditions mined from the others predict
-their rows, and the first level is used at which these predictions are right often enough (`recall.MIN_AGREEMENT`, a lower 95 % bound).
-That takes about 190 predictions without an error. Answers with fewer are judged together, without those that are significantly worse, which
-get none.
+A condition (B, L, U) is kept where every real row in which it held was answered by A, where so many rows would be by chance with a
+probability below a level, and where rows show that U ends it: with U taken since, other answers came. Levels are tried from the loosest
+on: whole tasks are left out, the conditions mined from the others predict their rows, and the first level is used at which these
+predictions are right often enough (`recall.MIN_AGREEMENT`, a lower 95 % bound). That takes about 190 predictions without an error. Answers
+with fewer are judged together, without those that are significantly worse, which get none.
 
 Where a kind of action has many answers, and few first lines, the first line is what is mined: whether a switch is now on or off, before the
 line that says what else is so. The model's answer then keeps its other lines.
@@ -47,6 +47,7 @@ MOST_ANSWERS = 12  # of a kind of action that is mined
 MOST_ROWS = 2000  # of a kind of action that are counted, the first ones
 MOST_LINES = 20  # of an answer that are read
 LEAST = 10  # rows that a line is in, to be counted
+ENDED = 3  # rows in which an action has been taken since, and the answer is another one: where it is not of the kind that is asked about
 
 Place = tuple[Action, str]
 """An action, and a line that it showed."""
@@ -204,10 +205,12 @@ class _Counts:
         number, self.answers = {place: i for i, place in enumerate(self.places)}, sorted({row.answer for row in rows})
         self.held = [_held(row.shown, number, acting) for row in rows]
         self.folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
-        self.by_answer = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int32)
+        self.held_in = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int32)
+        self.ended_in = np.zeros_like(self.held_in)
         for row, fold, (which, open_) in zip(rows, self.folds, self.held, strict=True):
-            self.by_answer[self.answers.index(row.answer), fold, which] += open_
-        self.total = self.by_answer.sum(0)
+            self.held_in[self.answers.index(row.answer), fold, which] += open_
+            self.ended_in[self.answers.index(row.answer), fold, which] += ~open_
+        self.own = np.array([not {until, *kinds_of(until)}.isdisjoint(name.split("+")) for until in acting], bool)
 
     @property
     def inferable(self) -> list[Outcome]:
@@ -216,24 +219,28 @@ class _Counts:
 
     def judged(self, answer: Outcome, level: float) -> list[bool]:
         """Of each row of a left-out fold that the others' conditions predict to be answered so, whether it is."""
-        against, least, seen = self._against(answer), self._least(answer, level), list[bool]()
+        seen = list[bool]()
         for fold in range(FOLDS):
-            kept = (against.sum(0) == against[fold]) & (self.total.sum(0) - self.total[fold] >= least)
+            kept = self._kept(answer, level, [one for one in range(FOLDS) if one != fold])
             apart = [j for j, own in enumerate(self.folds) if own == fold]
             seen += [self.rows[j].answer == answer for j in apart if (kept[self.held[j][0]] & self.held[j][1]).any()]
         return seen
 
     def conditions(self, answer: Outcome, level: float) -> dict[Place, dict[str, int]]:
-        """What holds in so many rows, and in none with another answer."""
+        """The conditions of all rows."""
         found: dict[Place, dict[str, int]] = defaultdict(dict)
-        kept = (self._against(answer).sum(0) == 0) & (self.total.sum(0) >= self._least(answer, level))
-        for place, until in np.argwhere(kept).tolist():
-            found[self.places[place]][self.acting[until]] = int(self.total[:, place, until].sum())
+        for place, until in np.argwhere(self._kept(answer, level, range(FOLDS))).tolist():
+            found[self.places[place]][self.acting[until]] = int(self.held_in[:, :, place, until].sum())
         return {place: _broadest(untils) for place, untils in found.items()}
 
-    def _against(self, answer: Outcome) -> np.ndarray:
-        """int [fold, place, acting]: rows with another answer."""
-        return np.asarray(self.total - self.by_answer[self.answers.index(answer)])
+    def _kept(self, answer: Outcome, level: float, folds: Sequence[int]) -> np.ndarray:
+        """bool [place, acting]: what held in so many rows and in none with another answer, and was seen to end. What an action does to
+        its own answer needs not be seen: switches are seldom used twice."""
+        others = [i for i, other in enumerate(self.answers) if other != answer]
+        held, ended = self.held_in[:, folds].sum(1), self.ended_in[:, folds].sum(1)
+        against = held[others].sum(0)
+        enough = held.sum(0) >= self._least(answer, level)
+        return np.asarray((against == 0) & enough & (self.own | (ended[others].sum(0) >= ENDED)))
 
     def _least(self, answer: Outcome, level: float) -> float:
         return math.log(level) / math.log(self._rows_of(answer) / len(self.rows))
