@@ -295,6 +295,7 @@ def determinism(run: Run) -> list[str]:
 
 
 MOST_CONDITIONS = 12  # of an answer that are listed
+MOST_WAITS = 6  # answers that are listed, those with most predicted steps
 
 
 class Waits(NamedTuple):
@@ -308,14 +309,16 @@ class Waits(NamedTuple):
 def waits(run: Run) -> list[Waits]:
     """The answers that follow from conditions mined from the logs, of the first phase with RL in a dream."""
     found = next((found for name in run.loops if (found := block(run.phases, name).get("conditions"))), ())
+    first = sorted(found, key=lambda one: -one["predicted"])[:MOST_WAITS]
+    more = len(found) - len(first)
     return [
         Waits(
             f"{one['action']} {_answer(one)} while one of {len(one['conditions'])} conditions holds. Those mined from other tasks predict "
             f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} logged steps.",
             one["conditions"][:MOST_CONDITIONS],
         )
-        for one in found
-    ]
+        for one in first
+    ] + [Waits(f"Conditions are established for {more} more answer{'s' * (more > 1)}.", ())] * bool(more)
 
 
 def _answer(one: Mapping[str, Any]) -> str:
