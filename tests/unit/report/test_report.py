@@ -588,7 +588,7 @@ def test_what_answers_wait_for_is_listed_the_best_known_first(tmp_path: Path):
     one = {"action": "start", "answer": "no\nnot now", "first_line": False, "reward": 0.0, "ends": False, "conditions": [condition] * 20}
     ends = {**one, "action": "leave", "ends": True, "right": 9, "predicted": 9}
     switch = {**one, "action": "flip", "answer": "off", "first_line": True, "right": 5, "predicted": 5}
-    found = [switch, {**one, "right": 199, "predicted": 200}, ends, *[{**switch, "predicted": 4}] * 5]
+    found = [switch, {**one, "right": 199, "predicted": 200}, ends, *[{**switch, "right": 4, "predicted": 4}] * 5]
     said = sentences.waits(replace(run, phases={**run.phases, "dream": {**run.phases["dream"], "conditions": found}}))
     assert said[0].sentence.startswith("start answers “no not now” while one of 20 conditions holds") and len(said[0].conditions) == 12
     assert "99.5 % [97.2, 99.9] of 200 logged steps" in said[0].sentence
