@@ -47,12 +47,15 @@ MOST_ANSWERS = 12  # of a kind of action that is mined
 MOST_ROWS = 2000  # of a kind of action that are counted, the first ones
 MOST_LINES = 20  # of an answer that are read
 LEAST = 10  # rows that a line is in, to be counted
+MOST_PLACES, MOST_ACTING = 1000, 200  # that are counted: lines, and actions that may end a condition, the most frequent
 ENDED = 3  # rows in which an action has been taken since, and the answer is another one: where it is not of the kind that is asked about
 
 Place = tuple[Action, str]
 """An action, and a line that it showed."""
 Shown = Mapping[Place, frozenset[str]]
 """What was last shown, and what was done since: actions and their kinds."""
+_Answers = Mapping[Action, tuple[tuple[str, ...], frozenset[str]]]
+"""The same by action, all lines of its answer together."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Conditions(RealRows):
         known = [one for one in self._found if one.kind == kind_of(query.action) and one.first_line is first_line]
         if not known:
             return None
-        shown = self._shown(query.task.env, query.task.id, "", query.history)
+        *_, answers = self._shown(query.task.env, query.task.id, "", query.history)
+        shown = _by_place(answers)
         holding = [one.answer for one in known if one.holds(shown)]
         return holding[0] if len(holding) == 1 else None
 
@@ -152,18 +156,22 @@ class Conditions(RealRows):
         rows: dict[str, list[_Row]] = defaultdict(list)
         for episode in self._episodes:
             steps = [_transition(memory) for memory in episode]
-            for i, (memory, step) in enumerate(zip(episode, steps, strict=True)):
+            before = self._shown(episode[0].env, episode[0].task, episode[0].trajectory, steps)
+            for memory, step, answers in zip(episode, steps, before, strict=False):
                 name = kind_of(memory.action)
                 if name in first_line and len(rows[name]) < MOST_ROWS:
-                    shown = self._shown(memory.env, memory.task, memory.trajectory, steps[:i])
-                    rows[name].append(_Row(memory.task or memory.instruction, self._answer(step, first_line[name]), shown))
+                    rows[name].append(_Row(memory.task or memory.instruction, self._answer(step, first_line[name]), _by_place(answers)))
         acting = self._acting()
         self._found = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
 
     def _acting(self) -> list[str]:
         """The kinds of action that may change something, and the actions of that kind that are frequent."""
         often = Counter(memory.action for episode in self._episodes for memory in episode if self._acts(_transition(memory)))
-        return sorted({kind for action in often for kind in kinds_of(action)} | {action for action, n in often.items() if n >= ENOUGH})
+        kinds = Counter[str]()
+        for action, n in often.items():
+            kinds.update(dict.fromkeys(kinds_of(action), n))
+        frequent = Counter({action: n for action, n in often.items() if n >= ENOUGH}) | kinds
+        return sorted(name for name, _ in frequent.most_common(MOST_ACTING))
 
     def _few_valued(self) -> dict[str, bool]:
         """The kinds of action that are answered in one of a few ways, and not always in one of them; True: their first lines are few."""
@@ -175,17 +183,19 @@ class Conditions(RealRows):
         few = [key for key, seen in answers.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH]
         return {name: first_line for name, first_line in sorted(few, key=lambda one: not one[1])}
 
-    def _shown(self, env: str, task: str, without: str, steps: Sequence[Transition]) -> Shown:
-        """What is known before the next step. `without` is an episode that does not count as another one of the task."""
+    def _shown(self, env: str, task: str, without: str, steps: Sequence[Transition]) -> Iterator[_Answers]:
+        """What is known before each step, and after the last; each is valid until the next is asked for. `without` is an episode that does
+        not count as another one of the task."""
         first = self.task_recall.first_answers(env, task, without=without) if task else {}
         shown = {action: (_lines(text), frozenset[str]()) for action, text in first.items()}
+        yield shown
         for step in steps:
             if self._acts(step):
                 done = {step.action, *kinds_of(step.action)}
                 shown = {action: (lines, since | done) for action, (lines, since) in shown.items()}
             if step.next_state != step.state:
                 shown[step.action] = (_lines(self.rules.encode_delta(step)), frozenset())
-        return {(action, line): since for action, (lines, since) in shown.items() for line in lines}
+            yield shown
 
     def _acts(self, step: Transition) -> bool:
         return step.next_state != step.state and not self.rules.reads_only(step.action)
@@ -201,7 +211,7 @@ class _Counts:
     def __init__(self, name: str, first_line: bool, rows: Sequence[_Row], acting: Sequence[str]) -> None:
         self.name, self.first_line, self.rows, self.acting = name, first_line, rows, acting
         often = Counter(place for row in rows for place in row.shown)
-        self.places = sorted(place for place, n in often.items() if n >= LEAST)
+        self.places = sorted(place for place, n in often.most_common(MOST_PLACES) if n >= LEAST)
         number, self.answers = {place: i for i, place in enumerate(self.places)}, sorted({row.answer for row in rows})
         self.held = [_held(row.shown, number, acting) for row in rows]
         self.folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
@@ -294,6 +304,10 @@ def kinds_of(action: Action) -> list[str]:
 def kind_of(action: Action) -> str:
     """The kinds of an action's calls, as one word."""
     return "+".join(kinds_of(action))
+
+
+def _by_place(answers: _Answers) -> Shown:
+    return {(action, line): since for action, (lines, since) in answers.items() for line in lines}
 
 
 def _lines(text: str) -> tuple[str, ...]:
