@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -78,6 +79,7 @@ def chosen(rng: random.Random) -> list[Action]:
     return [*rng.sample(CHECKS, len(CHECKS)), *rng.sample(REPAIRS, rng.randrange(4)), "look around", "flip the switch", START, "leave"]
 
 
+@cache
 def episodes(tasks: int, each: int, *, seed: int = 0, noise: float = 0.0) -> list[Trajectory]:
     rng, found, env, rules = random.Random(seed), [], Engine(noise), EngineRules()
     for i in range(tasks * each):
