@@ -28,5 +28,15 @@ def parts(action: Action) -> Iterator[tuple[str, dict[str, str]]]:
         yield call.name, {key: value if isinstance(value, str) else _plain(value) for key, value in arguments.items()}
 
 
+def kinds_of(action: Action) -> list[str]:
+    """The kind of every call of an action."""
+    return [kind for kind, _ in parts(action)]
+
+
+def kind_of(action: Action) -> str:
+    """The kinds of an action's calls, as one word."""
+    return "+".join(kinds_of(action))
+
+
 def _plain(value: Any) -> str:
     return " ".join(map(_plain, value)) if isinstance(value, list) else str(value)

@@ -25,17 +25,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from dreamgym.envs.actions import parts
+from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.real_rows import RealRows
+from dreamgym.experience.real_rows import RealRows, transition_of
 from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT, Outcome
-from dreamgym.experience.task_recall import TaskRecall
+from dreamgym.experience.task_recall import TaskRecall, memory_of
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Action, Memory, Observation, Query, Transition
@@ -117,9 +117,7 @@ class Conditions(RealRows):
         after = self.rules.apply_delta(query.state, query.action, text)
         if after is None:
             return None
-        env, instruction = query.task.env, query.task.instruction
-        texts = (query.state.text, query.action, after.text)
-        return Memory(0, "", len(query.history), env, instruction, "demo", *texts, reward, terminated, bool(reward), task=query.task.id)
+        return replace(memory_of(query), state=query.state.text, next_state=after.text, reward=reward, terminated=terminated)
 
     def corrected(self, query: Query, after: Observation) -> Observation:
         """A state that a model wrote after the query, with the first line of its answer as a condition says; else as it is."""
@@ -155,7 +153,7 @@ class Conditions(RealRows):
         first_line = self._few_valued()
         rows: dict[str, list[_Row]] = defaultdict(list)
         for episode in self._episodes:
-            steps = [_transition(memory) for memory in episode]
+            steps = [transition_of(memory) for memory in episode]
             before = self._shown(episode[0].env, episode[0].task, episode[0].trajectory, steps)
             for memory, step, answers in zip(episode, steps, before, strict=False):
                 name = kind_of(memory.action)
@@ -166,7 +164,7 @@ class Conditions(RealRows):
 
     def _acting(self) -> list[str]:
         """The kinds of action that may change something, and the actions of that kind that are frequent."""
-        often = Counter(memory.action for episode in self._episodes for memory in episode if self._acts(_transition(memory)))
+        often = Counter(memory.action for episode in self._episodes for memory in episode if self._acts(transition_of(memory)))
         kinds = Counter[str]()
         for action, n in often.items():
             kinds.update(dict.fromkeys(kinds_of(action), n))
@@ -179,7 +177,7 @@ class Conditions(RealRows):
         for episode in self._episodes:
             for memory in episode:
                 for first_line in (True, False):
-                    answers[kind_of(memory.action), first_line][self._answer(_transition(memory), first_line)] += 1
+                    answers[kind_of(memory.action), first_line][self._answer(transition_of(memory), first_line)] += 1
         few = [key for key, seen in answers.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH]
         return {name: first_line for name, first_line in sorted(few, key=lambda one: not one[1])}
 
@@ -297,15 +295,6 @@ def _held(shown: Shown, number: Mapping[Place, int], acting: Sequence[str]) -> t
     return np.array([place for place, _ in known], np.int64), open_
 
 
-def kinds_of(action: Action) -> list[str]:
-    return [kind for kind, _ in parts(action)]
-
-
-def kind_of(action: Action) -> str:
-    """The kinds of an action's calls, as one word."""
-    return "+".join(kinds_of(action))
-
-
 def _by_place(answers: _Answers) -> Shown:
     return {(action, line): since for action, (lines, since) in answers.items() for line in lines}
 
@@ -322,7 +311,3 @@ def _whole(rows: Iterable[Memory]) -> list[Memory]:
             break
         found.append(memory)
     return found
-
-
-def _transition(memory: Memory) -> Transition:
-    return Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)

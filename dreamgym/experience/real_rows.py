@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from dreamgym.protocols import ReplayBuffer
-from dreamgym.types import Memory
+from dreamgym.types import Memory, Observation, Transition
 
 
 class RealRows(ABC):
@@ -37,3 +37,8 @@ class RealRows(ABC):
         fresh = (memory for memory in self.replay.memories(after=self._read[1]) if memory.source != "dream")
         self._add(rows for _, rows in groupby(fresh, key=lambda memory: memory.trajectory))
         self._read = now
+
+
+def transition_of(memory: Memory) -> Transition:
+    """A row as the step that it was."""
+    return Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)

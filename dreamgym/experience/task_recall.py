@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
 
-from dreamgym.envs.actions import parts
+from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import holds, narrowed
-from dreamgym.experience.real_rows import RealRows
+from dreamgym.experience.real_rows import RealRows, transition_of
 from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
-from dreamgym.types import Action, Memory, Observation, Query, Transition
+from dreamgym.types import Action, Memory, Query, Transition
 
 COMPARED = 8
 """Earlier rows of a task with the same action that a row is paired with, at most."""
@@ -82,7 +82,7 @@ class TaskRecall(RealRows):
         """A real row with the query's outcome, its next state put after the query's; None where no precedent is known, they disagree, or
         nothing is established about them."""
         self._follow()
-        changed_by = self._changed_by.get(_kind(query.action))
+        changed_by = self._changed_by.get(kind_of(query.action))
         if changed_by is None or query.action in self._unreliable:
             return None
         own = self._own(query.history, query.action, changed_by) if self._answers_again else None
@@ -98,7 +98,7 @@ class TaskRecall(RealRows):
         if after is None:
             return None
         found = self._rows.get(key) if own is None else None
-        return replace(found or _of(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
+        return replace(found or memory_of(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
 
     def first_answers(self, env: str, task: str, *, without: str = "") -> dict[Action, str]:
         """By action, what real episodes of the task saw for it before they had taken any action on which the answer depends, where they
@@ -126,9 +126,9 @@ class TaskRecall(RealRows):
         """What the episode itself showed for the action, if it went on then and the answer cannot have changed since."""
         for step in reversed(history):
             if step.action == action and not step.reward and step.next_state != step.state:
-                changes_itself = self._acts(step) and changed_by.intersection(_kinds(step.action))
+                changes_itself = self._acts(step) and changed_by.intersection(kinds_of(step.action))
                 return None if changes_itself else (self.rules.encode_delta(step), 0.0, False)
-            if self._acts(step) and changed_by.intersection(_kinds(step.action)):
+            if self._acts(step) and changed_by.intersection(kinds_of(step.action)):
                 return None
         return None
 
@@ -141,7 +141,7 @@ class TaskRecall(RealRows):
         self._changed_by = {one.kind: frozenset(one.changed_by) for one in self._dependences}
         self._outcomes, self._rows, self._first = defaultdict(lambda: defaultdict(set)), {}, defaultdict(list)
         for row in (row for rows in self._tasks.values() for row in rows) if self._changed_by else ():
-            changed_by = self._changed_by.get(_kind(row.memory.action))
+            changed_by = self._changed_by.get(kind_of(row.memory.action))
             if changed_by is not None:
                 key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
                 self._outcomes[key][self._outcome(row)].add((row.memory.trajectory, row.memory.trajectory))
@@ -164,7 +164,7 @@ class TaskRecall(RealRows):
         return added
 
     def _outcome(self, row: _Row) -> Outcome:
-        return (self.rules.encode_delta(_transition(row.memory)), row.memory.reward, row.memory.terminated)
+        return (self.rules.encode_delta(transition_of(row.memory)), row.memory.reward, row.memory.terminated)
 
     def _asked_again(self) -> Iterator[tuple[Action, bool]]:
         """Each action that a real episode took again, where its own earlier answer would be given, and whether that is right."""
@@ -173,10 +173,10 @@ class TaskRecall(RealRows):
                 past = list[Transition]()
                 for row in one:
                     memory = row.memory
-                    changed_by = self._changed_by.get(_kind(memory.action))
+                    changed_by = self._changed_by.get(kind_of(memory.action))
                     if changed_by is not None and (own := self._own(past, memory.action, changed_by)) is not None:
                         yield memory.action, own == self._outcome(row)
-                    past.append(_transition(memory))
+                    past.append(transition_of(memory))
 
     def _acts(self, step: Transition) -> bool:
         """Whether a step may have changed later answers."""
@@ -206,10 +206,10 @@ def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]
         for row in rows:
             own, action, answer = Counter(row.earlier), row.memory.action, outcome_of(row)
             for other, outcome in known[action][-COMPARED:]:
-                between = frozenset(kind for one in (own - other) + (other - own) for kind in _kinds(one))
-                pairs[_kind(action)].append((between, outcome == answer))
+                between = frozenset(kind for one in (own - other) + (other - own) for kind in kinds_of(one))
+                pairs[kind_of(action)].append((between, outcome == answer))
             known[action].append((own, answer))
-    acting = {kind for rows in tasks for row in rows for kind in map(_kind, row.earlier)}
+    acting = {kind for rows in tasks for row in rows for kind in map(kind_of, row.earlier)}
     for kind, found in sorted(pairs.items()):
         rule = narrowed(found)
         if rule is not None:
@@ -221,23 +221,10 @@ def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]
 
 
 def _key(env: str, task: str, action: Action, earlier: Sequence[Action], changed_by: frozenset[str]) -> Key:
-    return (env, task, action, *sorted(one for one in earlier if changed_by.intersection(_kinds(one))))
+    return (env, task, action, *sorted(one for one in earlier if changed_by.intersection(kinds_of(one))))
 
 
-def _transition(memory: Memory) -> Transition:
-    return Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)
-
-
-def _kinds(action: Action) -> list[str]:
-    return [kind for kind, _ in parts(action)]
-
-
-def _kind(action: Action) -> str:
-    """The kinds of an action's calls, as one word."""
-    return "+".join(_kinds(action))
-
-
-def _of(query: Query) -> Memory:
+def memory_of(query: Query) -> Memory:
     """A memory of the query's own episode, which is no row of the buffer."""
     task = query.task
     return Memory(0, "", len(query.history), task.env, task.instruction, "dream", "", query.action, "", 0.0, False, False, task=task.id)
