@@ -139,7 +139,7 @@ of training and memory. `unreadable`: the experience model's answer could not be
 DecidedBy = Literal["rule", "recalled", "inferred", "composed", "generated"]
 """What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a condition that
 was mined from the logs (`experience.conditions`), a composition of several memories, or the experience model. What the episode itself
-showed before counts as recalled."""
+showed before counts as recalled, and a generated answer whose first line a condition corrected as generated."""
 
 
 @dataclass(frozen=True, slots=True)
