@@ -5,9 +5,10 @@ arXiv:0902.2206) with a value:
 
 * words of the last action, of the claimed next state, and of what each kind of action showed last; pairs of neighbouring words;
 * which kinds of action follow each other, and how many steps there were;
-* for every word of the instruction whether it stands in each *place* of the episode. A place is what all actions of one kind named, a line
-  of the last state by its first word, or that whole state. Each match counts by the word itself, and by the one and the two words before
-  it in the instruction, which hold for words that no log has;
+* for every word of the instruction whether it stands in each *place* of the episode. A place is what all actions of one kind named, what
+  stood beside the elements that they named, a line of the last state by its first word, or that whole state. Each match counts by the word
+  itself, and by the one and the two words before it in the instruction, which hold for words that no log has;
+* how many words of the instruction the last state has and a place has not, and how many elements were named that it does not ask for;
 * how many lines of the states no log has (`support`), and how many states the experience model wrote itself. The latter is 0 in logs, so
   that only probes can tell what it means;
 * for every number of the instruction and every number of the last state, by what stands around them, which is larger.
@@ -18,6 +19,7 @@ Which of these matter is learned. Features of one word have the value `LEXICAL`,
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,11 +28,13 @@ from zlib import crc32
 
 import numpy as np
 
+from dreamgym.bracket_actions import ELEMENT
 from dreamgym.types import Transition
 
 DIM = 1 << 18
 LEXICAL = 0.3
 WORD = re.compile(r"\d+(?:\.\d+)?|\w+")
+BESIDE = re.compile(r" \| |[\[\n]")  # where what stands beside an element ends
 MOST_WORDS = 400  # of a state that are read: from its beginning and its end
 MOST_LINES = 20  # of what an action showed
 MOST_COUNTED = 6  # novel lines and written states
@@ -85,15 +89,16 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
     def add(value: float, *name: str) -> None:
         found[_hashed(name)] = value
 
+    def count(*name: str, of: int) -> None:
+        for i in range(1, min(of, MOST_COUNTED) + 1):
+            add(1.0, *name, "at least", str(i))
+
     last = steps[-1]
     kinds = [kind(step.action) for step in steps]
     add(1.0, "always")
     add(LEXICAL, "length", str(min(len(steps), 12)))
-    written = sum(step.info.decided_by == "generated" for step in steps[:-1])
-    for i in range(1, MOST_COUNTED + 1):
-        for name, count in (("novel lines", novel), ("states written", written)):
-            if count >= i:
-                add(1.0, name, "at least", str(i))
+    count("novel lines", of=novel)
+    count("states written", of=sum(step.info.decided_by == "generated" for step in steps[:-1]))
     for before, after in zip(["", *kinds], [*kinds, "end"], strict=True):
         add(LEXICAL, "order", before, after)
     for word in _words(last.action):
@@ -107,7 +112,14 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
                 add(LEXICAL, "shown", name, before, word)
     lines = [read for read in map(_words, last.state.text.split("\n")) if read]
     asked = _words(instruction)
-    for name, words_there in _places(steps, kinds, lines).items():
+    beside = [_beside(step) for step in steps]
+    for (name, role), n in Counter(
+        (name, _role(words)) for name, words in zip(kinds, beside, strict=True) if _unasked(words, asked)
+    ).items():
+        count("unasked", name, role, of=n)
+    places = _places(steps, kinds, beside, lines)
+    for name, words_there in places.items():
+        count("shown and missing", name, of=sum(word in places["state"] and word not in words_there for word in asked))
         for i, word in enumerate(asked):
             match = "there" if word in words_there else "missing"
             add(LEXICAL, match, name, word)
@@ -134,14 +146,38 @@ def new_lines(step: Transition) -> list[str]:
     return [line for line in step.next_state.text.split("\n") if line not in old]
 
 
-def _places(steps: Sequence[Transition], kinds: Sequence[str], lines: Sequence[tuple[str, ...]]) -> dict[str, set[str]]:
-    """The words of each place of an episode, by the name of the place."""
+def _places(
+    steps: Sequence[Transition], kinds: Sequence[str], beside: Sequence[tuple[str, ...]], lines: Sequence[tuple[str, ...]]
+) -> dict[str, set[str]]:
+    """The words of each place of an episode, by its name. `beside` are those of the steps' elements, `lines` those of the last state."""
     found: dict[str, set[str]] = {"state": {word for line in lines for word in line}}
-    for name, step in zip(kinds, steps, strict=True):
+    for name, step, words in zip(kinds, steps, beside, strict=True):
         found.setdefault(f"action {name}", set()).update(_words(step.action)[1:])
+        if words:
+            found.setdefault(f"beside {name}", set()).update(words)
+        if _role(words):
+            found[f"beside the last {name} {_role(words)}"] = set(words)
     for line in lines:
         found.setdefault(f"line {line[0]}", set()).update(line)
     return found
+
+
+def _beside(step: Transition) -> tuple[str, ...]:
+    """The words beside the element that the action names, such as those of `link 'Books'` for `click [3]` where the state lists
+    `[3] link 'Books'`. Elements of states stand in square brackets."""
+    named = ELEMENT.search(step.action)
+    _, found, rest = step.state.text.partition(named[0] if named else "[")
+    return _words(BESIDE.split(rest, maxsplit=1)[0]) if named and found else ()
+
+
+def _role(beside: Sequence[str]) -> str:
+    """The first word beside an element, such as `link`; "" where that is a number, such as a price."""
+    return beside[0] if beside and beside[0].isalpha() else ""
+
+
+def _unasked(beside: Sequence[str], asked: Sequence[str]) -> bool:
+    """Whether the instruction has no word of an element but its first."""
+    return len(beside) > 1 and not set(beside[1:]) & set(asked)
 
 
 def _order(one: float, other: float) -> str:
