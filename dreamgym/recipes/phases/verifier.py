@@ -120,11 +120,14 @@ class VerifierProbes:
         made = claims_of(trajectories)
         found: dict[str, Any] = {"claims": len(made) / max(1, len(trajectories)), "claims_accepted": _share(made, lambda t: t.success)}
         found["claims_masked"] = _share(made, lambda t: t.masked)
-        room = self.block.max_real_steps - self.steps
-        if not self.every or iteration % self.every or room <= 0:
+        if not self.every or iteration % self.every:
             return found
         drawn = draw_probes(made, self.verifier, self.block.episodes, seed=self.context.config.seed, iteration=iteration)
-        new = self._try(drawn, room, iteration)
+        chosen = self._affordable(drawn)
+        if drawn and not chosen:
+            self.stopped = f"{self.steps:,} real steps of probes are spent, and a dream that is not probed would be exploited"
+            return found
+        new = self._acted(chosen, iteration) if self.block.by == "rollouts" else self._repeated(chosen, iteration)
         self.probes += new
         false = accepted_false([one for one in self.tried if one.iteration == iteration])
         found["tried_accepted_false"] = false.value if false.n else None
@@ -147,16 +150,15 @@ class VerifierProbes:
         rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
-    def _try(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], room: int, iteration: int) -> list[Probe]:
-        """Try as many claims as there is room for. Claims whose task reality does not know are left out."""
-        by_rollouts = self.block.by == "rollouts"
-        chosen, left = [], room
+    def _affordable(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]]) -> list[tuple[Trajectory, float, VerdictKind]]:
+        """As many claims as the real steps that are left are enough for, however long their episodes get."""
+        chosen, left = [], self.block.max_real_steps - self.steps
         for one in drawn:
-            longest = self.context.suite.max_steps if by_rollouts else len(one[0].turns)
+            longest = self.context.suite.max_steps if self.block.by == "rollouts" else len(one[0].turns)
             if longest <= left:
                 chosen.append(one)
                 left -= longest
-        return self._acted(chosen, iteration) if by_rollouts else self._repeated(chosen, iteration)
+        return chosen
 
     def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""

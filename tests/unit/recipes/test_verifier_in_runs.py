@@ -171,6 +171,15 @@ def test_a_verifier_that_proves_wrong_twice_stops_the_phase_and_the_last_good_po
     json.dumps(dream, allow_nan=False)
 
 
+def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):
+    config, probes = settings(iterations=8), {"every": 1, "episodes": 8, "max_real_steps": 12}
+    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
+    dream = RunDir.view(tmp_path / "run").data("dream")
+    assert dream["iterations"] < 8 and 0 < dream["probe_steps"] <= 12
+    assert dream["stopped"] == f"{dream['probe_steps']} real steps of probes are spent, and a dream that is not probed would be exploited"
+
+
 def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stops_the_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
