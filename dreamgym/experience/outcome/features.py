@@ -166,8 +166,8 @@ def _beside(step: Transition) -> tuple[str, ...]:
     """The words beside the element that the action names, such as those of `link 'Books'` for `click [3]` where the state lists
     `[3] link 'Books'`. Elements of states stand in square brackets."""
     named = ELEMENT.search(step.action)
-    _, found, rest = step.state.text.partition(named[0] if named else "[")
-    return _words(BESIDE.split(rest, maxsplit=1)[0]) if named and found else ()
+    rest = step.state.text.partition(named[0])[2] if named else ""
+    return _words(BESIDE.split(rest, maxsplit=1)[0])
 
 
 def _role(beside: Sequence[str]) -> str:

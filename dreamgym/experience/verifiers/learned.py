@@ -32,7 +32,8 @@ class ProbesConfig(config.Config):
     """How a claim is tried: its actions are repeated in the real environment, or the policy acts there anew on the claim's task and the
     real episode is judged. Rollouts are for worlds that hide what the dream had to invent: there the same actions mean something else."""
     max_real_steps: int = Field(default=2000, ge=1)
-    """Of all probes of an RL phase, which stops when they are spent: a dream that nobody checks is exploited."""
+    """Of all probes of an RL phase, which stops where too few are left to try a claim: from there on nothing would check
+    what the dream says."""
     max_accepted_false: float = Field(default=0.5, gt=0, le=1)
     """Share of false ones among accepted claims; where its lower 95 % bound is above this twice in a row, the phase stops, and the last
     policy before that comes back."""

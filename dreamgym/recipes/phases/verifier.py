@@ -125,7 +125,10 @@ class VerifierProbes:
         drawn = draw_probes(made, self.verifier, self.block.episodes, seed=self.context.config.seed, iteration=iteration)
         chosen = self._affordable(drawn)
         if drawn and not chosen:
-            self.stopped = f"{self.steps:,} real steps of probes are spent, and a dream that is not probed would be exploited"
+            self.stopped = (
+                f"{self.steps:,} of {self.block.max_real_steps:,} real steps of probes are spent, and what is left is too little to try a "
+                "claim (experience.verifier.probes.max_real_steps)"
+            )
             return found
         new = self._acted(chosen, iteration) if self.block.by == "rollouts" else self._repeated(chosen, iteration)
         self.probes += new
