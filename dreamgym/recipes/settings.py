@@ -13,7 +13,8 @@ from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, Trai
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import CONFIG, RunDir
 
-RUNS = {"small": "quickstart-small", "default": "quickstart", "large": "quickstart-large", "gpu": "quickstart-gpu"}
+BUDGETS = ("small", "default", "large", "gpu")
+QUICKSTART_ENV = "telecom"
 PRETRAINED = ("smollm2",)
 COMMANDS: Mapping[str, type[SharedConfig]] = {"train": TrainConfig, "compare": CompareConfig, "quickstart": RunConfig}
 S = TypeVar("S", bound=SharedConfig)
@@ -85,7 +86,7 @@ def changes_of_seeds(overrides: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def budget_config(budget: str, env: str = "webshop", model: str = "", overrides: Sequence[str] = ()) -> RunConfig:
+def budget_config(budget: str, env: str = QUICKSTART_ENV, model: str = "", overrides: Sequence[str] = ()) -> RunConfig:
     """The settings of a budget: small, default (about twenty minutes), large (three seeds and the baselines) or gpu; see `run_name`.
 
     `overrides` are KEY=VALUE. ConfigError for a key or a value that cannot be.
@@ -96,28 +97,32 @@ def budget_config(budget: str, env: str = "webshop", model: str = "", overrides:
     return found
 
 
-def run_name(budget: str, env: str = "webshop", model: str = "") -> str:
+def run_name(budget: str, env: str = QUICKSTART_ENV, model: str = "") -> str:
     """What a quickstart's configuration and its run directory are called; ConfigError for a budget, an environment or a pretrained model
     without one. `model` is "" for the small transformer."""
     if model:
         if model not in PRETRAINED:
             raise ConfigError(f"No quickstart with the model '{model}'.{nearest(model, PRETRAINED)} Known: {', '.join(PRETRAINED)}.")
-        if (budget, env) != ("default", "webshop"):
+        if (budget, env) != ("default", QUICKSTART_ENV):
             raise ConfigError(f"The quickstart with {model} has one budget, in the shop. Leave out the budget and the environment.")
         return f"quickstart-{model}"
     if budget == "full":
         raise ConfigError("The budget 'full' is called 'large' now.")
     if budget in configuration.presets() and (other := command_of(Path(budget))) != "quickstart":
         raise ConfigError(
-            f"'{budget}' is a preset of `dreamgym {other}` and no budget. Give it there with --config. Budgets: {', '.join(RUNS)}."
+            f"'{budget}' is a preset of `dreamgym {other}` and no budget. Give it there with --config. Budgets: {', '.join(BUDGETS)}."
         )
-    if budget not in RUNS:
-        raise ConfigError(f"No budget '{budget}'.{nearest(budget, RUNS)} Known: {', '.join(RUNS)}.")
-    name = RUNS[budget] if env == "webshop" else RUNS[budget].replace("quickstart", f"quickstart-{env}")
-    if name not in configuration.presets():
-        known = [preset for preset in configuration.presets() if preset.startswith("quickstart")]
-        raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': no {name}.toml. There are: {', '.join(known)}.")
+    if budget not in BUDGETS:
+        raise ConfigError(f"No budget '{budget}'.{nearest(budget, BUDGETS)} Known: {', '.join(BUDGETS)}.")
+    if (name := _quickstart(env, budget)) not in (known := configuration.presets()):
+        if there := [other for other in BUDGETS if _quickstart(env, other) in known]:
+            raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': it has {', '.join(there)}. Try --env webshop.")
+        raise ConfigError(f"No quickstart of '{env}'. There are: {', '.join(name for name in known if name.startswith('quickstart'))}.")
     return name
+
+
+def _quickstart(env: str, budget: str) -> str:
+    return "quickstart" + (f"-{env}" if env != QUICKSTART_ENV else "") + (f"-{budget}" if budget != "default" else "")
 
 
 def policies(path: Path) -> list[str]:

@@ -85,9 +85,9 @@ train NEW --config PATH
 train NEW --mode TEXT
 train NEW TEXT
 init PATH
-quickstart --budget TEXT
+quickstart --env webshop --budget TEXT
 quickstart --env TEXT
-quickstart --budget small --run PATH
+quickstart --env webshop --budget small --run PATH
 annotate PATH --out PATH --base-url TEXT --model TEXT --dry-run
 annotate LOGS --out PATH --base-url http://localhost:9 --model m --max-tokens NUMBER
 annotate LOGS --out PATH --base-url TEXT --model TEXT

@@ -49,7 +49,7 @@ transfer RUN/../toy.toml RUN/../other.toml --out DISK/both
 mapping RUN/episodes/logs.jsonl --mapper RUN/mapper.json --mapped DISK/mapped.jsonl
 web import RUN/episode.json --out DISK/recorded.jsonl
 merge RUN/adapters DISK/whole
-quickstart --budget small --run DISK/quick
+quickstart --env webshop --budget small --run DISK/quick
 """.strip().splitlines()
 FULL = ("No space left", "of the disk are free", "disk is full")
 READ_ONLY = ("Read-only file system", "cannot be written", "that can be written")

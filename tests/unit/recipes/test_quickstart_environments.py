@@ -10,7 +10,7 @@ import torch
 from dreamgym import config as configuration
 from dreamgym.envs import alfworld
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.config import CompareConfig, RunConfig
 from dreamgym.recipes.quickstart import run_one
 from dreamgym.recipes.settings import budget_config, run_name
 
@@ -28,16 +28,25 @@ def test_houses_have_a_small_and_a_default_quickstart_whose_states_say_all_that_
 
 def test_a_budget_or_an_environment_without_a_quickstart_is_named_with_what_there_is():
     assert run_name("small") == "quickstart-small" and run_name("default", "alfworld") == "quickstart-alfworld"
-    with pytest.raises(ConfigError, match="quickstart-alfworld-small"):
+    with pytest.raises(ConfigError, match="No quickstart of 'corridor'. There are: .*quickstart-alfworld-small"):
         budget_config("small", "corridor")
     with pytest.raises(ConfigError, match="No budget 'smal'"):
         budget_config("smal", "alfworld")
+    with pytest.raises(ConfigError, match="with budget 'large': it has small, default. Try --env webshop"):
+        budget_config("large")
+
+
+def test_the_default_quickstart_is_an_arm_of_the_published_comparison():
+    quick, compared = budget_config("default"), configuration.read(CompareConfig, Path("compare-telecom"))
+    for name in ("env", "rules", "logs", "model", "experience", "guard", "warm_start", "policy", "replay", "dream", "eval"):
+        assert getattr(quick, name) == getattr(compared, name), name
+    assert quick.s2r == compared.s2r.after(compared.block("grpo-dream"))
 
 
 def test_settings_of_the_command_line_win_over_the_budgets():
-    changed = budget_config("small", overrides=["dream.iterations=5", "seeds=[1, 2]"])
+    changed = budget_config("small", "webshop", overrides=["dream.iterations=5", "seeds=[1, 2]"])
     assert changed.dream.iterations == 5 and changed.seeds == (1, 2)
-    assert changed.logs == budget_config("small").logs
+    assert changed.logs == budget_config("small", "webshop").logs
 
 
 def test_the_papers_offline_set_is_a_preset():
@@ -47,8 +56,8 @@ def test_the_papers_offline_set_is_a_preset():
 
 
 def test_the_budget_for_a_gpu_says_before_any_work_that_there_is_none(tmp_path: Path):
-    config = budget_config("gpu")
-    assert config.model.size == "15m" and config.dream.iterations >= budget_config("default").dream.iterations
+    config = budget_config("gpu", "webshop")
+    assert config.model.size == "15m" and config.dream.iterations >= budget_config("default", "webshop").dream.iterations
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(UsageError, match="device=cuda, but"):

@@ -13,7 +13,8 @@ from shop_claims import LOGS, OTHERS
 from dreamgym.errors import InvariantError
 from dreamgym.experience.outcome import features
 from dreamgym.experience.outcome.cases import LABEL, ended, logged, made_up, write_like
-from dreamgym.experience.outcome.head import L2, LabelledClaim, fit
+from dreamgym.experience.outcome.head import LabelledClaim, fit
+from dreamgym.experience.outcome.regression import L2
 from dreamgym.experience.outcome.support import KnownLines
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn
 
