@@ -208,6 +208,10 @@ class EnvSuite(ABC):
         """What a scripted policy does in a state, for suites that have some and do not override `demonstrate`."""
         raise NotImplementedError(f"{type(self).__name__} has scripted policies, so it needs scripted_action(), or demonstrate().")
 
+    def recorded(self, episode: Trajectory) -> Trajectory:
+        """A recorded episode of the environment as this suite shows it. Default: as it is."""
+        return episode
+
     def inventory(self) -> Iterable[Observation]:
         """States that show everything the world holds, for measures only. Default: unknown."""
         return ()

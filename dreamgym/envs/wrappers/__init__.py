@@ -34,5 +34,8 @@ class WrappedSuite(EnvSuite):
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         return self.inner.demonstrate(task, policy, seed=seed)
 
+    def recorded(self, episode: Trajectory) -> Trajectory:
+        return self.inner.recorded(episode)
+
     def inventory(self) -> Iterable[Observation]:
         return self.inner.inventory()

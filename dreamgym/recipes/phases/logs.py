@@ -131,7 +131,7 @@ def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
     """
     found = [(file, episode) for file in files for episode in read_trajectories(file)]
     require_logs(found, suite.name)
-    return [_logged(episode, suite) for _, episode in found]
+    return [_logged(suite.recorded(episode), suite) for _, episode in found]
 
 
 def _logged(episode: Trajectory, suite: EnvSuite) -> Trajectory:

@@ -40,7 +40,7 @@ def test_a_renamed_world_has_the_dynamics_of_the_original(name: str, options: di
             assert walk is not None and [step.next_state for step in walk] == [step.next_state for step in found.transitions]
 
 
-@pytest.mark.parametrize("wrapper", ["renamed", "without_rules"])
+@pytest.mark.parametrize("wrapper", ["placeholders", "renamed", "without_rules"])
 def test_a_wrapped_suite_has_the_limits_of_the_suite_inside(wrapper: str, monkeypatch: pytest.MonkeyPatch):
     plain = plugins.make("envs", "corridor", **CORRIDOR)
     monkeypatch.setattr(type(plain), "max_parallel", 3)

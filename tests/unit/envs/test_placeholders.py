@@ -1,0 +1,102 @@
+"""Names of single tasks as placeholders: nothing else changes, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.wrappers.placeholders import PLACEHOLDER, Namer, Names, PlaceholderSuite, names_of, show_task
+from dreamgym.types import Action, Observation, Task
+
+
+class Hall:
+    """A hall with three guests. The task is to greet one of them."""
+
+    name = "hall"
+
+    def accepts(self, task: Task) -> bool:
+        return task.env == self.name
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        guest = task.instruction.split()[1]
+        return {"text": f"guests: {guest}, user-{task.id}, {guest.upper()}", "asked": guest}
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
+        return {"text": f"{action} was said."}, float(action.startswith("greet[user")), True
+
+
+class HallRules(TextRules):
+    """Its texts."""
+
+    name = "hall"
+
+    def abstract(self, raw: dict[str, Any]) -> Observation:
+        return Observation(raw["text"])
+
+
+class HallSuite(EnvSuite):
+    """Tasks that differ in a guest, a room and an order."""
+
+    name, rules, max_steps = "hall", HallRules(), 3
+    scripted_policies = {"expert": 0.5, "shouter": 0.5}
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        return [Task(str(i), f"Greet user{i} in room {i % 7}, order {10_000 + i}.", self.name) for i in range(n)]
+
+    def env(self) -> Hall:
+        return Hall()
+
+    def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
+        guest = state.text.split()[1].strip(",")
+        return f"greet[{guest if policy == 'expert' else guest.upper()}]"
+
+
+@pytest.fixture
+def suite() -> PlaceholderSuite:
+    return PlaceholderSuite(HallSuite())
+
+
+@given(text=st.text(), words=st.lists(st.from_regex(r"\w+", fullmatch=True), unique=True))
+def test_what_is_hidden_is_shown_again(text: str, words: list[str]):
+    whole = " ".join([text, *words])
+    names = Names({f"NAME{i}": word for i, word in enumerate(words, 1)})
+    if not PLACEHOLDER.search(whole):
+        assert names.show(names.hide(whole)) == whole
+        assert all(map(PLACEHOLDER.fullmatch, names.hide(" ".join(words)).split()))
+
+
+def test_words_of_few_instructions_are_names_and_short_numbers_are_not(suite: PlaceholderSuite):
+    namer = Namer(suite.inner)
+    assert namer.names("Greet zoe in room 812, order 98765.").words == {"NAME1": "zoe", "NAME2": "98765"}
+    assert namer.names("Greet user7 or zoe or user7 in room 5.").words == {"NAME1": "user7", "NAME2": "or", "NAME3": "zoe"}
+    assert not namer.names("Greet NAME1 in room 3.").words, "what is hidden stays as it is"
+
+
+def test_the_world_is_the_inner_one_with_other_words(suite: PlaceholderSuite):
+    for task, other in zip(suite.inner.tasks("train", 3), suite.tasks("train", 3), strict=True):
+        names = names_of(other)
+        assert other.instruction == f"Greet NAME1 in room {task.id}, order NAME2."
+        assert show_task(other) == task and suite.task_key(other) == suite.inner.task_key(task)
+        known, found = suite.inner.demonstrate(task, "expert", seed=1), suite.demonstrate(other, "expert", seed=1)
+        (step,) = found.transitions
+        assert step.state.text == f"guests: NAME1, user-{task.id}, USER{task.id}" and step.action == "greet[NAME1]" and found.success
+        assert names.show(step.next_state.text) == known.transitions[0].next_state.text
+        assert suite.recorded(known) == found == suite.recorded(found)
+        (walk,) = EnvPool(suite.require_env, suite.rules).repeat([(other, ["greet[NAME1]"])])
+        assert walk is not None and walk[0].next_state == step.next_state and walk[0].reward == 1.0
+
+
+def test_every_task_is_acted_in_with_its_own_names(suite: PlaceholderSuite):
+    env = suite.require_env()
+    first, second = suite.tasks("train", 2)
+    assert env.accepts(first)
+    env.reset(first)
+    assert suite.rules.abstract(env.reset(second)).text == "guests: NAME1, user-1, USER1"
+    raw, reward, _ = env.step("greet[NAME1]")
+    assert raw["named"] == {"text": "greet[user1] was said."} and reward == 1.0
