@@ -30,7 +30,9 @@ def play_dream(path: Path, instruction: str | None) -> None:
             print(f"the dream is over: {result.info.error} (decided by: {_decided_by(result)})")
             return
         guess = " (a guess: no real memory shows this action)" if result.info.out_of_support else ""
-        print(f"  reasoning: {result.info.reasoning}{guess}\n  decided by: {_decided_by(result)}")
+        if result.info.reasoning:
+            print(f"  reasoning: {result.info.reasoning}")
+        print(f"  decided by: {_decided_by(result)}{guess}")
         _show(result.observation)
         if result.terminated or result.truncated:
             print(_ending(result))
