@@ -4,11 +4,12 @@
     name = "dreamgym.envs.wrappers.placeholders"
     options = {suite = "web", options = {seeds = 250}}
 
-A small model from scratch learns the names of its logs by heart, and writes one of them where a task asks for another. Words that few
-instructions have are names: they are numbered in the order of the instruction, in every state and action of its episodes, and back where
-the environment is acted in (delexicalisation, as in dialogue systems: Wen et al., arXiv:1508.01745). What an episode does with a name then
-holds for all names, for policies, for the experience model, and for what is recalled. What a name means is lost. Names that an instruction
-does not have stay as they are. Hand-written rules that know an environment's words read placeholders: use `rules = "none"` or `"induced"`.
+A small model from scratch learns the names of its logs by heart, and writes one of them where a task asks for another. Names are words of
+the instruction that few instructions have, and identifiers wherever they are: words with many digits. They are numbered in the order in
+which an episode shows them, in all its states and actions, and back where the environment is acted in (delexicalisation, as in dialogue
+systems: Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience model,
+and for what is recalled. What a name means is lost. Hand-written rules that know an environment's words read placeholders: use
+`rules = "none"` or `"induced"`.
 """
 
 from __future__ import annotations
@@ -18,36 +19,51 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.wrappers import WrappedSuite
 from dreamgym.protocols import Env
-from dreamgym.types import Action, Observation, Task, Trajectory, Transition
+from dreamgym.types import Action, Observation, Task, Trajectory
 
 WORD = re.compile(r"\w+")
+IDENTIFIER = re.compile(r"(?=\d*[^\W\d])\w*\d{4}\w*|\d{5,}")
+"""Four digits in a row beside letters, or five and more: shorter numbers are amounts, years, places in a list, numbers of elements."""
 PLACEHOLDER = re.compile(r"NAME\d+")
 RARE = 0.01
 """Words of at most this share of the training instructions are names."""
 COUNTED = 2000  # training instructions
-LEAST_DIGITS = 5  # of a number that is a name: shorter ones are amounts, places in a list, numbers of elements
 KEY = "named"
 """In a task's goal record: what its placeholders stand for. The environment's own record is beside it."""
 
 
-@dataclass(frozen=True)
-class Names:
-    """The names of one task, in both directions."""
+def is_identifier(word: str) -> bool:
+    """Whether a word is a name wherever it stands."""
+    return bool(IDENTIFIER.fullmatch(word)) and not PLACEHOLDER.fullmatch(word)
 
-    words: Mapping[str, str]
-    """By placeholder."""
+
+class Names:
+    """The names that an episode has shown, in both directions."""
+
+    def __init__(self, words: Mapping[str, str] | None = None) -> None:
+        self.words = dict(words or {})
+        """By placeholder."""
+        self._short = {word: placeholder for placeholder, word in self.words.items()}
+
+    def add(self, word: str) -> None:
+        """Number a name that is new."""
+        if word not in self._short:
+            self._short[word] = placeholder = f"NAME{len(self.words) + 1}"
+            self.words[placeholder] = word
 
     def hide(self, text: str) -> str:
-        """A text of the inner suite, with placeholders."""
-        short = {word: placeholder for placeholder, word in self.words.items()}
-        return WORD.sub(lambda found: short.get(found[0], found[0]), text) if short else text
+        """A text of the inner suite, with placeholders; identifiers in it are names from here on."""
+        for word in WORD.findall(text):
+            if is_identifier(word):
+                self.add(word)
+        return WORD.sub(lambda found: self._short.get(found[0], found[0]), text) if self._short else text
 
     def show(self, text: str) -> str:
         """The inverse of `hide`."""
@@ -66,11 +82,12 @@ class Namer:
 
     def names(self, instruction: str) -> Names:
         """The names in an instruction, numbered from 1."""
-        words = [word for word in dict.fromkeys(WORD.findall(instruction)) if self._is_name(word)]
-        return Names({f"NAME{i}": word for i, word in enumerate(words, 1)})
-
-    def _is_name(self, word: str) -> bool:
-        return word not in self.common and not PLACEHOLDER.fullmatch(word) and (not word.isdigit() or len(word) >= LEAST_DIGITS)
+        found = Names()
+        for word in WORD.findall(instruction):
+            rare = not (word in self.common or word.isdigit() or PLACEHOLDER.fullmatch(word))
+            if rare or is_identifier(word):
+                found.add(word)
+        return found
 
     def hide_task(self, task: Task) -> Task:
         """The task with placeholders; its goal record says what they stand for."""
@@ -81,7 +98,7 @@ class Namer:
 
 def names_of(task: Task) -> Names:
     """What the placeholders of a task stand for."""
-    return Names((task.goal or {}).get(KEY, {}))
+    return Names((task.goal or {}).get(KEY))
 
 
 def show_task(task: Task) -> Task:
@@ -92,11 +109,12 @@ def show_task(task: Task) -> Task:
 
 
 class NamedEnv:
-    """The inner environment, acted in with placeholders. Raw observations carry the task's names: the state mapping hides them."""
+    """The inner environment, acted in with placeholders. Its raw observations are states already: what is a name depends on what came
+    before, which the state mapping does not know."""
 
-    def __init__(self, inner: Env) -> None:
-        self.inner, self.name = inner, inner.name
-        self._names = Names({})
+    def __init__(self, inner: Env, rules: TextRules) -> None:
+        self.inner, self.rules, self.name = inner, rules, inner.name
+        self._names = Names()
 
     def accepts(self, task: Task) -> bool:
         return self.inner.accepts(show_task(task))
@@ -110,7 +128,7 @@ class NamedEnv:
         return self._raw(raw), reward, terminated
 
     def _raw(self, raw: dict[str, Any]) -> dict[str, Any]:
-        return {"named": raw, "names": self._names}
+        return {KEY: self._names.hide(self.rules.abstract(raw).text)}
 
 
 class PlaceholderSuite(WrappedSuite):
@@ -128,7 +146,7 @@ class PlaceholderSuite(WrappedSuite):
 
     def env(self) -> Env | None:
         env = super().env()
-        return None if env is None else NamedEnv(env)
+        return None if env is None else NamedEnv(env, self.inner.rules)
 
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         return self.recorded(super().demonstrate(show_task(task), policy, seed=seed))
@@ -137,14 +155,14 @@ class PlaceholderSuite(WrappedSuite):
         episode = super().recorded(episode)
         task = self.namer.hide_task(episode.task)
         names = names_of(task)
-
-        def hidden(step: Transition) -> Transition:
-            state, after = Observation(names.hide(step.state.text)), Observation(names.hide(step.next_state.text))
-            return replace(step, state=state, action=names.hide(step.action), next_state=after).with_reasoning(
-                names.hide(step.info.reasoning)
-            )
-
-        return replace(episode, task=task, turns=tuple(replace(turn, transition=hidden(turn.transition)) for turn in episode.turns))
+        turns = []
+        for turn in episode.turns:
+            step = turn.transition
+            state, action = Observation(names.hide(step.state.text)), names.hide(step.action)
+            after, why = Observation(names.hide(step.next_state.text)), names.hide(step.info.reasoning)
+            hidden = replace(step, state=state, action=action, next_state=after).with_reasoning(why)
+            turns.append(replace(turn, transition=hidden))
+        return replace(episode, task=task, turns=tuple(turns))
 
     def inventory(self) -> Iterable[Observation]:
         return ()  # of no task, so nothing says what is a name
@@ -156,10 +174,7 @@ def placeholder_rules(inner: TextRules) -> TextRules:
 
     class PlaceholderRules(kind):
         def abstract(self, raw: dict[str, Any]) -> Observation:
-            if "named" not in raw:
-                return Observation(super().abstract(raw).text)
-            names: Names = raw["names"]
-            return Observation(names.hide(super().abstract(raw["named"]).text))
+            return Observation(raw[KEY]) if KEY in raw else Observation(super().abstract(raw).text)
 
     rules = copy.copy(inner)
     rules.__class__ = PlaceholderRules

@@ -71,6 +71,15 @@ def test_what_is_hidden_is_shown_again(text: str, words: list[str]):
         assert all(map(PLACEHOLDER.fullmatch, names.hide(" ".join(words)).split()))
 
 
+def test_an_identifier_is_a_name_from_where_it_is_first_shown():
+    names = Names({"NAME1": "zoe"})
+    assert names.hide("zoe, user zoe_9620, since 2024, has orders #W2378156 and 4g: 99.95") == (
+        "NAME1, user NAME2, since 2024, has orders #NAME3 and 4g: 99.95"
+    )
+    assert names.hide('get_order("#W2378156", "#W0000001")') == 'get_order("#NAME3", "#NAME4")'
+    assert names.show("NAME4 of NAME2, NAME9") == "W0000001 of zoe_9620, NAME9"
+
+
 def test_words_of_few_instructions_are_names_and_short_numbers_are_not(suite: PlaceholderSuite):
     namer = Namer(suite.inner)
     assert namer.names("Greet zoe in room 812, order 98765.").words == {"NAME1": "zoe", "NAME2": "98765"}
@@ -99,4 +108,4 @@ def test_every_task_is_acted_in_with_its_own_names(suite: PlaceholderSuite):
     env.reset(first)
     assert suite.rules.abstract(env.reset(second)).text == "guests: NAME1, user-1, USER1"
     raw, reward, _ = env.step("greet[NAME1]")
-    assert raw["named"] == {"text": "greet[user1] was said."} and reward == 1.0
+    assert raw["named"] == "greet[NAME1] was said." and reward == 1.0
