@@ -124,7 +124,7 @@ def chart(table: dict[str, Any]) -> str:
     size = f'viewBox="0 0 {left + width + 30} {height}" width="{left + width + 30}" height="{height}"'
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, Helvetica, Arial, sans-serif" font-size="13">',
-        "<title>Success on held-out tasks in the real shop, by policy</title>",
+        "<title>Success on held-out tasks in the real environment, by policy</title>",
         "<style>text { fill: #7d8590; } .grid { stroke: #7d8590; stroke-opacity: .25; } .bar { fill-opacity: .35; }",
         ".greedy { fill: #3d8f62; } .sampled { fill: #6470c4; }</style>",
         f'<text x="{left + width}" y="20" text-anchor="end">success on held-out tasks</text>',

@@ -213,7 +213,7 @@ class _Counts:
         number, self.answers = {place: i for i, place in enumerate(self.places)}, sorted({row.answer for row in rows})
         self.held = [_held(row.shown, number, acting) for row in rows]
         self.folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
-        self.held_in = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int32)
+        self.held_in = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int16)  # of at most MOST_ROWS rows
         self.ended_in = np.zeros_like(self.held_in)
         for row, fold, (which, open_) in zip(rows, self.folds, self.held, strict=True):
             self.held_in[self.answers.index(row.answer), fold, which] += open_
