@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
@@ -61,7 +61,7 @@ class FinetunedConfig(RetrievalConfig):
     start_temperature: float = Field(default=0.0, ge=0.0)
     """Of first states. Above 0 a task starts differently in every iteration; its rollouts within one share the first state."""
     replayed_starts: bool = False
-    """Start the dream of an instruction from the logs in a logged first state; the model writes the others."""
+    """Start the dream of a task from the logs, or of its instruction, in a logged first state; the model writes the others."""
     vary_temperature: float = Field(default=1.0, ge=0)
     task_seeds: int = Field(default=1, ge=1, le=8)
     """Seed tasks in the prompt of a new task: those of highest value that are most like the first."""
@@ -126,7 +126,7 @@ class FinetunedExperienceModel(ExperienceModel):
     ) -> None:
         super().__init__(guard, Retriever(replay, guard.rules, config, seed=seed))
         self.llm, self.words, self.replay, self.config, self.seed = llm, vocabulary, replay, config, seed
-        self._starts: dict[str, list[str]] | None = None  # by instruction of the logs
+        self._starts: dict[tuple[str, str], list[str]] | None = None  # by task and instruction of the logs; "": any task
         self._steps: dict[tuple[int, ...], list[Step]] = {}
         self._sampled: dict[int, _Sampled] = {}  # by the engine's ticket
 
@@ -143,13 +143,13 @@ class FinetunedExperienceModel(ExperienceModel):
         return self.llm.concurrent
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
-        about = {self.config.prompt_parts.about(task): task.instruction for task in tasks}
-        texts = self._logged_starts(list(about.values()), seed) if self.config.replayed_starts else {}
-        prompts = {i: self._opening(text) for i, (text, name) in enumerate(about.items()) if name not in texts}
-        sampling, instructions = self._sampling(self.config.start_temperature), list(about.values())
-        completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in prompts.items()])
-        texts |= {instructions[i]: self._first(completion) for i, completion in zip(prompts, completions, strict=True)}
-        return [Observation(texts[task.instruction]) for task in tasks]
+        distinct = {(task.id, task.instruction): task for task in tasks}
+        texts = self._logged_starts(distinct.values(), seed) if self.config.replayed_starts else {}
+        asked = [place for place in distinct if place not in texts]
+        sampling, about = self._sampling(self.config.start_temperature), self.config.prompt_parts.about
+        requests = [Request(self._opening(about(distinct[place])), sampling, (self.seed, seed, i)) for i, place in enumerate(asked)]
+        texts |= {place: self._first(completion) for place, completion in zip(asked, self.llm.generate(requests), strict=True)}
+        return [Observation(texts[task.id, task.instruction]) for task in tasks]
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
         super().forget(episodes)
@@ -177,15 +177,20 @@ class FinetunedExperienceModel(ExperienceModel):
     def _opening(self, instruction: str) -> list[int]:
         return [self.words[TASK], *self.words.encode(instruction), self.words[STATE]]
 
-    def _logged_starts(self, instructions: Sequence[str], seed: int) -> dict[str, str]:
-        """A logged first state for each instruction of the logs; `seed` chooses among several."""
+    def _logged_starts(self, tasks: Iterable[Task], seed: int) -> dict[tuple[str, str], str]:
+        """A logged first state for each task of the logs: its own, else one of its instruction; `seed` chooses among several."""
         if self._starts is None:
             self._starts = defaultdict(list)
             for memory in self.replay.memories(source="demo"):
                 if memory.step == 0:  # what else is real may have come after an interruption
-                    self._starts[memory.instruction].append(memory.state)
-        known = {name: self._starts[name] for name in instructions if name in self._starts}
-        return {name: random.Random(f"start/{self.seed}/{seed}/{name}").choice(states) for name, states in known.items()}
+                    for place in dict.fromkeys([(memory.task, memory.instruction), ("", memory.instruction)]):
+                        self._starts[place].append(memory.state)
+        found = dict[tuple[str, str], str]()
+        for task in tasks:
+            name = (task.id, task.instruction)
+            if states := self._starts.get(name) or self._starts.get(("", task.instruction)):
+                found[name] = random.Random(f"start/{self.seed}/{seed}/{task.id}/{task.instruction}").choice(states)
+        return found
 
     def _request(self, query: Query, prompt: list[int]) -> Request:
         """How an answer is decoded. What reveals something new draws from the stream of its task and action, the rest from its step's."""

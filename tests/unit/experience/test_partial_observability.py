@@ -101,6 +101,19 @@ def test_a_logged_task_begins_where_it_really_began_and_another_where_the_model_
     assert dream.start([known], seed=5) == [first]
 
 
+def test_tasks_of_one_instruction_begin_each_where_it_really_began():
+    """A wrapper that numbers names gives many tasks one instruction."""
+    alike = [replace(log, task=replace(log.task, instruction="put NAME1 in NAME2")) for log in LOGS]
+    replay = ReplayBuffer.open(None, lexical.make())
+    replay.add(alike)
+    dream = FinetunedExperienceModel(Asked(), WORDS, replay, Guard(RULES), FinetunedConfig(k=0, replayed_starts=True))  # type: ignore[arg-type]
+    begun = dream.start([log.task for log in alike], seed=3)
+    assert len({state.text for state in begun}) > 1
+    assert begun == [log.transitions[0].state for log in alike]
+    unknown = replace(alike[0].task, id="unknown")
+    assert dream.start([unknown], seed=3)[0] in begun, "a task without a log begins as one of its instruction"
+
+
 def test_rollouts_of_a_task_begin_alike_within_a_call_and_elsewhere_in_the_next():
     llm = Asked()
     dream = model(llm, start_temperature=1.0)
