@@ -117,9 +117,9 @@ def page(tables: list[dict[str, Any]]) -> str:
 
 
 def chart(table: dict[str, Any]) -> str:
-    """Greedy and sampled success of every policy of the default budget, as an SVG for light and dark pages."""
-    left, top, width, step = 110, 34, 470, 34
-    shown = [row for row in table["rows"] if row["budget"] == "default"]
+    """Greedy and sampled success of every policy, the mean over seeds as a bar and every seed as a dot, as an SVG for light and dark pages."""
+    left, top, width, step = 200, 34, 470, 34
+    shown = table["rows"]
     height = top + step * len(shown) + 34
     size = f'viewBox="0 0 {left + width + 30} {height}" width="{left + width + 30}" height="{height}"'
     out = [
@@ -127,7 +127,7 @@ def chart(table: dict[str, Any]) -> str:
         "<title>Success on held-out tasks in the real environment, by policy</title>",
         "<style>text { fill: #7d8590; } .grid { stroke: #7d8590; stroke-opacity: .25; } .bar { fill-opacity: .35; }",
         ".greedy { fill: #3d8f62; } .sampled { fill: #6470c4; }</style>",
-        f'<text x="{left + width}" y="20" text-anchor="end">success on held-out tasks</text>',
+        f'<text x="{left + width}" y="20" text-anchor="end">success on held-out tasks; a dot is a seed</text>',
     ]
     for x, kind in ((left, "greedy"), (left + 90, "sampled")):
         out.append(f'<circle class="{kind}" cx="{x + 6}" cy="16" r="5"/><text x="{x + 17}" y="20">{kind}</text>')
@@ -139,8 +139,10 @@ def chart(table: dict[str, Any]) -> str:
         y = top + step * place + 4
         out.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{row["policy"]}</text>')
         for offset, kind in ((1, "greedy"), (15, "sampled")):
-            out.append(f'<rect class="{kind} bar" x="{left}" y="{y + offset}" width="{row[kind] * width / 100:.1f}" height="11"/>')
-            out.append(f'<circle class="{kind}" cx="{left + row[kind] * width / 100:.1f}" cy="{y + offset + 5.5}" r="4"/>')
+            values = row[kind]["by_seed"]
+            mean = sum(values) / len(values)
+            out.append(f'<rect class="{kind} bar" x="{left}" y="{y + offset}" width="{mean * width / 100:.1f}" height="11"/>')
+            out += [f'<circle class="{kind}" cx="{left + one * width / 100:.1f}" cy="{y + offset + 5.5}" r="2.5"/>' for one in values]
     return "\n".join([*out, "</svg>", ""])
 
 

@@ -8,6 +8,8 @@ import re
 import pytest
 from documents import ROOT, bash_lines
 
+from dreamgym.statistics import seed_mean
+
 README = (ROOT / "README.md").read_text("utf-8")
 
 
@@ -32,10 +34,11 @@ def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
 
 def test_the_table_of_the_readme_is_that_of_the_results():
     table = json.loads((ROOT / "docs/results/quickstart.json").read_text("utf-8"))
-    assert re.fullmatch(r"[0-9a-f]{7}", table["commit"]), "one run of one commit"
-    rows = [row for row in table["rows"] if row["budget"] == "default"]
-    assert rows
-    shown = [line.split(" | ")[1:] for line in README.splitlines() if re.match(r"\| [^|]+ \| \d+\.\d ", line)]
-    for row, cells in zip(rows, shown, strict=True):
-        rates = [str(row[kind]) for kind in ("greedy", "sampled")]
-        assert cells == [*rates, *(f"{row[kind]:,}" for kind in ("training", "probes")), f"{row['dream']:,} |"]
+    assert re.fullmatch(r"[0-9a-f]{7}", table["commit"]), "one command at one commit"
+    shown = [line.strip("| ").split(" | ") for line in README.splitlines() if re.match(r"\| [^|]+ \| \d+\.\d ", line)]
+    for row, (_, *cells) in zip(table["rows"], shown, strict=True):
+        means = [sum(row[kind]["by_seed"]) / len(table["seeds"]) for kind in ("greedy", "sampled")]
+        bounds = [seed_mean(row[kind]["by_seed"]).interval for kind in ("greedy", "sampled")]
+        steps = [row[kind] and round(sum(row[kind]["by_seed"]) / len(table["seeds"])) for kind in ("training", "probes", "steps")]
+        rates = [f"{mean:.1f} [{max(0, low):.0f}, {min(100, high):.0f}]" for mean, (low, high) in zip(means, bounds, strict=True)]
+        assert cells == [*rates, *(f"{number:,}" for number in steps)]

@@ -18,10 +18,10 @@ from dreamgym.types import Observation, Task, Trajectory
 
 
 class StateMapping(TextRules):
-    """The state mapping of other rules, with how it writes elements, and their tools: nothing else of them."""
+    """The state mapping of other rules and their tools, and nothing else of them."""
 
     def __init__(self, inner: TextRules) -> None:
-        self.inner, self.name, self.tools, self.token_patterns = inner, inner.name, inner.tools, inner.token_patterns
+        self.inner, self.name, self.tools = inner, inner.name, inner.tools
 
     def abstract(self, raw: dict[str, Any]) -> Observation:
         return self.inner.abstract(raw)
