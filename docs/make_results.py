@@ -117,7 +117,7 @@ def page(tables: list[dict[str, Any]]) -> str:
 
 
 def chart(table: dict[str, Any]) -> str:
-    """Greedy and sampled success of every policy, the mean over seeds as a bar and every seed as a dot, as an SVG for light and dark pages."""
+    """Greedy and sampled success of every policy, means over seeds as bars and seeds as dots, as an SVG for light and dark pages."""
     left, top, width, step = 200, 34, 470, 34
     shown = table["rows"]
     height = top + step * len(shown) + 34
