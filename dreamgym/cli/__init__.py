@@ -28,7 +28,7 @@ def quickstart(
     ] = None,
     budget: Annotated[
         str,
-        typer.Option(help="small (minutes) or default (twenty minutes); in webshop also large (baselines; hours) and gpu."),
+        typer.Option(help="small (minutes) or default (a quarter of an hour); in webshop also large (baselines; hours) and gpu."),
     ] = "default",
     env: Annotated[
         str, typer.Option(help="telecom (extra tau2), webshop (no extra), alfworld (its extra) or web (small; its extra).")
