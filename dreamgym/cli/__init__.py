@@ -31,8 +31,8 @@ def quickstart(
         typer.Option(help="small (minutes) or default (a quarter of an hour); in webshop also large (baselines; hours) and gpu."),
     ] = "default",
     env: Annotated[
-        str, typer.Option(help="telecom (extra tau2), webshop (no extra), alfworld (its extra) or web (small; its extra).")
-    ] = "telecom",
+        str, typer.Option(help="telecom (extra tau2; the default), webshop (no extra), alfworld (its extra) or web (small; its extra).")
+    ] = "",
     model: Annotated[str, typer.Option(help="smollm2 (in the shop, hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     as_json: Json = False,
@@ -47,6 +47,8 @@ def quickstart(
         config = budget_config(budget, env, model, overrides or ())
         begin(config)
     except MissingExtra as error:
+        if env or model:
+            raise
         raise MissingExtra(f"{error}\nThe quickstart in the shop needs no extra: dreamgym quickstart --env webshop") from error
     path = run or Path("runs") / run_name(budget, env, model)
     require_place_for_runs(path)

@@ -118,7 +118,9 @@ class RunContext:
         """The phases that this run leaves out, and why."""
         if not self.suite.has_env:
             return dict.fromkeys(NEED_ENV, "the run has logs and no environment")
-        return {"evaluation": "eval.tasks = 0"} if not self.config.eval.tasks else {}
+        off = {"evaluation": "eval.tasks", "audit": "eval.paired_replays"}
+        judged = self.config.eval
+        return {phase: f"{name} = 0" for phase, name in off.items() if not getattr(judged, name.removeprefix("eval."))}
 
     def real(self) -> RealEnv:
         """Real environments: the workers', which everybody shares and whose steps add up, or a fresh set in this process."""

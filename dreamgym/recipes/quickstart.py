@@ -73,9 +73,8 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
             rows.append("real_equal")
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)
-        if config.eval.paired_replays:
-            say("7/7 audit: dreams of the trained policy, replayed in the real environment")
-            audit(run, shared, "dream")
+        say("7/7 audit: dreams of the trained policy, replayed in the real environment")
+        audit(run, shared, "dream")
         for ablation in config.ablations:
             say(f"   ablation: the dream without {ablation}, from the same warm start at the same budget")
             run_ablation(run, shared, "dream", ablation, config.dream)

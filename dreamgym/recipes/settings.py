@@ -86,8 +86,8 @@ def changes_of_seeds(overrides: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def budget_config(budget: str, env: str = QUICKSTART_ENV, model: str = "", overrides: Sequence[str] = ()) -> RunConfig:
-    """The settings of a budget: small, default (about twenty minutes), large (three seeds and the baselines) or gpu; see `run_name`.
+def budget_config(budget: str, env: str = "", model: str = "", overrides: Sequence[str] = ()) -> RunConfig:
+    """The settings of a budget: small, default (a quarter of an hour), large (three seeds and the baselines) or gpu; see `run_name`.
 
     `overrides` are KEY=VALUE. ConfigError for a key or a value that cannot be.
     """
@@ -97,15 +97,16 @@ def budget_config(budget: str, env: str = QUICKSTART_ENV, model: str = "", overr
     return found
 
 
-def run_name(budget: str, env: str = QUICKSTART_ENV, model: str = "") -> str:
+def run_name(budget: str, env: str = "", model: str = "") -> str:
     """What a quickstart's configuration and its run directory are called; ConfigError for a budget, an environment or a pretrained model
-    without one. `model` is "" for the small transformer."""
+    without one. `env` is "" for telecom, or for the shop with a pretrained model; `model` is "" for the small transformer."""
     if model:
         if model not in PRETRAINED:
             raise ConfigError(f"No quickstart with the model '{model}'.{nearest(model, PRETRAINED)} Known: {', '.join(PRETRAINED)}.")
-        if (budget, env) != ("default", QUICKSTART_ENV):
+        if budget != "default" or env not in ("", "webshop"):
             raise ConfigError(f"The quickstart with {model} has one budget, in the shop. Leave out the budget and the environment.")
         return f"quickstart-{model}"
+    env = env or QUICKSTART_ENV
     if budget == "full":
         raise ConfigError("The budget 'full' is called 'large' now.")
     if budget in configuration.presets() and (other := command_of(Path(budget))) != "quickstart":

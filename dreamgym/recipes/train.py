@@ -58,7 +58,7 @@ def run(
         names = [name for name, *_ in loops(config)]
         say("evaluation: held-out tasks in the real environment")
         evaluate_policies(directory, shared, ["warm_start", *names])
-        if config.mode != "real" and config.eval.paired_replays:
+        if config.mode != "real":
             audit(directory, shared, names[0])
         table = tables.table(directory, ["warm_start", *LOOPS])
         summary = table | {

@@ -8,8 +8,8 @@ A small model from scratch learns the names of its logs by heart, and writes one
 the instruction that few instructions have, and identifiers wherever they are: words with many digits. They are numbered in the order in
 which an episode shows them, in all its states and actions, and back where the environment is acted in (delexicalisation, as in dialogue
 systems: Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience model,
-and for what is recalled. What a name means is lost. Hand-written rules that know an environment's words read placeholders: use
-`rules = "none"` or `"induced"`.
+and for what is recalled. What a name means is lost, and a word of the form NAME1 in the environment's own texts reads as a placeholder.
+Hand-written rules that know an environment's words read placeholders: use `rules = "none"` or `"induced"`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Names:
 
     def show(self, text: str) -> str:
         """The inverse of `hide`."""
-        return PLACEHOLDER.sub(lambda found: self.words.get(found[0], found[0]), text)
+        return WORD.sub(lambda found: self.words.get(found[0], found[0]), text)
 
 
 class Namer:

@@ -37,8 +37,10 @@ def test_a_quickstart_that_is_not_there_is_refused_by_name(
     assert run_name("default", model="smollm2") == "quickstart-smollm2"
     with pytest.raises(ConfigError, match="Did you mean 'smollm2'"):
         run_name("default", model="smollm")
-    with pytest.raises(ConfigError, match="has one budget, in the shop"):
-        run_name("small", model="smollm2")
+    assert run_name("default", "webshop", "smollm2") == "quickstart-smollm2"
+    for budget, env in (("small", ""), ("default", "telecom")):
+        with pytest.raises(ConfigError, match="has one budget, in the shop"):
+            run_name(budget, env, "smollm2")
     monkeypatch.setenv(packaged.CACHE_ENV, str(tmp_path / "cache"))
     code, _, err = command(monkeypatch, capsys, "quickstart", "--model", "smollm2", "--run", tmp_path / "run")
     assert code == 2 and "dreamgym fetch smollm2" in err
