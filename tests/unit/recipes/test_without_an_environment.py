@@ -111,12 +111,17 @@ def test_training_in_the_real_environment_is_refused_where_there_is_none():
         factory.begin(config)
 
 
-def test_an_evaluation_of_no_tasks_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_an_evaluation_of_no_tasks_and_an_audit_of_no_dreams_are_skipped_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     file = tmp_path / "run.toml"
     file.write_text(f'mode = "real"\nstart = "scratch"\n{SHARED}\n[rl]\n{LOOP}')
     code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.tasks=0", "--config", file, "--json")
     assert code in (0, 2) and "skipped: evaluation, because eval.tasks = 0" in err
-    assert (RunDir.view(tmp_path / "run").summary() or {})["skipped"] == {"evaluation": "eval.tasks = 0"}
+    assert (RunDir.view(tmp_path / "run").summary() or {})["skipped"] == {
+        "evaluation": "eval.tasks = 0",
+        "audit": "eval.paired_replays = 0",
+    }
 
 
 def test_converged_imitation_is_never_below_its_warm_start_on_development_tasks(tmp_path: Path):
