@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from dreamgym.evals.attribution import shares
@@ -61,6 +62,7 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
         "decided_by": shares(loops[-1]["decided_by"]) if loops else None,
         "seconds": sum(phase["seconds"] for phase in phases.values()),
         **({"verifier": _verifier(loops[-1]["verifier"])} if loops and "verifier" in loops[-1] else {}),
+        **({"verifiers": judged["verifiers"]} if "verifiers" in judged else {}),
     }
 
 
@@ -96,7 +98,19 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         "episodes": n,
         **{key: sum(entry[key] for entry in entries) / len(entries) for key in averaged},
         "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
+        **({"verifiers": _pooled([entry["verifiers"] for entry in entries])} if all("verifiers" in entry for entry in entries) else {}),
     }
+
+
+def _pooled(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Rates of the verifiers that all seeds have, over the episodes of all seeds."""
+
+    def pooled(rates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        n = sum(rate["n"] for rate in rates)
+        return asdict(wilson(sum(round(rate["value"] * rate["n"]) for rate in rates), n))
+
+    names = [name for name in found[0] if all(name in one for one in found)]
+    return {name: {rate: pooled([one[name][rate] for one in found]) for rate in found[0][name]} for name in names}
 
 
 def _mean_shares(found: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, float]] | None:

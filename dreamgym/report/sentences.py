@@ -333,7 +333,8 @@ def verifiers(run: Run) -> list[str]:
     phases = {row.label: block(run.phases, name) for name, row in run.loops.items()}
     if "verifier" in run.phases and not any("verifier" in phase for phase in phases.values()):
         return [f"Claims of success are judged by a verifier learned from the logs: {run.phases['verifier'].get('status', NOTHING)}."]
-    return [f"{label}: {_verifier(phase['verifier'])}" for label, phase in phases.items() if "verifier" in phase]
+    real = {row.label: block(block(run.phases, f"eval-{name}"), "verifiers") for name, row in run.loops.items()}
+    return [f"{label}: {_verifier(phase['verifier'])}{_of_real(real[label])}" for label, phase in phases.items() if "verifier" in phase]
 
 
 def _verifier(found: Mapping[str, Any]) -> str:
@@ -347,3 +348,18 @@ def _verifier(found: Mapping[str, Any]) -> str:
     if rates["kept"].n:
         parts.append(f"it kept {_interval(rates['kept'])} of the true ones")
     return f"{start}. Before it was fitted to them: {', '.join(parts)}."
+
+
+def _of_real(found: Mapping[str, Any]) -> str:
+    """The last verifier, and the one that the logs made, on real episodes of held-out tasks that neither has seen."""
+    rates = {name: {key: Rate(**value) for key, value in found[name].items()} for name in ("logs", "probes") if name in found}
+    named = {"logs": "fitted to logs alone", "probes": "fitted to all its probes"}
+    parts = [
+        f"{named[name]}, it accepts {_interval(one['false_success'])} of the failures and keeps {_interval(one['kept'])} of the successes"
+        for name, one in rates.items()
+        if one["false_success"].n and one["kept"].n
+    ]
+    if not parts:
+        return ""
+    one = next(iter(rates.values()))
+    return f" Of {one['false_success'].n + one['kept'].n} real episodes of held-out tasks that the policy ended: {'; '.join(parts)}."

@@ -5,10 +5,11 @@
     options = {suite = "web", options = {seeds = 250}}
 
 A small model from scratch learns the names of its logs by heart, and writes one of them where a task asks for another. Names are words of
-the instruction that few instructions have, and identifiers wherever they are: words with many digits. They are numbered in the order in
-which an episode shows them, in all its states and actions, and back where the environment is acted in (delexicalisation, as in dialogue
-systems: Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience model,
-and for what is recalled. What a name means is lost, and a word of the form NAME1 in the environment's own texts reads as a placeholder.
+the instruction that few instructions have (`rare`), and identifiers wherever they are: words with many digits. They are numbered in the
+order in which an episode shows them, in all its states and actions, and back where the environment is acted in (delexicalisation, as in
+dialogue systems: Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience
+model, and for what is recalled. What a name means is lost, and a word of the form NAME1 in the environment's own texts reads as a
+placeholder.
 Hand-written rules that know an environment's words read placeholders: use `rules = "none"` or `"induced"`.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.wrappers import WrappedSuite
+from dreamgym.errors import ConfigError
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, Task, Trajectory
 
@@ -33,8 +35,7 @@ IDENTIFIER = re.compile(r"(?=\d*[^\W\d])\w*\d{4}\w*|\d{5,}|(?=[A-Z]+\d)[A-Z][A-Z
 """Four digits in a row beside letters, five and more, or a code of capitals and digits. Shorter numbers are amounts, years, places in
 a list, numbers of elements."""
 PLACEHOLDER = re.compile(r"NAME\d+")
-RARE = 0.01
-"""Words of at most this share of the training instructions are names."""
+RARE = 0.01  # words of at most this share of the training instructions are names, unless the option `rare` says otherwise
 COUNTED = 2000  # training instructions
 KEY = "named"
 """In a task's goal record: what its placeholders stand for. The environment's own record is beside it."""
@@ -72,14 +73,15 @@ class Names:
 
 
 class Namer:
-    """Tells names from the words of an environment, by how many of its training instructions have them."""
+    """Tells names from the words of an environment, by how many of its training instructions have them: names are in at most the share
+    `rare` of them."""
 
-    def __init__(self, suite: EnvSuite) -> None:
+    def __init__(self, suite: EnvSuite, rare: float = RARE) -> None:
         instructions = [task.instruction for task in suite.tasks("train", COUNTED)]
         counts = Counter(word for text in instructions for word in set(WORD.findall(text)))
         rules = suite.rules
         described = f"{rules.about} {rules.action_format} {json.dumps(list(rules.tools))}"
-        self.common = {word for word, n in counts.items() if n > RARE * len(instructions)} | set(WORD.findall(described))
+        self.common = {word for word, n in counts.items() if n > rare * len(instructions)} | set(WORD.findall(described))
 
     def names(self, instruction: str) -> Names:
         """The names in an instruction, numbered from 1."""
@@ -135,8 +137,8 @@ class NamedEnv:
 class PlaceholderSuite(WrappedSuite):
     """The inner suite with placeholders for the names of its tasks."""
 
-    def __init__(self, inner: EnvSuite) -> None:
-        self.namer = Namer(inner)
+    def __init__(self, inner: EnvSuite, rare: float = RARE) -> None:
+        self.namer = Namer(inner, rare)
         super().__init__(inner, placeholder_rules(inner.rules))
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
@@ -182,6 +184,9 @@ def placeholder_rules(inner: TextRules) -> TextRules:
     return rules
 
 
-def make(*, suite: str, options: Mapping[str, Any] | None = None) -> PlaceholderSuite:
-    """The suite plug-in `suite`, made from `options`, with placeholders for the names of its tasks."""
-    return PlaceholderSuite(plugins.make("envs", suite, **(options or {})))
+def make(*, suite: str, options: Mapping[str, Any] | None = None, rare: float = RARE) -> PlaceholderSuite:
+    """The suite plug-in `suite`, made from `options`, with placeholders for the names of its tasks: words that at most the share `rare` of
+    the training instructions have. ConfigError for a share outside of 0 to 1."""
+    if not 0 <= rare <= 1:
+        raise ConfigError(f"rare = {rare} is no share of the training instructions. Expected a number from 0 to 1.")
+    return PlaceholderSuite(plugins.make("envs", suite, **(options or {})), rare)

@@ -12,13 +12,18 @@ from dreamgym.errors import RunDirError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.factory import TASK_SEED, start_workers
+from dreamgym.recipes.phases.audit import after
+from dreamgym.recipes.phases.verifier_audit import real_episodes_json
 from dreamgym.recipes.settings import policies, require_policy
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
 
 
 def evaluate_policies(run: RunDir, context: RunContext, names: Sequence[str]) -> None:
-    """Greedy and sampled success of each policy in the real environment, on the same held-out tasks for all."""
+    """Greedy and sampled success of each policy in the real environment, on the same held-out tasks for all.
+
+    Where a learned verifier judged a policy's dreams, its verdicts on the sampled episodes are kept beside: they cost no step more.
+    """
     if "evaluation" in context.skipped:
         return
     block = context.config.eval
@@ -30,6 +35,8 @@ def evaluate_policies(run: RunDir, context: RunContext, names: Sequence[str]) ->
         found, episodes, steps = judge_policy(context, name, tasks, block.seed)
         for kind, those in episodes.items():
             run.episodes(f"eval-{name}-{kind}", those[:40], completions=False)
+        if run.done(name) and "judged_with" in run.data(name):  # a learned verifier judged its dreams, and has seen none of these episodes
+            found["verifiers"] = real_episodes_json(after(run, context, name), episodes["sampled"])
         run.mark(f"eval-{name}", found | {"real_steps": steps, "seconds": time.monotonic() - start})
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from dreamgym.experience.outcome.cases import ended
 from dreamgym.experience.outcome.verifier import LearnedVerifier
 from dreamgym.experience.verifiers import text_check
 from dreamgym.protocols import Verifier
@@ -23,12 +24,21 @@ def verifiers_json(context: RunContext, pairs: Sequence[tuple[Trajectory, Trajec
     first = context.checkpoint("verifier")
     if not first.is_dir():
         return {}
-    claimed = [(dream, real.success) for dream, real in pairs if claims(dream)]
-    found = {"accept_all": rates_json(["passed"] * len(claimed), [true for _, true in claimed])}
+    return _rates(context, [(dream, real.success) for dream, real in pairs if claims(dream)])
+
+
+def real_episodes_json(context: RunContext, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+    """The same rates where every end of a real episode is taken for a claim of success. Episodes that were cut off claim nothing."""
+    return _rates(context, [(episode, episode.success) for episode in ended(episodes)])
+
+
+def _rates(context: RunContext, claimed: Sequence[tuple[Trajectory, bool]]) -> dict[str, Any]:
+    """Per verifier, of (episode whose end is a claim of success, whether it is one). No verdict (None) is a pass."""
+    true = [success for _, success in claimed]
+    cases = [(t.task.instruction, t.transitions[:-1], replace(t.transitions[-1], reward=1.0)) for t, _ in claimed]
+    found = {"accept_all": rates_json(["passed"] * len(claimed), true)}
     for name, verifier in _verifiers(context).items():
-        cases = [(dream.task.instruction, dream.transitions[:-1], dream.transitions[-1]) for dream, _ in claimed]
-        kinds = ["passed" if verdict is None else verdict.kind for verdict in verifier.verify(cases)]
-        found[name] = rates_json(kinds, [true for _, true in claimed])
+        found[name] = rates_json(["passed" if verdict is None else verdict.kind for verdict in verifier.verify(cases)], true)
     return found
 
 

@@ -59,6 +59,23 @@ def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path
     assert summary["dream"]["verifier"]["status"] == found["calibration"]["status"]
 
 
+def test_real_episodes_that_a_policy_ended_are_judged_as_if_they_claimed_a_success(tmp_path: Path):
+    config = settings()
+    more = config.model_copy(update={"eval": config.eval.model_copy(update={"tasks": 30})})
+    summary = recipe.run(more, tmp_path / "run", say=lambda _: None)
+    run = RunDir.view(tmp_path / "run")
+    ended = [t for t in run.read_episodes("eval-dream-sampled") if t.transitions[-1].terminated]
+    judged = summary["dream"]["verifiers"]
+    assert set(judged) == {"accept_all", "logs", "probes", "text_check"}
+    everyone = judged["accept_all"]
+    assert everyone["kept"]["n"] == sum(t.success for t in ended) and everyone["false_success"]["n"] == sum(not t.success for t in ended)
+    last = LearnedVerifier.load(run.path / "checkpoints" / "verifier-dream")
+    passed = [verdict.passed for verdict in last.judge([(t.task.instruction, t.transitions) for t in ended])]
+    accepted = [judged["probes"][name]["value"] * judged["probes"][name]["n"] for name in ("kept", "false_success")]
+    assert passed and sum(accepted) == pytest.approx(sum(passed))
+    assert "verifiers" not in summary["warm_start"], "nothing judged it"
+
+
 def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
     config = settings()
     probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]

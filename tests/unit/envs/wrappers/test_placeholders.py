@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.envs.wrappers.placeholders import PLACEHOLDER, Namer, Names, PlaceholderSuite, names_of, show_task
+from dreamgym.envs.wrappers.placeholders import PLACEHOLDER, Namer, Names, PlaceholderSuite, make, names_of, show_task
+from dreamgym.errors import ConfigError
 from dreamgym.types import Action, Observation, Task
 
 
@@ -111,3 +112,12 @@ def test_every_task_is_acted_in_with_its_own_names(suite: PlaceholderSuite):
     assert suite.rules.abstract(env.reset(second)).text == "guests: NAME1, user-1, User1"
     raw, reward, _ = env.step("greet[NAME1]")
     assert raw["named"] == "greet[NAME1] was said." and reward == 1.0
+
+
+def test_the_share_of_instructions_that_makes_a_word_common_can_be_set():
+    (task,) = PlaceholderSuite(HallSuite(), rare=0.5).tasks("train", 100)[:1]
+    assert task.instruction == "Greet NAME1 in room 0, order NAME2."
+    (task,) = PlaceholderSuite(HallSuite(), rare=1.0).tasks("train", 100)[:1]
+    assert task.instruction == "NAME1 NAME2 NAME3 NAME4 0, NAME5 NAME6."
+    with pytest.raises(ConfigError, match="rare = 5 is no share"):
+        make(suite="corridor", rare=5)
