@@ -144,9 +144,28 @@ def markdown(report: Mapping[str, Any]) -> str:
         if report[name]:
             lines += [f"## {heading}", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
             lines += [*(_line(cells(entry)) for entry in report[name].values()), ""]
+    if judged := [line for name in ("table1", "table2") for entry in report[name].values() for line in _judged(entry)]:
+        lines += [f"## {VERIFIED}", "", _line(VERIFIERS), _line(["---"] * len(VERIFIERS)), *map(_line, judged), ""]
     if found := describe(report.get("gains", {})):
         lines += ["## Gains over seeds", "", *(f"- {line}" for line in found), ""]
     return "\n".join(lines)
+
+
+VERIFIED = "Verifiers on real episodes of held-out tasks that the policies ended, each taken for a claim of success"
+VERIFIERS = ("policy", "verifier", "failures accepted, %", "of", "successes kept, %", "of")
+
+
+def _judged(entry: Mapping[str, Any]) -> list[list[str]]:
+    """A line for every verifier of a policy's dreams; `logs` was fitted to logs alone, `probes` is the last one."""
+    return [
+        [entry["label"], name, *(text for rate in ("false_success", "kept") for text in _rate(rates[rate]))]
+        for name, rates in entry.get("verifiers", {}).items()
+    ]
+
+
+def _rate(found: Mapping[str, Any]) -> tuple[str, str]:
+    interval = f"{100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+    return (interval if found["n"] else "-", str(found["n"]))
 
 
 def _line(texts: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dreamgym.errors import RunDirError, UsageError
 from dreamgym.recipes import compare, comparison
 from dreamgym.recipes.config import CompareConfig, RunConfig
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import wilson
 
 TOY = f"""
 seeds = [0, 1]
@@ -119,7 +121,7 @@ def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_p
     assert isinstance(caught.value, UsageError)
 
 
-def entry(wins: int, n: int = 100, **costs: float) -> dict[str, Any]:
+def entry(wins: int, n: int = 100, **costs: Any) -> dict[str, Any]:
     zero = dict.fromkeys(
         ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds"), 0.0
     )
@@ -145,6 +147,20 @@ def test_finished_runs_that_differ_in_their_seed_alone_are_pooled_and_others_are
     apart = comparison.of_runs([a, b, c], latency_s=0.0)["table1"]
     assert list(apart) == ["a/dream", "a/real_only", "c/dream"] and apart["c/dream"]["label"] == "Dream (c)"
     assert "| Dream (c) | 10.0 [5.5, 17.4] | 10.0 |" in comparison.markdown(comparison.of_runs([a, c], latency_s=0.0))
+
+
+def test_verdicts_on_real_episodes_are_counted_over_the_seeds_that_have_them(tmp_path: Path):
+    def judged(accepted: int, kept: int) -> dict[str, Any]:
+        return {"logs": {name: asdict(wilson(k, n)) for name, k, n in (("false_success", accepted, 10), ("kept", kept, 40))}}
+
+    a, b = (
+        finished(tmp_path / str(seed), seed, dream=entry(80, verifiers=judged(accepted, 30 + seed))) for seed, accepted in ((0, 0), (1, 2))
+    )
+    found = comparison.of_runs([a, b], latency_s=1.0)
+    rates = found["table1"]["dream"]["verifiers"]["logs"]
+    assert (rates["false_success"]["value"], rates["false_success"]["n"]) == (0.1, 20) and rates["kept"]["value"] == 61 / 80
+    assert "| Dream | logs | 10.0 [2.8, 30.1] | 20 | 76.2 [65.9, 84.2] | 80 |" in comparison.markdown(found)
+    assert comparison.VERIFIED not in comparison.markdown(comparison.of_runs([finished(tmp_path / "c", 2, dream=entry(80))], latency_s=1.0))
 
 
 def test_folders_of_seeds_are_named_by_their_own_names_and_no_seed_is_counted_twice(tmp_path: Path):
