@@ -180,6 +180,11 @@ class SharedConfig(Config):
             raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
         return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})
 
+    def refitted_without(self, ablation: str) -> bool:
+        """Whether an ablation needs an experience model of its own: its settings differ from these in what one reads or writes."""
+        own = {"name": self.experience.name, **self.experience.settings}
+        return any(own.get(key) != value for key, value in ABLATIONS[ablation].refitting.items())
+
 
 S = TypeVar("S", bound=SharedConfig)
 

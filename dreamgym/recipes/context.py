@@ -28,7 +28,7 @@ from dreamgym.protocols import RealEnv
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.factory import make_suite, vocabulary
 from dreamgym.recipes.resume import read_by
-from dreamgym.recipes.rows import ABLATIONS, DREAMT
+from dreamgym.recipes.rows import DREAMT
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
 
@@ -56,7 +56,7 @@ class RunContext:
 
     def without(self, ablation: str) -> RunContext:
         """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
-        own = f"experience-no-{ablation}" if ABLATIONS[ablation].own_experience else "experience"
+        own = f"experience-no-{ablation}" if self.config.refitted_without(ablation) else "experience"
         return replace(self, config=self.config.without(ablation), experience=own)
 
     def checkpoint(self, name: str) -> Path:

@@ -21,7 +21,7 @@ from dreamgym.envs.batch import SyncBatchEnv
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import begin, learn_tokenizer, replay_in_memory, vocabulary
-from dreamgym.recipes.rows import ABLATIONS, MODES, OFFLINE, ROWS, World, row_of
+from dreamgym.recipes.rows import MODES, OFFLINE, ROWS, World, row_of
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
         fitted += wins * config.sft.epochs * bool(offline)
         evaluated += len(config.arms) + len(config.ablations)
         for name in config.ablations:
-            training = config.without(name).experience.training if ABLATIONS[name].own_experience else None
+            training = config.without(name).experience.training if config.refitted_without(name) else None
             fitted += n * pilot.experience_tokens * (training.epochs if training else 0.0)
     else:
         evaluated += sum(1 for _ in _loops(config))

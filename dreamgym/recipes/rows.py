@@ -67,12 +67,10 @@ class Ablation:
     """Settings and the values that they get: of `experience`, of `guard`, or of the `curriculum` of the RL phase."""
 
     @property
-    def own_experience(self) -> bool:
-        """Whether it needs an experience model of its own, because the settings change what one reads or writes."""
-        return any(
-            name.startswith("experience.") and not name.startswith(("experience.recall", "experience.conditions", "experience.verifier"))
-            for name in self.changes
-        )
+    def refitting(self) -> dict[str, Any]:
+        """The changes of what an experience model reads or writes, by setting of `experience`: they need one of their own."""
+        kept = ("recall", "conditions", "verifier")
+        return {key: value for key, value in self.block("experience").items() if not key.startswith(kept)}
 
     def block(self, name: str) -> dict[str, Any]:
         """The changes of one block."""
@@ -116,7 +114,7 @@ def ablated(policy: str, ablation: str) -> str:
 def ablation_row(ablation: str, policy: str = "dream") -> Row:
     """The row of `ablated(policy, ablation)`."""
     whole, name = arm(policy), ablated(policy, ablation)
-    own = (f"experience-no-{ablation}",) if ABLATIONS[ablation].own_experience else ()
+    own = (f"experience-no-{ablation}",) if ABLATIONS[ablation].refitting else ()
     label = f"{whole.label}, without {ablation.replace('_', ' ')}"
     return replace(whole, label=label, meaning=ABLATIONS[ablation].meaning, made_of=(*whole.made_of[:-1], *own, name))
 

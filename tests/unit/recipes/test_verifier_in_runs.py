@@ -137,6 +137,16 @@ def test_dreams_are_cut_off_at_the_horizon_that_is_set_and_real_episodes_are_not
     assert max(len(t.turns) for t in run.read_episodes("eval-dream-sampled")) > 2
 
 
+def test_an_ablation_fits_an_experience_model_only_where_what_it_reads_or_writes_changes():
+    config = settings()
+    assert config.refitted_without("replay") == (config.experience.settings["k"] != 0)
+    shown = config.experience.model_copy(update={"k": 2})
+    hidden = config.experience.model_copy(update={"k": 0})
+    assert config.model_copy(update={"experience": shown}).refitted_without("replay"), "its prompts had memories"
+    assert not config.model_copy(update={"experience": hidden}).refitted_without("replay"), "no prompt has memories, with it or without"
+    assert config.refitted_without("model") and not config.refitted_without("verifier") and not config.refitted_without("curriculum")
+
+
 def test_the_ablations_take_the_probes_or_the_verifier_away():
     config = settings()
     assert config.experience.verifier is not None
