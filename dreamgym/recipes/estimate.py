@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dreamgym.envs.batch import SyncBatchEnv
+from dreamgym.errors import UsageError
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import begin, learn_tokenizer, replay_in_memory, vocabulary
@@ -47,8 +48,10 @@ class Pilot:
     reply_tokens: float  # that it writes
     real_step_s: float
     fitted_per_s: float
-    sampled_per_s: float
+    sampled_per_s: float  # prompts included
     memory_gb: float
+    judged_s: float = 0.0
+    """Of reading the episode for a learned verifier and fitting it once."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
     sampled += acted * pilot.reply_tokens
     hours = None
     if pilot.fitted_per_s:
-        hours = ((fitted + learned) / pilot.fitted_per_s + sampled / pilot.sampled_per_s + real * pilot.real_step_s) / 3600
+        computing = (fitted + learned) / pilot.fitted_per_s + sampled / pilot.sampled_per_s
+        hours = (computing + real * pilot.real_step_s + n * pilot.judged_s * _verifier_fits(config)) / 3600
     return Cost(fitted, sampled, learned, real, pilot.memory_gb, hours)
 
 
@@ -168,8 +172,9 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
         }
         if config.pretrained or config.experience.backbone:
             return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
-        fitted, sampled = _rates(context, [(row.ids, row.weights) for row in rows] or acts)
-        return Pilot(**counts, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=_resident_gb())
+        reply = max(1, round(counts["reply_tokens"] / max(1.0, counts["steps"])))
+        fitted, sampled = _rates(context, [(row.ids, row.weights) for row in rows] or acts, reply)
+        return Pilot(**counts, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=_resident_gb(), judged_s=_judged_s(context))
 
 
 def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World]]:
@@ -202,8 +207,34 @@ def _episodes(config: SharedConfig, pilot: Pilot) -> float:
     return min(config.logs.trajectories, limit / pilot.steps) if limit else config.logs.trajectories
 
 
-def _rates(context: RunContext, rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> tuple[float, float]:
-    """(tokens fitted a second, tokens sampled a second) by the untrained small model."""
+def _verifier_fits(config: CompareConfig | TrainConfig) -> int:
+    """How often a learned verifier is fitted: to the logs, and to the probes of every loop in a dream."""
+    fits = 1
+    for block, world in _loops(config):
+        found = config.experience.verifier
+        every = found.settings.get("probes", {}).get("every", 0) if found else 0
+        fits += block.iterations // every if every and world != "real" else 0
+    return fits
+
+
+def _judged_s(context: RunContext) -> float:
+    """Seconds an episode of fitting the learned verifier; 0.0 where there is none, or too few episodes to fit one."""
+    from dreamgym.experience.outcome.calibration import CalibrationConfig
+    from dreamgym.experience.outcome.verifier import fit_verifier, prepare
+
+    found = context.config.experience.verifier
+    if found is None or found.name != "learned":
+        return 0.0
+    start = time.monotonic()
+    try:
+        fit_verifier(prepare(context.logs, seed=0), CalibrationConfig())
+    except UsageError:  # a run of all the logs may do better, or will say so
+        return 0.0
+    return (time.monotonic() - start) / len(context.logs)
+
+
+def _rates(context: RunContext, rows: Sequence[tuple[Sequence[int], Sequence[float]]], reply: int) -> tuple[float, float]:
+    """(tokens fitted a second, tokens sampled a second) by the untrained small model, which stops after `reply` tokens, as replies do."""
     from dreamgym.llm import backbones, tiny
     from dreamgym.train import sft
 
@@ -222,7 +253,8 @@ def _rates(context: RunContext, rows: Sequence[tuple[Sequence[int], Sequence[flo
     (first, since), (last, until) = begun[0], begun[-1]
     fitted = (last - first) * training.batch_tokens / max(1e-9, until - since)
     start = time.monotonic()
-    written = _acted(context, model)
+    policy = config.policy.model_copy(update={"max_reply_tokens": reply})
+    written = _acted(replace(context, config=config.model_copy(update={"policy": policy})), model)
     return fitted, written / (time.monotonic() - start)
 
 

@@ -60,6 +60,13 @@ def test_what_is_added_to_a_comparison_adds_its_cost(changes: dict[str, Any], na
     assert added - plain == pytest.approx(more)
 
 
+def test_a_learned_verifier_is_fitted_to_the_logs_and_after_every_probe(tmp_path: Path):
+    changes = {"experience.verifier": {"name": "learned", "probes": {"every": 2}}, "arms": ["grpo-dream", "grpo-real"]}
+    plain, judged = (estimate.cost(compared(tmp_path, **changes), replace(PILOT, judged_s=seconds)).hours for seconds in (0.0, 0.1))
+    assert plain is not None and judged is not None
+    assert (judged - plain) * 3600 == pytest.approx(100 * 0.1 * (1 + 5 // 2)), "the real arm has no probes"
+
+
 @pytest.mark.parametrize(("mode", "policies"), [("dream", 2), ("s2r", 3)])
 def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path: Path):
     (tmp_path / "train.toml").write_text('[env]\nname = "corridor"\n')
