@@ -222,7 +222,9 @@ class _Counts:
 
     @property
     def inferable(self) -> list[Outcome]:
-        """Frequent answers without a reward, of which a part would go on."""
+        """Frequent answers without a reward, of which a part would go on. None where the rows that are counted have one answer."""
+        if len(self.answers) < 2:
+            return []
         return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self._rows_of(a) >= ENOUGH]
 
     def judged(self, answer: Outcome, level: float) -> list[bool]:

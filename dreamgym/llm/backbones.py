@@ -131,6 +131,8 @@ def positions(config: BackboneConfig) -> int:
     where = _where(source, adapter.get("revision") if adapter else config.revision, config)
     try:
         settings = AutoConfig.from_pretrained(_place(source), **where)
+    except UsageError:
+        raise
     except Exception as error:  # a boundary, as in `_fetch`
         raise _unreadable(source, config, error) from error
     return int(getattr(settings.get_text_config(), "max_position_embeddings", 4096))
@@ -238,8 +240,8 @@ def _unreadable(source: str, config: BackboneConfig, error: Exception) -> UsageE
     cache = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
     return UsageError(
         f"'{source}' is not on this machine ({reason}). Fetch it with `hf download {source}` into {cache} (HF_HOME names another place), "
-        "or set download=true; models behind a licence need `hf auth login` first. Without a network, copy the directory from another "
-        "machine and give its path as `model`."
+        "or set download = true (`dreamgym init --download`); models behind a licence need `hf auth login` first. Without a network, copy "
+        "the directory from another machine and give its path as `model`."
     )
 
 

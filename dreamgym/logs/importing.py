@@ -36,6 +36,7 @@ class _Import:
     ended: Counter[str] = field(default_factory=Counter)
     ids: set[str] = field(default_factory=set)
     repeats: Counter[str] = field(default_factory=Counter)
+    tasks: dict[str, Path] = field(default_factory=dict)  # that records name, with the file that named each first
     steps: int = 0
 
     def episodes(self, file: LogFile, advance: Advance) -> Iterator[Trajectory]:
@@ -46,7 +47,7 @@ class _Import:
                 made = trajectory(shown, self.how, success, self.account)
                 if made is None:
                     continue
-                made = self._named(made)
+                made = self._named(made, file.path if shown.task else None)
                 calls = [call for turn in made.transitions for call in calls_of(turn.action)]
                 if shown.tools:
                     known = {tool.name for tool in shown.tools} | {"respond"}
@@ -56,9 +57,9 @@ class _Import:
                 self.steps += len(made.turns)
                 yield made
 
-    def _named(self, made: Trajectory) -> Trajectory:
-        """The episode under an id that no other has. An id given twice, as by two benchmarks that count from 0, gets a number, and so
-        does its task: it is another one."""
+    def _named(self, made: Trajectory, named_by: Path | None) -> Trajectory:
+        """The episode under an id that no other has: one given twice gets a number. So does its task, as of two benchmarks that count from
+        0. But where the records of one file name a task and nothing else, they are trials of it."""
         wanted = made.id.replace("/as/", "/") or f"episode-{len(self.ids) + 1}"
         name = wanted
         while name in self.ids:
@@ -67,7 +68,10 @@ class _Import:
         if name != wanted:
             self.account.note("ids that were given twice, numbered", detail=wanted)
         self.ids.add(name)
-        return replace(made, id=name, task=replace(made.task, id=f"{made.task.id or wanted}{name.removeprefix(wanted)}"))
+        task = made.task.id or wanted
+        if named_by is None or wanted != task or self.tasks.setdefault(task, named_by) != named_by:
+            task += name.removeprefix(wanted)
+        return replace(made, id=name, task=replace(made.task, id=task))
 
 
 def import_logs(
@@ -119,16 +123,14 @@ def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]]
         "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
         "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.given],
-        "warnings": _warnings(ended), "out": None if out is None else str(out),
+        "warnings": _warnings(ended, work.outcomes), "out": None if out is None else str(out),
     }  # fmt: skip
 
 
-def _warnings(ended: dict[str, int]) -> list[str]:
+def _warnings(ended: dict[str, int], outcomes: Outcomes) -> list[str]:
     found = []
     if ended["unknown"]:
-        found.append(
-            f"{ended['unknown']} episodes have no known outcome, and train states only. Give --success, --success-ids or --success-score."
-        )
+        found.append(f"{ended['unknown']} episodes have no known outcome, and train states only. {outcomes.advice}")
     if ended["success"] and not ended["failure"]:
         found.append("No episode is a known failure: an experience model cannot learn from these logs what fails.")
     if ended["failure"] and not ended["success"]:

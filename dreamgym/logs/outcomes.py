@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from dreamgym.runs.files import is_number
 
 CONDITION = re.compile(r"\s*([^=!<>[\]{}]+?)\s*(?:(==|!=|>=|<=|>|<)\s*(.+?)\s*)?")
 MISSING = object()
+MOST_NAMED = 12  # fields of a record that a message lists
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Condition:
     path: str
     operator: str = ""
     value: Any = None
+
+    def __str__(self) -> str:
+        return f"'{self.path}{self.operator}{json.dumps(self.value) if self.operator else ''}'"
 
     def holds(self, found: Any) -> bool | None:
         """Whether a value fulfils the condition; None where that cannot be said. A bare path needs true, false, 1 or 0."""
@@ -49,14 +55,33 @@ class Outcomes:
     field: Condition | None = None
     score: Condition | None = None
     ids: frozenset[str] | None = None
+    unknown: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
+    """What was found instead of an outcome, and how often: `of` counts it."""
+
+    @property
+    def advice(self) -> str:
+        """What to do about unknown outcomes."""
+        if self.field is None and self.score is None:
+            return "Give --success, --success-ids or --success-score."
+        option, asked = ("--success", self.field) if self.field else ("--success-score", self.score)
+        seen = ", ".join(f"{what} ({n})" for what, n in self.unknown.most_common(3))
+        return f"{option} asks for {asked}, and there they have {seen}. Give a field that all have, as --success reward or 'reward>=0.5'."
 
     def of(self, episode: LoggedEpisode) -> bool | None:
         """True, False, or None where nothing is known."""
         if self.ids is not None:
             return episode.id in self.ids
         if self.score is not None:
-            return self.score.holds(episode.scores.get(self.score.path, MISSING))
-        return self.field.holds(look_up(episode.record, self.field.path)) if self.field else None
+            return self._judged(self.score, episode.scores.get(self.score.path, MISSING), episode.scores)
+        return self._judged(self.field, look_up(episode.record, self.field.path), episode.record) if self.field else None
+
+    def _judged(self, condition: Condition, value: Any, among: Mapping[str, Any]) -> bool | None:
+        found = condition.holds(value)
+        if found is None:
+            known = ", ".join(list(among)[:MOST_NAMED]) or "none"
+            missing = f"no '{condition.path}' among {known}"
+            self.unknown[missing if value is MISSING else f"the value {json.dumps(value, default=str):.40}"] += 1
+        return found
 
 
 def outcomes(success: str | None = None, ids: Path | None = None, score: str | None = None) -> Outcomes:

@@ -183,7 +183,12 @@ class SharedConfig(Config):
     def refitted_without(self, ablation: str) -> bool:
         """Whether an ablation needs an experience model of its own: its settings differ from these in what one reads or writes."""
         own = {"name": self.experience.name, **self.experience.settings}
-        return any(own.get(key) != value for key, value in ABLATIONS[ablation].refitting.items())
+        unread = ("retrieval",) if own.get("k") == 0 else ()  # no prompt has memories
+        return any(own.get(key) != value for key, value in ABLATIONS[ablation].refitting.items() if key not in unread)
+
+    def changed_without(self, ablation: str, block: RLBlock) -> bool:
+        """Whether an ablation changes anything, with the loop that it is of."""
+        return self.without(ablation) != self or block.without(ablation) != block
 
 
 S = TypeVar("S", bound=SharedConfig)
@@ -218,6 +223,14 @@ class BaselineConfig(SharedConfig):
         return seeds
 
 
+def _check_ablations(config: RunConfig | CompareConfig, block: RLBlock) -> None:
+    """ConfigError for an ablation that would train the same again and report it as another thing."""
+    for name in config.ablations:
+        if not config.changed_without(name, block):
+            changes = ", ".join(f"{key} = {value!r}" for key, value in ABLATIONS[name].changes.items())
+            raise ConfigError(f"The ablation '{name}' changes nothing here: the settings have {changes} already. Leave it out.")
+
+
 class RunConfig(BaselineConfig):
     """Everything a quickstart run is made of."""
 
@@ -228,6 +241,11 @@ class RunConfig(BaselineConfig):
     """Also train in the real environment with the settings of `dream`: as many transitions and optimiser steps as the dream arm takes."""
     ablations: tuple[AblationName, ...] = ()
     """Further dreams from the same warm start at the same budget, each without one part of the method."""
+
+    @model_validator(mode="after")
+    def _check_dream_ablations(self) -> Self:
+        _check_ablations(self, self.dream)
+        return self
 
     @property
     def real_phases(self) -> tuple[str, ...]:
@@ -321,6 +339,7 @@ class CompareConfig(BaselineConfig):
                 raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
+        _check_ablations(self, self.block(self.ablated) if self.ablations else RLBlock())
         if set(OFFLINE) & set(self.arms) and not self.sft.epochs:
             raise ConfigError("sft.epochs = 0 leaves out what the arms sft and dpo need. Set it above 0, or leave out the arms.")
         if "dpo" in self.arms and self.policy.window is not None:

@@ -56,7 +56,9 @@ class RunContext:
 
     def without(self, ablation: str) -> RunContext:
         """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
-        own = f"experience-no-{ablation}" if self.config.refitted_without(ablation) else "experience"
+        own = f"experience-no-{ablation}"
+        if not self.config.refitted_without(ablation) and not self.checkpoint(own).is_dir():
+            own = "experience"
         return replace(self, config=self.config.without(ablation), experience=own)
 
     def checkpoint(self, name: str) -> Path:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dreamgym.envs.batch import SyncBatchEnv
 from dreamgym.errors import UsageError
+from dreamgym.experience.verifiers.learned import ProbesConfig
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import begin, learn_tokenizer, replay_in_memory, vocabulary
@@ -50,8 +51,10 @@ class Pilot:
     fitted_per_s: float
     sampled_per_s: float  # prompts included
     memory_gb: float
+    read_s: float = 0.0
+    """Of reading the episode for a learned verifier."""
     judged_s: float = 0.0
-    """Of reading the episode for a learned verifier and fitting it once."""
+    """Of fitting one to it, once."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,14 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
     if isinstance(config, CompareConfig):
         offline = [arm for arm in config.arms if arm in OFFLINE]
         fitted += wins * config.sft.epochs * bool(offline)
-        evaluated += len(config.arms) + len(config.ablations)
+        evaluated += len({*config.arms, *([config.ablated] if config.ablations else [])}) + len(config.ablations)
         for name in config.ablations:
             training = config.without(name).experience.training if config.refitted_without(name) else None
             fitted += n * pilot.experience_tokens * (training.epochs if training else 0.0)
     else:
         evaluated += sum(1 for _ in _loops(config))
-    for block, world in _loops(config):
+    refits, loops = 0, list(_loops(config))
+    for block, world, probes in loops:
         episodes = block.iterations * block.tasks_per_iter * block.group_size
         dreamed = {"dream": 1.0, "real": 0.0, "mixed": 1.0 - block.real_share}[world]
         sampled += episodes * (pilot.reply_tokens + dreamed * pilot.answer_tokens)
@@ -124,13 +128,19 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
         real += min(episodes * (1 - dreamed) * pilot.steps, block.max_real_steps or float("inf"))
         if world != "real" and block.probe_every:
             real += block.iterations // block.probe_every * block.probe_tasks * pilot.steps
+        if probes and probes.every:
+            tried = block.iterations // probes.every
+            steps = min(tried * probes.episodes * pilot.steps, probes.max_real_steps)
+            real, refits = real + steps, refits + tried
+            sampled += steps / pilot.steps * pilot.reply_tokens * (probes.by == "rollouts")
     acted = 2 * config.eval.tasks * evaluated  # greedy and sampled
     real += acted * pilot.steps
     sampled += acted * pilot.reply_tokens
     hours = None
     if pilot.fitted_per_s:
         computing = (fitted + learned) / pilot.fitted_per_s + sampled / pilot.sampled_per_s
-        hours = (computing + real * pilot.real_step_s + n * pilot.judged_s * _verifier_fits(config)) / 3600
+        judging = pilot.read_s * (1 + sum(bool(probes) for *_, probes in loops)) + pilot.judged_s * (1 + refits)
+        hours = (computing + real * pilot.real_step_s + n * judging) / 3600
     return Cost(fitted, sampled, learned, real, pilot.memory_gb, hours)
 
 
@@ -174,15 +184,18 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
             return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
         reply = max(1, round(counts["reply_tokens"] / max(1.0, counts["steps"])))
         fitted, sampled = _rates(context, [(row.ids, row.weights) for row in rows] or acts, reply)
-        return Pilot(**counts, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=_resident_gb(), judged_s=_judged_s(context))
+        read, judged = _judged_s(context)
+        gb = _resident_gb()
+        return Pilot(**counts, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=gb, read_s=read, judged_s=judged)
 
 
-def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World]]:
-    """The RL loops of one seed, each with its world."""
+def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World, ProbesConfig | None]]:
+    """The RL loops of one seed, each with its world, and the probes of the learned verifier where one judges its dreams."""
     if isinstance(config, TrainConfig):
-        yield config.rl, ROWS[MODES["dream" if config.mode == "s2r" else config.mode]].world
+        world = ROWS[MODES["dream" if config.mode == "s2r" else config.mode]].world
+        yield config.rl, world, _probes(config, world)
         if config.mode == "s2r":
-            yield config.s2r.after(config.rl), "real"
+            yield config.s2r.after(config.rl), "real", None
         return
     done = set[str]()
     for arm in [*config.arms, *([config.ablated] if config.ablations else [])]:
@@ -190,13 +203,19 @@ def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World
         if arm in OFFLINE:
             continue
         if mode == "s2r":
-            yield config.s2r.after(config.block(arm)), "real"
+            yield config.s2r.after(config.block(arm)), "real", None
             arm = f"{algorithm}-dream"
         if arm not in done:
             done.add(arm)
-            yield config.block(arm), row_of(arm).world
+            world = row_of(arm).world
+            yield config.block(arm), world, _probes(config, world)
     for name in config.ablations:
-        yield config.block(config.ablated).without(name), "dream"
+        yield config.block(config.ablated).without(name), "dream", _probes(config.without(name), "dream")
+
+
+def _probes(config: SharedConfig, world: World) -> ProbesConfig | None:
+    found = config.experience.verifier
+    return ProbesConfig.model_validate(found.settings["probes"]) if found and found.name == "learned" and world != "real" else None
 
 
 def _episodes(config: SharedConfig, pilot: Pilot) -> float:
@@ -207,30 +226,21 @@ def _episodes(config: SharedConfig, pilot: Pilot) -> float:
     return min(config.logs.trajectories, limit / pilot.steps) if limit else config.logs.trajectories
 
 
-def _verifier_fits(config: CompareConfig | TrainConfig) -> int:
-    """How often a learned verifier is fitted: to the logs, and to the probes of every loop in a dream."""
-    fits = 1
-    for block, world in _loops(config):
-        found = config.experience.verifier
-        every = found.settings.get("probes", {}).get("every", 0) if found else 0
-        fits += block.iterations // every if every and world != "real" else 0
-    return fits
-
-
-def _judged_s(context: RunContext) -> float:
-    """Seconds an episode of fitting the learned verifier; 0.0 where there is none, or too few episodes to fit one."""
+def _judged_s(context: RunContext) -> tuple[float, float]:
+    """Seconds an episode of reading the logs for the learned verifier, and of fitting it; 0.0 where there is none, or too few episodes."""
     from dreamgym.experience.outcome.calibration import CalibrationConfig
     from dreamgym.experience.outcome.verifier import fit_verifier, prepare
 
-    found = context.config.experience.verifier
-    if found is None or found.name != "learned":
-        return 0.0
+    if _probes(context.config, "dream") is None:
+        return 0.0, 0.0
     start = time.monotonic()
     try:
-        fit_verifier(prepare(context.logs, seed=0), CalibrationConfig())
+        prepared = prepare(context.logs, seed=0)
+        read = time.monotonic() - start
+        fit_verifier(prepared, CalibrationConfig())
     except UsageError:  # a run of all the logs may do better, or will say so
-        return 0.0
-    return (time.monotonic() - start) / len(context.logs)
+        return 0.0, 0.0
+    return read / len(context.logs), (time.monotonic() - start - read) / len(context.logs)
 
 
 def _rates(context: RunContext, rows: Sequence[tuple[Sequence[int], Sequence[float]]], reply: int) -> tuple[float, float]:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import Vocabulary
+from dreamgym.logs.importing import tools_beside
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.recorded import require_logs
@@ -274,10 +276,22 @@ def _pretrained(account: LogAccount, backbone: BackboneConfig) -> _Models:
 
 
 def _options(env: str, files: Sequence[Path]) -> dict[str, Any]:
-    """The options of a suite of recorded episodes: its files, and the tools beside the first one where there are some."""
-    beside = files[0].with_name(f"{files[0].name.removesuffix('.jsonl')}.tools.json")
+    """The options of a suite of recorded episodes: its files, and the tools beside the first one where there are some. UsageError where
+    another file has tools that the first one lacks: calls of them would be refused."""
+    beside = tools_beside(files[0])
     tools = {"tools": str(beside)} if env == "tools" and beside.is_file() else {}
+    known = _names_of_tools(beside)
+    for other in map(tools_beside, files[1:] if tools else ()):
+        if lacking := sorted(_names_of_tools(other) - known):
+            raise UsageError(
+                f"'{other}' has tools that '{beside}' lacks: {', '.join(lacking)}. Import the logs with one command, so that one file has "
+                "all tools: dreamgym import LOG LOG --out episodes.jsonl"
+            )
     return {"files": [str(file) for file in files], **tools}
+
+
+def _names_of_tools(file: Path) -> set[str]:
+    return {tool.name for tool in read_tools(file)} if file.is_file() else set()
 
 
 class _Lengths(NamedTuple):

@@ -15,6 +15,7 @@ from dreamgym.runs.rundir import CONFIG, RunDir
 
 BUDGETS = ("small", "default", "large", "gpu")
 QUICKSTART_ENV = "telecom"
+QUICKSTART_ENVS = (QUICKSTART_ENV, "webshop", "alfworld", "web")
 PRETRAINED = ("smollm2",)
 COMMANDS: Mapping[str, type[SharedConfig]] = {"train": TrainConfig, "compare": CompareConfig, "quickstart": RunConfig}
 S = TypeVar("S", bound=SharedConfig)
@@ -107,6 +108,8 @@ def run_name(budget: str, env: str = "", model: str = "") -> str:
             raise ConfigError(f"The quickstart with {model} has one budget, in the shop. Leave out the budget and the environment.")
         return f"quickstart-{model}"
     env = env or QUICKSTART_ENV
+    if env not in QUICKSTART_ENVS:
+        raise ConfigError(f"No quickstart of '{env}'.{nearest(env, QUICKSTART_ENVS)} Known: {', '.join(QUICKSTART_ENVS)}.")
     if budget == "full":
         raise ConfigError("The budget 'full' is called 'large' now.")
     if budget in configuration.presets() and (other := command_of(Path(budget))) != "quickstart":
@@ -116,9 +119,8 @@ def run_name(budget: str, env: str = "", model: str = "") -> str:
     if budget not in BUDGETS:
         raise ConfigError(f"No budget '{budget}'.{nearest(budget, BUDGETS)} Known: {', '.join(BUDGETS)}.")
     if (name := _quickstart(env, budget)) not in (known := configuration.presets()):
-        if there := [other for other in BUDGETS if _quickstart(env, other) in known]:
-            raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': it has {', '.join(there)}. Try --env webshop.")
-        raise ConfigError(f"No quickstart of '{env}'. There are: {', '.join(name for name in known if name.startswith('quickstart'))}.")
+        there = [other for other in BUDGETS if _quickstart(env, other) in known]
+        raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': it has {', '.join(there)}. Try --budget {there[0]}.")
     return name
 
 

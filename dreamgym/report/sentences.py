@@ -352,14 +352,12 @@ def _verifier(found: Mapping[str, Any]) -> str:
 
 def _of_real(found: Mapping[str, Any]) -> str:
     """The last verifier, and the one that the logs made, on real episodes of held-out tasks that neither has seen."""
-    rates = {name: {key: Rate(**value) for key, value in found[name].items()} for name in ("logs", "probes") if name in found}
     named = {"logs": "fitted to logs alone", "probes": "fitted to all its probes"}
-    parts = [
-        f"{named[name]}, it accepts {_interval(one['false_success'])} of the failures and keeps {_interval(one['kept'])} of the successes"
-        for name, one in rates.items()
-        if one["false_success"].n and one["kept"].n
-    ]
-    if not parts:
-        return ""
-    one = next(iter(rates.values()))
-    return f" Of {one['false_success'].n + one['kept'].n} real episodes of held-out tasks that the policy ended: {'; '.join(parts)}."
+    parts, n = [], 0
+    for name in (one for one in named if one in found):
+        rates = {key: Rate(**found[name][key]) for key in ("false_success", "kept")}
+        n = sum(rate.n for rate in rates.values())
+        verbs = {"false_success": "accepts {} of the failures", "kept": "keeps {} of the successes"}
+        done = [verbs[key].format(_interval(rate)) for key, rate in rates.items() if rate.n]
+        parts.append(f"{named[name]}, it {' and '.join(done)}")
+    return f" Of {n} real episodes of held-out tasks that the policy ended: {'; '.join(parts)}." if n else ""

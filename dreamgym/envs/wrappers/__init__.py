@@ -12,6 +12,9 @@ from dreamgym.types import Observation, Task, Trajectory
 class WrappedSuite(EnvSuite):
     """Another suite with rules of its own. Tasks, environment, scripted policies and horizon are the inner suite's."""
 
+    translates = False
+    """Whether the environment reads and answers other texts than the inner one, so that none can be put in its place."""
+
     def __init__(self, inner: EnvSuite, rules: TextRules) -> None:
         self.inner, self.rules = inner, rules
         self.name, self.max_steps, self.scripted_policies = inner.name, inner.max_steps, inner.scripted_policies

@@ -19,8 +19,13 @@ class ConnectedSuite(WrappedSuite):
     """The inner suite, which has no environment, and one from `target`."""
 
     def __init__(self, inner: EnvSuite, target: str, config: ConnectionConfig) -> None:
-        """ConfigError for a suite that has an environment of its own, and for a connection that cannot be."""
+        """ConfigError for a suite that has an environment of its own or translates one, and for a connection that cannot be."""
         super().__init__(inner, inner.rules)
+        if getattr(inner, "translates", False):
+            raise ConfigError(
+                "env.connect: the suite's wrapper translates what an environment reads and answers, and the connection would bypass it. "
+                "Leave out the wrapper or env.connect."
+            )
         if inner.has_env:
             raise ConfigError(f"env.connect: the suite '{inner.name}' has an environment of its own. Leave out env.connect.")
         self.connect, self.config = open_connection(target, config), config

@@ -48,6 +48,8 @@ class MappedEnv:
 class MappedSuite(WrappedSuite):
     """The inner suite in shortened states."""
 
+    translates = True
+
     def __init__(self, inner: EnvSuite, mapper: StateMapper) -> None:
         self.mapper = mapper
         super().__init__(inner, mapped_rules(inner.rules, mapper))

@@ -6,8 +6,8 @@
 
 A small model from scratch learns the names of its logs by heart, and writes one of them where a task asks for another. Names are words of
 the instruction that few instructions have (`rare`), and identifiers wherever they are: words with many digits. They are numbered in the
-order in which an episode shows them, in all its states and actions, and back where the environment is acted in (delexicalisation, as in
-dialogue systems: Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience
+order in which the states of an episode show them, and back where the environment is acted in (delexicalisation, as in dialogue systems:
+Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience
 model, and for what is recalled. What a name means is lost, and a word of the form NAME1 in the environment's own texts reads as a
 placeholder.
 Hand-written rules that know an environment's words read placeholders: use `rules = "none"` or `"induced"`.
@@ -21,6 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from dreamgym import plugins
@@ -60,9 +61,9 @@ class Names:
             self._short[word] = placeholder = f"NAME{len(self.words) + 1}"
             self.words[placeholder] = word
 
-    def hide(self, text: str) -> str:
-        """A text of the inner suite, with placeholders; identifiers in it are names from here on."""
-        for word in WORD.findall(text):
+    def hide(self, text: str, *, new: bool = True) -> str:
+        """A text of the inner suite, with placeholders; with `new`, identifiers in it are names from here on."""
+        for word in WORD.findall(text) if new else ():
             if is_identifier(word):
                 self.add(word)
         return WORD.sub(lambda found: self._short.get(found[0], found[0]), text) if self._short else text
@@ -74,14 +75,14 @@ class Names:
 
 class Namer:
     """Tells names from the words of an environment, by how many of its training instructions have them: names are in at most the share
-    `rare` of them."""
+    `rare` of them, or in a single one."""
 
     def __init__(self, suite: EnvSuite, rare: float = RARE) -> None:
         instructions = [task.instruction for task in suite.tasks("train", COUNTED)]
         counts = Counter(word for text in instructions for word in set(WORD.findall(text)))
         rules = suite.rules
         described = f"{rules.about} {rules.action_format} {json.dumps(list(rules.tools))}"
-        self.common = {word for word, n in counts.items() if n > rare * len(instructions)} | set(WORD.findall(described))
+        self.common = {word for word, n in counts.items() if n > max(1, rare * len(instructions))} | set(WORD.findall(described))
 
     def names(self, instruction: str) -> Names:
         """The names in an instruction, numbered from 1."""
@@ -137,9 +138,16 @@ class NamedEnv:
 class PlaceholderSuite(WrappedSuite):
     """The inner suite with placeholders for the names of its tasks."""
 
+    translates = True
+
     def __init__(self, inner: EnvSuite, rare: float = RARE) -> None:
-        self.namer = Namer(inner, rare)
         super().__init__(inner, placeholder_rules(inner.rules))
+        self.rare = rare
+
+    @cached_property
+    def namer(self) -> Namer:
+        """Made when a task is first read or recorded: some suites open a browser to list theirs."""
+        return Namer(self.inner, self.rare)
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         return [self.namer.hide_task(task) for task in super().tasks(split, n, seed=seed)]
@@ -152,17 +160,21 @@ class PlaceholderSuite(WrappedSuite):
         return None if env is None else NamedEnv(env, self.inner.rules)
 
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
-        return self.recorded(super().demonstrate(show_task(task), policy, seed=seed))
+        return self._hidden(super().demonstrate(show_task(task), policy, seed=seed), task)
 
     def recorded(self, episode: Trajectory) -> Trajectory:
         episode = super().recorded(episode)
-        task = self.namer.hide_task(episode.task)
+        return self._hidden(episode, self.namer.hide_task(episode.task))
+
+    def _hidden(self, episode: Trajectory, task: Task) -> Trajectory:
+        """The episode with placeholders, as one of `task`, which has them."""
         names = names_of(task)
         turns = []
         for turn in episode.turns:
             step = turn.transition
-            state, action = Observation(names.hide(step.state.text)), names.hide(step.action)
-            after, why = Observation(names.hide(step.next_state.text)), names.hide(step.info.reasoning)
+            state, action = Observation(names.hide(step.state.text)), names.hide(step.action, new=False)  # as an agent could write it
+            after = Observation(names.hide(step.next_state.text))
+            why = names.hide(step.info.reasoning, new=False)
             hidden = replace(step, state=state, action=action, next_state=after).with_reasoning(why)
             turns.append(replace(turn, transition=hidden))
         return replace(episode, task=task, turns=tuple(turns))

@@ -68,6 +68,8 @@ class RenamedEnv:
 class RenamedSuite(WrappedSuite):
     """The inner suite in other words. Its rules are the inner ones, which read the renamed texts as if nobody had renamed them."""
 
+    translates = True
+
     def __init__(self, inner: EnvSuite, seed: int) -> None:
         self.cipher = Cipher(seed)
         super().__init__(inner, renamed_rules(inner.rules, self.cipher))

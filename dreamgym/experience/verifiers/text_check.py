@@ -17,8 +17,11 @@ ON_DISAGREEMENT = "zero"  # as the guard does with the same check
 
 
 def make(inputs: VerifierInputs) -> TextCheck:
-    """The check of the run's rules, or of those that `rules = "none"` took away."""
-    return TextCheck(inputs.rules.inner if isinstance(inputs.rules, StateMapping) else inputs.rules)
+    """The check of the suite's own rules, also where `rules = "none"` or `"induced"` took them away."""
+    rules = inputs.rules
+    while isinstance(rules, StateMapping):
+        rules = rules.inner
+    return TextCheck(rules)
 
 
 class TextCheck:
@@ -26,6 +29,11 @@ class TextCheck:
 
     def __init__(self, rules: TextRules) -> None:
         self.rules = rules
+
+    @property
+    def judges(self) -> bool:
+        """Whether somebody wrote a check for the suite."""
+        return type(self.rules).check_success is not TextRules.check_success
 
     def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
         """A verdict per (instruction, history, claim), in order; None where the rules have none. Only successes are doubted."""

@@ -44,11 +44,17 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
     """Greedy and sampled success of one of a run's policies on a split of its environment's tasks, and the real steps that took.
 
     By default the policy that came last and is no ablation, and 300 tasks, or fewer where fewer were held out. UsageError for a policy that
-    the run does not have, and for more held-out tasks than it kept from logs and curriculum.
+    the run does not have, and for more held-out tasks than it kept from logs and curriculum, or any where it kept none.
     """
     context = open_context(path)
     block = context.config.eval
+    setting = {"dev": "eval.dev_tasks", "test": "eval.tasks"}.get(split)
     kept_out = {"dev": block.dev_tasks, "test": block.tasks}.get(split)
+    if kept_out == 0:
+        raise UsageError(
+            f"This run kept no {split} tasks away from its training ({setting} = 0), so none is unseen. Set {setting} in a new run, or "
+            "give another split."
+        )
     if tasks is not None and kept_out is not None and tasks > kept_out:
         raise UsageError(f"This run kept {kept_out} {split} tasks away from its training, and {tasks} are asked for. Ask for no more.")
     tasks = tasks or min(300, kept_out or 300)

@@ -41,6 +41,7 @@ class Prober:
         self.steps = 0  # real steps of probes
         self.open_gaps = 0  # consecutive probes above `max_gap`
         self.episodes: list[Trajectory] = []  # real episodes of probes, kept for refreshes of the experience model
+        self.passed: bool | None = None  # whether the last probe found nothing wrong; None: it measured nothing
         self.stopped = ""
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,9 +71,8 @@ class Prober:
                 self._refresh()
             return gap.metrics() | {"refreshes": float(self.envs.refreshes)}
         self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
-        if self.open_gaps == 0:
-            self.context.save_policy(self.model, last_good(self.name))
-        elif self.open_gaps >= 2 and self.block.on_gap != "warn":
+        self.passed = self.open_gaps == 0
+        if self.open_gaps >= 2 and self.block.on_gap != "warn":
             self.stopped = f"the gap opened to {gap.gap:.2f}"
             if self.block.on_gap == "rollback":
                 self.stopped += f", {roll_back(self.context, self.model, self.name, self.start)}"

@@ -135,6 +135,13 @@ class RLPhase:
         self.collector.wait()
         return self.replay.add(trajectories)
 
+    def _keep_good(self) -> None:
+        """Keep the policy for a rollback where a probe of this iteration found nothing wrong, and none did of late."""
+        verdicts = [one.passed for one in (self.prober, self.verifier_probes) if one]
+        open_ = self.prober.open_gaps or (self.verifier_probes.false_in_a_row if self.verifier_probes else 0)
+        if True in verdicts and not open_:
+            self.context.save_policy(self.model, last_good(self.name))
+
     @property
     def used(self) -> dict[str, int]:
         """Steps; the "real" ones are among "train"."""
@@ -183,10 +190,12 @@ class RLPhase:
             found["refills"] = self.collector.refills
         if self.envs.world == "mixed":
             found |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
+        self.prober.passed = None
         if self.probe_every and self.iteration % self.probe_every == 0:
             found |= self.prober.probe(trajectories, self.iteration)
-        if self.verifier_probes:
+        if self.verifier_probes and not self.prober.stopped:
             found |= self.verifier_probes.observe(trajectories, self.iteration)
+        self._keep_good()
         if self.remote:
             by = [t.policy_version for t in trajectories if t.turns]
             found |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "jobs_redone": float(self.remote.pool.redone)}

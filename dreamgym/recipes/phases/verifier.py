@@ -22,7 +22,7 @@ from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
-from dreamgym.recipes.phases.probe import last_good, roll_back
+from dreamgym.recipes.phases.probe import roll_back
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.statistics import Rate, weighted_rate
 from dreamgym.types import Trajectory, VerdictKind
@@ -96,6 +96,7 @@ class VerifierProbes:
         self.tried: list[TriedClaim] = []
         self.steps = 0  # real steps of probes
         self.false_in_a_row = 0  # refits before which accepted claims had proved false
+        self.passed: bool | None = None  # whether accepted claims held at the last probe; None: none was tried
         self.stopped = ""
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,6 +118,7 @@ class VerifierProbes:
 
     def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
         """Count what the verifier did with an iteration's claims, and every `every` iterations try some of them, and refit."""
+        self.passed = None
         made = claims_of(trajectories)
         found: dict[str, Any] = {"claims": len(made) / max(1, len(trajectories)), "claims_accepted": _share(made, lambda t: t.success)}
         found["claims_masked"] = _share(made, lambda t: t.masked)
@@ -206,13 +208,12 @@ class VerifierProbes:
         self.envs.judge_with(self.judged_with)
 
     def _stop_if_false(self, recent: Sequence[TriedClaim]) -> None:
-        """Keep the policy while accepted claims hold; stop, and bring back the last such policy, when they proved false twice in a row."""
+        """Stop, and bring back the last good policy, when accepted claims proved false twice in a row."""
         rate = accepted_false(recent)
         bad = rate.n > 0 and rate.low > self.block.max_accepted_false
         self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
-        if not bad:
-            self.context.save_policy(self.model, last_good(self.name))
-        elif self.false_in_a_row >= 2:
+        self.passed = not bad if rate.n else None
+        if self.false_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.start)
             self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
 

@@ -59,4 +59,5 @@ def _verifiers(context: RunContext) -> dict[str, Verifier]:
     found: dict[str, Verifier] = {"logs": LearnedVerifier.load(context.checkpoint("verifier"))}
     if context.verifier != "verifier":
         found["probes"] = LearnedVerifier.load(context.checkpoint(context.verifier))
-    return found | {"text_check": text_check.make(factory.verifier_inputs(context))}
+    check = text_check.make(factory.verifier_inputs(context))
+    return found | ({"text_check": check} if check.judges else {})

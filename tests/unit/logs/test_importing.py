@@ -222,6 +222,28 @@ def test_an_id_given_twice_gets_a_number(tmp_path: Path):
     assert [episode.id for episode in episodes] == ["e1", "e1#2"] and found["notes"]["ids that were given twice, numbered"] == 1
 
 
+def test_a_condition_that_no_record_meets_says_what_they_have_instead(tmp_path: Path):
+    flags = [openai()[0] | {"id": str(i), "reward": True} for i in range(3)]
+    _, found = imported(tmp_path, flags, outcomes=outcomes("reward==1"))
+    assert found["outcomes"]["unknown"] == 3
+    assert "--success asks for 'reward==1', and there they have the value true (3)" in found["warnings"][0]
+    _, found = imported(tmp_path, flags, outcomes=outcomes("rewrd"))
+    assert "they have no 'rewrd' among id, " in found["warnings"][0] and "reward" in found["warnings"][0]
+    _, found = imported(tmp_path, flags)
+    assert "Give --success, --success-ids or --success-score." in found["warnings"][0]
+
+
+def test_trials_of_a_task_that_its_records_name_are_one_task_and_those_of_another_file_another(tmp_path: Path):
+    trial = {key: value for key, value in openai()[0].items() if key != "id"} | {"task_id": "cancel"}
+    opened_otherwise = {**trial, "messages": [{"role": "user", "content": "Hello! Please cancel W1."}, *trial["messages"][-3:]]}
+    episodes, _ = imported(tmp_path, [trial, opened_otherwise, trial])
+    assert [(t.id, t.task.id) for t in episodes] == [("cancel", "cancel"), ("cancel#2", "cancel"), ("cancel#3", "cancel")]
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps(trial) + "\n")
+    import_logs([tmp_path / "log.jsonl", other], tmp_path / "both.jsonl")
+    assert [t.task.id for t in read_trajectories(tmp_path / "both.jsonl")] == ["cancel"] * 3 + ["cancel#4"]
+
+
 @pytest.mark.parametrize("form", ["openai", "atif"])
 def test_an_export_is_imported_as_it_was(tmp_path: Path, form: str):
     (before,), _ = imported(tmp_path, openai(), outcomes=outcomes("reward==1"))

@@ -60,11 +60,17 @@ def test_what_is_added_to_a_comparison_adds_its_cost(changes: dict[str, Any], na
     assert added - plain == pytest.approx(more)
 
 
-def test_a_learned_verifier_is_fitted_to_the_logs_and_after_every_probe(tmp_path: Path):
-    changes = {"experience.verifier": {"name": "learned", "probes": {"every": 2}}, "arms": ["grpo-dream", "grpo-real"]}
-    plain, judged = (estimate.cost(compared(tmp_path, **changes), replace(PILOT, judged_s=seconds)).hours for seconds in (0.0, 0.1))
-    assert plain is not None and judged is not None
-    assert (judged - plain) * 3600 == pytest.approx(100 * 0.1 * (1 + 5 // 2)), "the real arm has no probes"
+def test_a_learned_verifier_is_fitted_to_the_logs_and_after_every_probe_and_its_probes_are_real_steps(tmp_path: Path):
+    probes = {"every": 2, "episodes": 3, "max_real_steps": 50, "by": "rollouts"}
+    changes = {"experience.verifier": {"name": "learned", "probes": probes}, "arms": ["grpo-dream", "grpo-real"]}
+    plain, judged = (
+        estimate.cost(compared(tmp_path, **changes), replace(PILOT, read_s=a, judged_s=b)) for a, b in ((0.0, 0.0), (0.3, 0.1))
+    )
+    assert plain.hours is not None and judged.hours is not None
+    assert (judged.hours - plain.hours) * 3600 == pytest.approx(100 * (0.3 * 2 + 0.1 * (1 + 5 // 2))), "the real arm has no probes"
+    without = estimate.cost(compared(tmp_path, arms=["grpo-dream", "grpo-real"]), PILOT)
+    assert plain.real_steps - without.real_steps == 50, "two probes of three episodes of ten steps, and no more than 50"
+    assert plain.sampled_tokens - without.sampled_tokens == 5 * 50
 
 
 @pytest.mark.parametrize(("mode", "policies"), [("dream", 2), ("s2r", 3)])

@@ -13,7 +13,7 @@ from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.wrappers.placeholders import PLACEHOLDER, Namer, Names, PlaceholderSuite, make, names_of, show_task
 from dreamgym.errors import ConfigError
-from dreamgym.types import Action, Observation, Task
+from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
 
 class Hall:
@@ -112,6 +112,26 @@ def test_every_task_is_acted_in_with_its_own_names(suite: PlaceholderSuite):
     assert suite.rules.abstract(env.reset(second)).text == "guests: NAME1, user-1, User1"
     raw, reward, _ = env.step("greet[NAME1]")
     assert raw["named"] == "greet[NAME1] was said." and reward == 1.0
+
+
+def test_words_of_one_instruction_are_names_however_few_instructions_there_are():
+    class Few(HallSuite):
+        def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+            return super().tasks(split, min(n, 14), seed=seed)
+
+    tasks = PlaceholderSuite(Few()).tasks("train", 20)
+    assert [task.instruction for task in tasks][:2] == ["Greet NAME1 in room 0, order NAME2.", "Greet NAME1 in room 1, order NAME2."]
+
+
+def test_what_an_action_names_before_any_state_did_stays_as_it_is(suite: PlaceholderSuite):
+    (task,) = suite.inner.tasks("train", 1)
+    steps = [
+        Transition(Observation("a hall"), "ring 99999", Observation("the bell of C55555"), 0.0, False),
+        Transition(Observation("the bell of C55555"), "take C55555 to 99999", Observation("taken"), 1.0, True),
+    ]
+    whole = suite.recorded(Trajectory("t", task, "demo", tuple(map(Turn, steps)), True))
+    assert [step.action for step in whole.transitions] == ["ring 99999", "take NAME3 to 99999"], "the policy could write it no other way"
+    assert whole.transitions[0].next_state.text == "the bell of NAME3"
 
 
 def test_the_share_of_instructions_that_makes_a_word_common_can_be_set():
