@@ -32,9 +32,11 @@ from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, Task, Trajectory
 
 WORD = re.compile(r"\w+")
-IDENTIFIER = re.compile(r"(?=\d*[^\W\d])\w*\d{4}\w*|\d{5,}|(?=[A-Z]+\d)[A-Z][A-Z\d]{4,}")
-"""Four digits in a row beside letters, five and more, or a code of capitals and digits. Shorter numbers are amounts, years, places in
-a list, numbers of elements."""
+IDENTIFIER = re.compile(
+    r"(?=\d*[^\W\d])\w*\d{4}\w*|\d{5,}|(?=[A-Z]+\d)[A-Z][A-Z\d]{4,}|(?=(?:[a-z]*\d){3})(?=\d*[a-z]+\d+[a-z]+)[a-z\d]{8,}"
+)
+"""Four digits in a row beside letters, five and more, a code of capitals and digits, or a long one of small letters with three digits or
+more between them. Shorter numbers are amounts, years, places in a list, numbers of elements."""
 PLACEHOLDER = re.compile(r"NAME\d+")
 RARE = 0.01  # words of at most this share of the training instructions are names, unless the option `rare` says otherwise
 COUNTED = 2000  # training instructions

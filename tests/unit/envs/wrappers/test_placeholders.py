@@ -79,6 +79,7 @@ def test_an_identifier_is_a_name_from_where_it_is_first_shown():
     )
     assert names.hide('get_order("#W2378156", "#W0000001")') == 'get_order("#NAME3", "#NAME4")'
     assert names.hide("flight HAT045 of JMO1MG, 15T15 NASA address1") == "flight NAME5 of NAME6, 15T15 NASA address1"
+    assert names.hide("[b07dkgjr74] a 15t15 mp3player for iphone12pro, 5ghz2ghz") == "[NAME7] a 15t15 mp3player for iphone12pro, 5ghz2ghz"
     assert names.show("NAME4 of NAME2, NAME9") == "W0000001 of zoe_9620, NAME9"
     assert names.show("RENAME1 NAME1x") == "RENAME1 NAME1x", "a placeholder is a whole word"
 
