@@ -12,6 +12,7 @@ import pytest
 
 from dreamgym import plugins
 from dreamgym.envs.base import TextRules, play
+from dreamgym.experience import conditions as mined
 from dreamgym.experience.conditions import Conditions
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer
@@ -161,6 +162,15 @@ def test_of_an_answer_with_few_first_lines_the_first_line_is_corrected_and_the_o
 
 def test_answers_by_chance_establish_nothing():
     assert not [one for one in conditions(episodes(240, 2, noise=0.9)).found() if one.kind == "start"]
+
+
+def test_an_answer_that_changes_only_after_all_counted_rows_establishes_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mined, "MOST_ROWS", 100)
+    logs = episodes(240, 2)
+    alike = [one for one in logs if asked(one, START)[1] == "it does not start"]
+    other = [one for one in logs if asked(one, START)[1] == "it runs"]
+    found = conditions([*alike[:120], *other[:20]])
+    assert len(alike) >= 120 and not [one for one in found.found() if one.kind == "start"]
 
 
 def test_dreamed_rows_are_no_evidence():

@@ -108,6 +108,8 @@ def test_dream_sim_to_real_mixed_and_ablated_arms_run_side_by_side(tmp_path: Pat
         ('arms = ["grpo-drem"]', "'grpo-drem' is no arm"),
         ('arms = ["grppo-dream"]', "Did you mean 'grpo'"),
         ('arms = ["sft"]\nablations = ["replay"]\nablated = "grpo-real"', "is no dream"),
+        ('arms = []\nablations = ["reasoning"]\n[experience]\nreasoning = false', "'reasoning' changes nothing here"),
+        ('arms = []\nablations = ["task_generation"]\n[dream.curriculum]\nsynthetic_share = 0.0', "changes nothing here"),
         ("[algorithms.grpo]\nclip_lo = 0.1", "Did you mean 'clip_low'"),
         ('[dream]\nalgorithm = {name = "ppo"}', "Arms name their algorithms"),
         ('arms = ["dpo"]\n[policy]\nwindow = 0', "dpo compares whole episodes"),

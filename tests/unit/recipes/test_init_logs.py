@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes import init_logs
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.init_logs import examine, settings
 from dreamgym.runs.episodes import write_trajectories
@@ -72,6 +74,18 @@ def test_a_backbone_acts_and_dreams_with_adapters_and_its_tokens_are_counted(
     assert account.episode_tokens > 2 * small.episode_tokens  # a token of this model is a byte
     assert (found.policy.max_reply_tokens or 0) >= account.action_tokens + 2
     assert found.warm_start.batch_tokens >= account.episode_tokens and account.context == 3686  # nine tenths of its 4,096 positions
+
+
+def test_several_files_need_their_tools_in_the_first_ones(tmp_path: Path):
+    for name, tool in (("a", "get_order"), ("b", "get_invoice")):
+        write_trajectories(tmp_path / f"{name}.jsonl", EPISODES)
+        (tmp_path / f"{name}.tools.json").write_text(json.dumps([{"name": tool, "description": "", "parameters": {"properties": {}}}]))
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    with pytest.raises(UsageError, match=r"b\.tools\.json' has tools that .*a\.tools\.json' lacks: get_invoice"):
+        init_logs._options("tools", files)
+    (tmp_path / "b.tools.json").write_text((tmp_path / "a.tools.json").read_text())
+    assert init_logs._options("tools", files)["tools"] == str(tmp_path / "a.tools.json")
+    assert "tools" not in init_logs._options("logs", files)
 
 
 @pytest.mark.parametrize(

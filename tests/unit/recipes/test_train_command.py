@@ -74,6 +74,11 @@ def test_one_command_trains_resumes_by_itself_and_refuses_another_configuration(
     assert command(monkeypatch, capsys, "eval", run, "--split", "tset")[0] == 2
     code, _, err = command(monkeypatch, capsys, "eval", run, "--tasks", "4")  # a fourth one may have been a curriculum's
     assert code == 2 and "kept 3 test tasks away" in err
+    none = RunDir.view(run).config | {"eval": RunDir.view(run).config["eval"] | {"tasks": 0}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDir, "config", property(lambda self: none))
+        code, _, err = command(monkeypatch, capsys, "eval", run)
+    assert code == 2 and "kept no test tasks away from its training (eval.tasks = 0)" in err
 
     again = tmp_path / "from-files"  # the logs of one run are as good as the scripted policies that made them
     files = f'logs.files=["{run / "episodes" / "logs.jsonl"}"]'

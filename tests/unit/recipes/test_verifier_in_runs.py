@@ -11,8 +11,15 @@ import pytest
 from toy import LOOP, SHARED, shrink
 
 from dreamgym.config import parse_text, resolve
+from dreamgym.envs import corridor
+from dreamgym.envs.induction import induce
+from dreamgym.envs.logs import LogConfig, LogRules
+from dreamgym.envs.wrappers.induced_rules import InducedRules
+from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ConfigError
 from dreamgym.experience.outcome.verifier import LearnedVerifier, Probe
+from dreamgym.experience.verifiers import VerifierInputs, text_check
+from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.blocks import VerifierBlock
 from dreamgym.recipes.config import TrainConfig
@@ -74,6 +81,21 @@ def test_real_episodes_that_a_policy_ended_are_judged_as_if_they_claimed_a_succe
     accepted = [judged["probes"][name]["value"] * judged["probes"][name]["n"] for name in ("kept", "false_success")]
     assert passed and sum(accepted) == pytest.approx(sum(passed))
     assert "verifiers" not in summary["warm_start"], "nothing judged it"
+
+
+@pytest.mark.parametrize("rules", ["suite", "none", "induced"])
+def test_the_hand_written_check_is_the_suites_own_whatever_rules_a_run_has(rules: str, tmp_path: Path):
+    suite = corridor.make(length=4, keys=False, max_steps=4)
+    logs = collect(suite, 60, seed=0)
+    own = {"suite": suite.rules, "none": StateMapping(suite.rules)}
+    own["induced"] = InducedRules(own["none"], induce(logs))
+    check = text_check.make(VerifierInputs(own[rules]))
+    ends = [t for t in logs if t.transitions[-1].terminated and not t.success]
+    kinds = [
+        v.kind for v in check.verify([(t.task.instruction, t.transitions[:-1], replace(t.transitions[-1], reward=1.0)) for t in ends]) if v
+    ]
+    assert check.judges and len(kinds) == len(ends) > 3 and set(kinds) == {"refused"}
+    assert not text_check.make(VerifierInputs(LogRules("somebody", LogConfig(files=[Path("episodes.jsonl")])))).judges, "nobody wrote one"
 
 
 def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
@@ -144,6 +166,7 @@ def test_an_ablation_fits_an_experience_model_only_where_what_it_reads_or_writes
     hidden = config.experience.model_copy(update={"k": 0})
     assert config.model_copy(update={"experience": shown}).refitted_without("replay"), "its prompts had memories"
     assert not config.model_copy(update={"experience": hidden}).refitted_without("replay"), "no prompt has memories, with it or without"
+    assert not config.model_copy(update={"experience": hidden}).refitted_without("random_retrieval"), "nobody reads what is drawn"
     assert config.refitted_without("model") and not config.refitted_without("verifier") and not config.refitted_without("curriculum")
 
 
@@ -195,6 +218,7 @@ def test_a_verifier_that_proves_wrong_twice_stops_the_phase_and_the_last_good_po
     recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     dream = RunDir.view(tmp_path / "run").data("dream")
     assert dream["iterations"] < 12 and "of probed accepted claims have no real success, rolled back to the" in dream["stopped"]
+    assert "the policy it started from" in dream["stopped"], "no probe had found it good"
     json.dumps(dream, allow_nan=False)
 
 

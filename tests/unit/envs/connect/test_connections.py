@@ -175,6 +175,19 @@ def test_a_suite_with_an_environment_takes_no_connection() -> None:
         build(EnvBlock, {"connection": {"retries": 1}})
 
 
+@pytest.mark.parametrize("wrapper", ["placeholders", "renamed"])
+def test_a_wrapper_that_translates_takes_no_connection_which_would_bypass_it(wrapper: str) -> None:
+    options = {"suite": "logs", "options": OPTIONS}
+    with pytest.raises(ConfigError, match="translates what an environment reads"):
+        plugins.make(
+            "envs",
+            "dreamgym.envs.wrappers.connected",
+            suite=f"dreamgym.envs.wrappers.{wrapper}",
+            options=options,
+            connect=f"python:{HERE}:Counter",
+        )
+
+
 PATH = {"PYTHONPATH": os.pathsep.join(sys.path)}  # servers get a bare environment
 MCP = f"mcp:{sys.executable} {Path(__file__).parents[3] / 'support' / 'mcp_desk.py'}"
 
