@@ -31,6 +31,7 @@ def train(
     ] = None,
     config: ConfigFile = None,
     mode: Annotated[str | None, typer.Option(help="dream, real, s2r (dream, then real) or mixed.")] = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Train a policy in any environment, from its scripted policies or from files of logs."""
@@ -39,6 +40,9 @@ def train(
 
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
     suite = begin(settings)  # whatever is wrong in the settings is found before torch is imported
+    if dry_run:
+        _begins(run, [settings], dry_run, as_json)
+        return
     from dreamgym import report
     from dreamgym.recipes import train as recipe
 

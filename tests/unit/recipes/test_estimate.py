@@ -121,6 +121,9 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.toml"]
     code, out, _ = command(monkeypatch, capsys, "compare", "--config", "toy.toml", "--dry-run", "--json")
     assert code == 0 and object_in(out)["fitted_tokens"] > 0
+    Path("train.toml").write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    code, out, _ = command(monkeypatch, capsys, "train", "new", "--config", "train.toml", "--dry-run")
+    assert code == 0 and out.startswith("estimate: ") and not Path("new").exists()
     code, _, err = command(monkeypatch, capsys, "compare", "--dry-run")
     assert code != 0 and "give --config FILE" in err
 
