@@ -51,6 +51,10 @@ class Pilot:
     fitted_per_s: float
     sampled_per_s: float  # prompts included
     memory_gb: float
+    recorded: int = 0
+    """Episodes of the files that the logs are read from; 0: scripted policies play them."""
+    has_env: bool = True
+    """Whether there is an environment to probe."""
     read_s: float = 0.0
     """Of reading the episode for a learned verifier."""
     judged_s: float = 0.0
@@ -108,7 +112,7 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
     wins = n * pilot.successes * pilot.policy_tokens
     fitted += wins * config.warm_start.epochs
     sampled = learned = 0.0
-    real = n * pilot.steps * (not config.logs.files)
+    real = n * pilot.steps * (not pilot.recorded)
     evaluated = 1
     if isinstance(config, CompareConfig):
         offline = [arm for arm in config.arms if arm in OFFLINE]
@@ -126,9 +130,9 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
         sampled += episodes * (pilot.reply_tokens + dreamed * pilot.answer_tokens)
         learned += episodes * pilot.policy_tokens * block.learner.epochs * (1 + RECOMPUTED * (block.learner.old == "learner"))
         real += min(episodes * (1 - dreamed) * pilot.steps, block.max_real_steps or float("inf"))
-        if world != "real" and block.probe_every:
+        if world != "real" and block.probe_every and pilot.has_env:
             real += block.iterations // block.probe_every * block.probe_tasks * pilot.steps
-        if probes and probes.every:
+        if probes and probes.every and pilot.has_env:
             tried = block.iterations // probes.every
             steps = min(tried * probes.episodes * pilot.steps, probes.max_real_steps)
             real, refits = real + steps, refits + tried
@@ -151,14 +155,17 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
     from dreamgym.recipes.phases.logs import offline, read_logs
 
     silence_progress_bars()
-    suite, files = begin(config), config.logs.files
+    suite = begin(config)
+    files, recorded = config.logs.files or suite.log_files, 0
     for n in (FEW, PILOT):  # the many only where the few are played at once
         logs_block = config.logs.model_copy(update={"trajectories": n, "transitions": None, "task_pairs": 0})
         few = config.model_copy(update={"logs": logs_block})
         start = time.monotonic()
-        logs = read_logs(files, suite)[:PILOT] if files or suite.log_files else offline(suite, few, None)
+        logs = read_logs(files, suite) if files else offline(suite, few, None)
         played_s = time.monotonic() - start
-        if files or suite.log_files or played_s > FIT_S:
+        if files:
+            recorded, logs = len(logs), logs[:PILOT]
+        if files or played_s > FIT_S:
             break
     tokenizer = learn_tokenizer(logs, suite.rules, config.model.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
@@ -179,6 +186,8 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
             "policy_tokens": sum(len(ids) for ids, _ in acts) / n,
             "reply_tokens": sum(sum(weight > 0 for weight in weights) for _, weights in acts) / n,
             "real_step_s": 0.0 if files else played_s / max(1, steps),
+            "recorded": recorded,
+            "has_env": suite.has_env,
         }
         if config.pretrained or config.experience.backbone:
             return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
@@ -220,8 +229,8 @@ def _probes(config: SharedConfig, world: World) -> ProbesConfig | None:
 
 def _episodes(config: SharedConfig, pilot: Pilot) -> float:
     """How many episodes the logs hold."""
-    if config.logs.files:
-        return float(sum(sum(1 for line in file.open("rb") if line.strip()) for file in config.logs.files))
+    if pilot.recorded:
+        return float(pilot.recorded)
     limit = config.logs.transitions
     return min(config.logs.trajectories, limit / pilot.steps) if limit else config.logs.trajectories
 

@@ -11,12 +11,15 @@ from toy import LOOP, SHARED, command, object_in, shrink
 
 from dreamgym.cli import training
 from dreamgym.config import dump, read
+from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
+from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import estimate
 from dreamgym.recipes.config import CompareConfig, TrainConfig
 from dreamgym.recipes.estimate import Pilot
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 
 PILOT = Pilot(
@@ -124,6 +127,13 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
     Path("train.toml").write_text(f"{SHARED}\n[rl]\n{LOOP}")
     code, out, _ = command(monkeypatch, capsys, "train", "new", "--config", "train.toml", "--dry-run")
     assert code == 0 and out.startswith("estimate: ") and not Path("new").exists()
+    write_trajectories(Path("episodes.jsonl"), collect(corridor.make(), 70, seed=0))
+    assert command(monkeypatch, capsys, "init", "logs.toml", "--logs", "episodes.jsonl")[0] == 0
+    settings = read(TrainConfig, Path("logs.toml"))
+    pilot = estimate.measure(settings)
+    assert pilot.recorded == 70 and estimate.cost(settings, pilot).real_steps == 0, (
+        "the settings of a run from logs alone name no log twice"
+    )
     code, _, err = command(monkeypatch, capsys, "compare", "--dry-run")
     assert code != 0 and "give --config FILE" in err
 
