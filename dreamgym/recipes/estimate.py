@@ -178,7 +178,9 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
         finally:
             logging.getLogger("dreamgym").setLevel(level)
         acts = [row for t in logs if t.turns for row in context.policies.demonstrations(t)]
-        counts = {
+        counts: dict[str, Any] = {
+            "recorded": recorded,
+            "has_env": suite.has_env,
             "steps": steps / n,
             "successes": sum(t.success for t in logs) / n,
             "experience_tokens": sum(len(row.ids) for row in rows) / n,
@@ -187,14 +189,13 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
             "reply_tokens": sum(sum(weight > 0 for weight in weights) for _, weights in acts) / n,
             "real_step_s": 0.0 if files else played_s / max(1, steps),
         }
-        known: dict[str, Any] = {"recorded": recorded, "has_env": suite.has_env}
         if config.pretrained or config.experience.backbone:
-            return Pilot(**counts, **known, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
+            return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
         reply = max(1, round(counts["reply_tokens"] / max(1.0, counts["steps"])))
         fitted, sampled = _rates(context, [(row.ids, row.weights) for row in rows] or acts, reply)
         read, judged = _judged_s(context)
         gb = _resident_gb()
-        return Pilot(**counts, **known, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=gb, read_s=read, judged_s=judged)
+        return Pilot(**counts, fitted_per_s=fitted, sampled_per_s=sampled, memory_gb=gb, read_s=read, judged_s=judged)
 
 
 def _loops(config: CompareConfig | TrainConfig) -> Iterator[tuple[RLBlock, World, ProbesConfig | None]]:
