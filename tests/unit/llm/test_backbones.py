@@ -199,7 +199,7 @@ def test_an_architecture_whose_probabilities_we_would_miss_is_refused_by_name(tm
 
 
 def test_a_model_that_is_not_here_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'no-one/Nothing-1B' is not on this machine.*hf download no-one/Nothing-1B.*download=true"):
+    with pytest.raises(UsageError, match=r"'no-one/Nothing-1B' is not on this machine.*hf download no-one/Nothing-1B.*download = true"):
         load(BackboneConfig(model="no-one/Nothing-1B"))
     with pytest.raises(UsageError, match="No model at './nowhere/at/all'"):
         load(BackboneConfig(model="./nowhere/at/all"))
