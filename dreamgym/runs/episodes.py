@@ -86,7 +86,8 @@ def episode_from_json(record: Any, number: int, path: Path) -> Trajectory:
         return trajectory_from_json(record)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, UsageError) as error:
         raise UsageError(
-            f"Line {number} of '{path}' is no episode: {reason_of(error)}. Expected one such as a run writes to {LOGS}."
+            f"Line {number} of '{path}' is no episode: {reason_of(error)}. Expected one such as a run writes to {LOGS}. `dreamgym import` "
+            "makes episodes of an agent's logs."
         ) from error
 
 
