@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dreamgym import cli
-from dreamgym.envs import _tau2
 from dreamgym.errors import DreamGymError
 from dreamgym.recipes import doctor
 from dreamgym.runs.rundir import RunDir
@@ -61,13 +61,13 @@ def test_an_error_made_on_purpose_is_one_message(monkeypatch: pytest.MonkeyPatch
 def test_the_quickstart_without_its_package_says_how_to_install_it_and_which_one_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(_tau2, "import_module", lambda name: raising(ModuleNotFoundError("missing", name="tau2"))())
+    monkeypatch.setitem(sys.modules, "loguru", None)  # as where the extra is not installed
     monkeypatch.chdir(tmp_path)
     code, text = said(monkeypatch, capsys, "quickstart", "--budget", "small")
-    assert code == 2 and "needs tau2. Install it with: pip install 'dreamgym[tau2]'" in text
+    assert code == 2 and "needs loguru. Install it with: pip install 'dreamgym[tau2]'" in text
     assert "The quickstart in the shop needs no extra: dreamgym quickstart --env webshop" in text
     code, text = said(monkeypatch, capsys, "quickstart", "--env", "telecom")
-    assert code == 2 and "needs tau2" in text and "in the shop" not in text, "an environment that is asked for is the one to install"
+    assert code == 2 and "needs loguru" in text and "in the shop" not in text, "an environment that is asked for is the one to install"
     assert not any(tmp_path.iterdir())
 
 
