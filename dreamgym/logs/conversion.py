@@ -3,11 +3,13 @@ before and after it is the conversation so far (`envs.tools.conversation`)."""
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamgym.envs.tools.conversation import START, Exchange, extend
+from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
+from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
 from dreamgym.logs.records import Account, LoggedEpisode, Message
 from dreamgym.tool_calls import ToolCall, action_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
@@ -29,6 +31,7 @@ def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, ac
     account.drop("agent messages before the task", early)
     opening, rest = _opening(episode.messages[begin:])
     system = "\n".join(message.text for message in episode.messages if message.role == "system" and message.text.strip())
+    account.drop("system texts, without --system", int(bool(system) and not how.system))
     instruction = "\n".join(filter(None, [system if how.system else "", episode.instruction, opening])).strip()
     if not instruction:
         account.drop("episodes without an instruction")
@@ -42,6 +45,7 @@ def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, ac
         after, last = extend(state, one), i + 1 == len(found)
         turns.append(Turn(Transition(state, action_of(one.calls), after, float(last and bool(success)), last)))
         state = after
+        _note_shortened(one, account)
     task = Task(episode.task or episode.id, instruction, how.env, difficulty=0)
     return Trajectory(episode.id, task, "demo", tuple(turns), bool(success), behaviour=episode.agent, scored=success is not None)
 
@@ -84,6 +88,18 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
             account.drop("user messages after a call without a result", len(user_texts))
     account.drop("results without a call", sum(map(len, results.values())))
     return found
+
+
+def _note_shortened(exchange: Exchange, account: Account) -> None:
+    """Say what a state does not show in full."""
+    limits, whole = Limits(), sys.maxsize
+    for call, result in zip(exchange.calls, exchange.results, strict=True):
+        cut = len(result) > limits.result_chars and shorten_result(result, limits.result_chars) != shorten_result(result, whole)
+        account.note(f"results longer than {limits.result_chars:,} characters, shortened", int(cut), call.name)
+        long = shorten_arguments(call, limits.argument_chars) != call
+        account.note(f"calls with an argument longer than {limits.argument_chars} characters, shortened", int(long), call.name)
+    words = shorten_text(exchange.user_text, limits.result_chars) != exchange.user_text
+    account.note(f"user messages longer than {limits.result_chars:,} characters, shortened", int(words))
 
 
 def _opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:

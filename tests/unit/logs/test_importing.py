@@ -28,6 +28,7 @@ from dreamgym.types import Trajectory
 ROOT = Path(__file__).parents[3]
 TAU = "shared/data/tau/airline_gpt-4o_episodes.json.xz"
 AIRLINE = next((path for path in (ROOT / TAU, ROOT.parent / TAU) if path.exists()), None)
+SYSTEM = {"system texts, without --system": 1}
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
@@ -82,8 +83,18 @@ def test_unpaired_calls_and_results_are_counted_with_their_place(tmp_path: Path)
     messages.append({"role": "tool", "tool_call_id": "nobody", "content": "x"})
     (episode,), found = imported(tmp_path, [{"messages": messages}])
     assert [t.action for t in episode.transitions] == ACTIONS[1:]
-    assert found["dropped"] == {"calls without a result": 1, "results without a call": 1}
+    assert found["dropped"] == SYSTEM | {"calls without a result": 1, "results without a call": 1}
     assert found["places"]["calls without a result"] == ["log.jsonl, line 1: get_order"]
+
+
+def test_what_states_do_not_show_in_full_is_counted(tmp_path: Path):
+    texts = {"c1": json.dumps({"orders": list(range(1000))}, indent=4), "c2": json.dumps({"order": 1}, indent=400)}
+    messages = [one | {"content": texts.get(one.get("tool_call_id", ""), one.get("content"))} for one in openai_messages()]
+    _, found = imported(tmp_path, [{"messages": messages}])
+    assert found["notes"] == {"results longer than 1,000 characters, shortened": 1}, "the second one is long by its spaces alone"
+    assert found["dropped"] == SYSTEM
+    (episode,), found = imported(tmp_path, [{"messages": messages}], system=True)
+    assert not found["dropped"] and episode.task.instruction.startswith(messages[0]["content"])
 
 
 def test_a_broken_line_costs_that_line(tmp_path: Path):
@@ -92,12 +103,12 @@ def test_a_broken_line_costs_that_line(tmp_path: Path):
     found = import_logs([path], tmp_path / "out.jsonl")
     assert found["episodes"] == 2 and found["dropped"]["lines that are no JSON"] == 1
     assert found["places"]["lines that are no JSON"][0].startswith("log.jsonl, line 2: ")
-    assert sum(found["dropped"].values()) == 2
+    assert sum(found["dropped"].values()) == 2 + 2, "of each episode its system text"
 
 
 def test_records_of_another_format_in_the_same_file_are_counted(tmp_path: Path):
     _, found = imported(tmp_path, [*openai(), *claude_code()])
-    assert found["episodes"] == 1 and found["dropped"] == {"records of another format (claude_code)": len(claude_code())}
+    assert found["episodes"] == 1 and found["dropped"] == SYSTEM | {"records of another format (claude_code)": len(claude_code())}
 
 
 def test_a_format_that_a_file_is_not_of_is_refused_with_the_one_it_is(tmp_path: Path):
@@ -116,7 +127,7 @@ def test_arguments_that_are_no_json_are_kept_as_text_and_images_leave_a_marker(t
     assert episode.transitions[0].action == 'get_order("{\\"id\\": \\"W")'
     assert "[image_url left out]\nseen" in episode.transitions[0].next_state.text
     assert found["notes"] == {"arguments that are no JSON object, kept as text": 1}
-    assert found["dropped"] == {"images, audio and files": 1}
+    assert found["dropped"] == SYSTEM | {"images, audio and files": 1}
 
 
 @pytest.mark.parametrize("arguments", ['{"id": 1e999}', {"id": float("inf")}])
@@ -351,7 +362,7 @@ def test_the_airline_episodes_have_84_successes(tmp_path: Path):
     log.write_bytes(lzma.decompress(AIRLINE.read_bytes()))
     found = import_logs([log], tmp_path / "episodes.jsonl", outcomes=outcomes("reward==1"))
     assert found["outcomes"] == {"success": 84, "failure": 116, "unknown": 0}
-    assert found["dropped"].keys() == {"texts beside tool calls"}
+    assert found["dropped"].keys() == {"texts beside tool calls", *SYSTEM}
 
 
 def test_trials_of_one_task_are_episodes_of_one_task(tmp_path: Path):
@@ -377,7 +388,7 @@ def test_rollouts_of_verifiers_name_their_task_and_its_tools(tmp_path: Path, dia
     assert len({episode.id for episode in episodes}) == 2
     _, found = imported(tmp_path, DIALECTS[dialect](), outcomes=outcomes(score="cancelled==1"))
     assert found["outcomes"]["success"] == (dialect != "verifiers_info_tools")  # whose metrics are columns
-    assert found["dropped"] == {}
+    assert found["dropped"] == SYSTEM
 
 
 def test_of_a_verifiers_episode_the_trained_agents_last_branch_is_read(tmp_path: Path):
@@ -389,7 +400,7 @@ def test_of_a_verifiers_episode_the_trained_agents_last_branch_is_read(tmp_path:
     judge = {**trace, "id": "judge", "agent": {"name": "judge", "trainable": False}}
     (episode,), found = imported(tmp_path, [record | {"traces": [trace, judge]}])
     assert [step.action for step in episode.transitions] == ACTIONS and (episode.id, episode.task.id) == ("e1", "shop/3")
-    assert found["dropped"] == {"traces of agents that are not trained": 1, "branches of a trace that do not lead to its end": 1}
+    assert found["dropped"] == SYSTEM | {"traces of agents that are not trained": 1, "branches of a trace that do not lead to its end": 1}
 
 
 def test_examples_in_a_verifiers_prompt_are_no_actions(tmp_path: Path):
@@ -402,7 +413,7 @@ def test_examples_in_a_verifiers_prompt_are_no_actions(tmp_path: Path):
         node["parent"] = i
     (episode,), found = imported(tmp_path, [record])
     assert [step.action for step in episode.transitions] == ACTIONS
-    assert found["dropped"] == {"agent messages that no model said": 1}
+    assert found["dropped"] == SYSTEM | {"agent messages that no model said": 1}
 
 
 def test_a_verifiers_episode_without_traces_or_rewards_has_no_outcome(tmp_path: Path):
@@ -417,4 +428,4 @@ def test_a_verifiers_episode_without_traces_or_rewards_has_no_outcome(tmp_path: 
         "traces": [],
     }
     (episode,), found = imported(tmp_path, [record, failed], outcomes=outcomes("reward==1"))
-    assert not episode.scored and found["outcomes"]["unknown"] == 1 and found["dropped"] == {"records without messages": 1}
+    assert not episode.scored and found["outcomes"]["unknown"] == 1 and found["dropped"] == SYSTEM | {"records without messages": 1}
