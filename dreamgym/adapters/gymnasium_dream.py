@@ -125,10 +125,10 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
 
     def _begin(self, places: Sequence[int], task: str) -> dict[int, SessionStart]:
         futures = {i: self.dream.open(task, seed=int(self.np_random.integers(SEEDS))) for i in places}
-        started = {i: future.result() for i, future in futures.items()}
-        for i, opened in started.items():
-            self._open[i], self._over[i] = opened, False
-        return started
+        for i, future in futures.items():
+            if future.exception() is None:  # all that have begun are known, so that they can be ended, though another one fails
+                self._open[i], self._over[i] = future.result(), False
+        return {i: future.result() for i, future in futures.items()}
 
     def _end(self, places: Sequence[int]) -> None:
         for i in places:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from dreamgym.adapters.trl import KNOWN
 from dreamgym.adapters.versions import check_version
 from dreamgym.errors import UsageError
-from dreamgym.serve.sessions import SIMULATION, DreamSessions, outcome, text_of
+from dreamgym.serve.sessions import SIMULATION, DreamSessions, outcome, text_of, tools_served
 from dreamgym.tool_calls import ToolCall, action_of
 
 PYTHON_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
@@ -27,13 +27,13 @@ TAKEN = ("reset", "get_reward", "outcomes", "task")
 
 
 def environment_factory(dream: DreamSessions, *, seed: int = 0) -> Callable[[], Any]:
-    """The `environment_factory` of GRPOTrainer: episodes whose methods are the recorded tools, or `act(action)` where there are none.
+    """The `environment_factory` of GRPOTrainer: episodes whose methods are the recorded tools and `respond`, or else `act(action)`.
 
     `reset` reads the dataset's columns `task` (an id or an instruction; else the text of `prompt`) and `seed`. UsageError for a tool that
     cannot be a method. Rollouts wait for each other's calls, because TRL makes them one by one: `DreamRollouts` is faster.
     """
     check_version("trl", *KNOWN)
-    tools = dream.rules.tools or [_ACT]
+    tools = tools_served(dream.rules) or [_ACT]
     serial, rank = itertools.count(), os.environ.get("RANK", "0")
 
     class Dream:

@@ -34,6 +34,8 @@ KNOWN = ("0.4", "0.5")
 """The first version of verifiers that this was written for, and the first that it was not."""
 ACT = "act"
 """The tool of a served dream whose actions are no tool calls."""
+OURS = ("dream_start", "dream_outcome")
+"""The tools of a served dream that are no actions."""
 
 
 class BrokenEpisode(DreamGymError):
@@ -96,9 +98,9 @@ async def played(task: Any, agents: Any, server: Any) -> None:
     async with Client(server) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
         begun = await client.call_tool("dream_start", {"task": task.data.asked, "seed": task.data.seed})
-        if begun.is_error or not begun.meta:
+        episode = _metadata(begun).get("dream_episode")
+        if begun.is_error or not episode:
             raise UsageError(f"The served dream began no episode: {_text(begun)}")
-        episode = begun.meta["dreamgym"]["dream_episode"]
         steps, shown = list[dict[str, Any]](), _text(begun).partition("\n")[2]
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn(shown)
@@ -109,8 +111,8 @@ async def played(task: Any, agents: Any, server: Any) -> None:
                     segment = await interaction.turn(f"Error: {error}")
                     continue
                 result = await client.call_tool(name, {**arguments, "dream_episode": episode})
-                if result.meta:
-                    steps.append(result.meta["dreamgym"])
+                if step := _metadata(result):  # else the call was refused, and the episode is as it was
+                    steps.append(step)
                 if steps and any(steps[-1][key] for key in ("terminated", "truncated", "error")):
                     break
                 segment = await interaction.turn(_text(result))
@@ -126,9 +128,15 @@ def _call(action: str, tools: set[str]) -> tuple[str, Mapping[str, Any]]:
     if ACT in tools:
         return ACT, {"action": action}
     calls = calls_of(action)
-    if len(calls) != 1 or isinstance(calls[0].arguments, str):
-        raise UsageError('Write one tool call, such as get_user(id="u1").')
+    if len(calls) != 1 or isinstance(calls[0].arguments, str) or calls[0].name in OURS:
+        raise UsageError('Write one call of a tool of the environment, such as get_user(id="u1").')
     return calls[0].name, calls[0].arguments
+
+
+def _metadata(result: Any) -> dict[str, Any]:
+    """What the dream tells beside the text; empty for a call that it refused. A result of MCP 2 has other metadata of its own."""
+    found: dict[str, Any] = (result.meta or {}).get("dreamgym") or {}
+    return found
 
 
 def _text(result: Any) -> str:

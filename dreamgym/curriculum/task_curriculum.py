@@ -138,19 +138,22 @@ class TaskCurriculum:
         return self.prior + (entry.value - self.prior) * self.config.decay ** (self.iteration - entry.last)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-        """Record each group's variance of returns as its task's value (Eq. 7). Returns the share of mixed groups among the tasks sampled
-        for the first time, the replayed and the synthetic ones."""
+        """Record each group's variance of returns as its task's value (Eq. 7). A group whose rollouts were all masked or failed measures
+        nothing. Returns the share of mixed groups among the tasks measured for the first time, the replayed and the synthetic ones."""
         mixed: dict[str, list[bool]] = {}
         for group in groups:
             entry = self.pool.get(group[0].task.id) if group else None
-            if entry is not None:
-                found = statistics(group)
-                kind = "synthetic" if entry.task.source == "synthetic" else "replayed" if entry.tried else "fresh"
+            if entry is None:
+                continue
+            entry.tried += 1
+            found = statistics(group)
+            if found.returns:
+                kind = "synthetic" if entry.task.source == "synthetic" else "fresh" if entry.value is None else "replayed"
                 mixed.setdefault(kind, []).append(found.kind == "mixed")
                 if kind == "fresh":
                     self.fresh = [*self.fresh, found.variance][-PRIOR_WINDOW:]
                     self.success = [*self.success, found.mean][-PRIOR_WINDOW:]
-                entry.value, entry.tried, entry.last = found.variance, entry.tried + 1, self.iteration
+                entry.value, entry.last = found.variance, self.iteration
                 low, high = self.config.success_band
                 if kind == "synthetic" and len(found.returns) > 1 and not low < found.mean < high:
                     self._retire(entry)

@@ -1,7 +1,8 @@
 """A dream as a server of the Model Context Protocol (https://modelcontextprotocol.io), over stdio or streamable HTTP. Extra `mcp`.
 
-The tools are those of the logs; where the agent's actions are no tool calls, there is one tool `act`. Two more are ours: `dream_start`
-begins an episode, `dream_outcome` tells reward and end. Each result carries the same outcome in its `_meta` under "dreamgym".
+The tools are those of the logs and `respond`, a message to the user; where the agent's actions are no tool calls, there is one tool `act`.
+Two more are ours: `dream_start` begins an episode, `dream_outcome` tells reward and end of the episode so far. The result of each step
+carries what was decided of it in its `_meta` under "dreamgym".
 
 Since its version of 2026-07-28 the protocol has no sessions, so an episode has a name: `dream_start` gives it, and every tool takes it as
 `dream_episode`. Over stdio, where there is one client, the name may be left out: it is then the episode that was begun last.
@@ -18,7 +19,7 @@ from mcp.server.lowlevel import Server
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import DreamGymError, UsageError
-from dreamgym.serve.sessions import LARGEST_BODY, SIMULATION, DreamSessions, SessionError, outcome, text_of
+from dreamgym.serve.sessions import LARGEST_BODY, SIMULATION, DreamSessions, SessionError, outcome, text_of, tools_served
 from dreamgym.tool_calls import ToolCall, action_of
 
 START, OUTCOME, ACT, EPISODE = "dream_start", "dream_outcome", "act", "dream_episode"
@@ -27,14 +28,14 @@ START, OUTCOME, ACT, EPISODE = "dream_start", "dream_outcome", "act", "dream_epi
 def tools_of(rules: TextRules) -> list[types.Tool]:
     """The tools that clients see. UsageError where a recorded tool has the name of one of ours."""
     annotations = types.ToolAnnotations(title="simulated", destructive_hint=False, open_world_hint=False)
-    recorded = [(one["name"], one["description"], one["parameters"]) for one in rules.tools or ()]
+    recorded = [(one["name"], one["description"], one["parameters"]) for one in tools_served(rules)]
     if clash := {name for name, *_ in recorded} & {START, OUTCOME}:
         raise UsageError(f"A recorded tool is called '{min(clash)}', which is the name of a tool of this server. Rename it in the logs.")
     if not recorded:
         recorded = [(ACT, f"Take one action, as text. {rules.about}".strip(), _object({"action": {"type": "string"}}, ["action"]))]
     start = _object({"task": {"type": "string"}, "seed": {"type": "integer", "minimum": 0}}, [])
     ours = [
-        (START, "Begin a simulated episode, of this task or of one that the seed draws; the same seed gives the same episode.", start),
+        (START, "Begin a simulated episode, of this task or of one that the seed draws; the same task and seed give the same one.", start),
         (OUTCOME, "Reward and end of the episode so far, as JSON.", _object({}, [])),
     ]
     named = {EPISODE: {"type": "string", "description": f"The episode, as {START} named it."}}
@@ -69,8 +70,7 @@ def make_server(sessions: DreamSessions, *, single: bool) -> Server[Any]:
             if not episode:
                 raise SessionError(f"Which episode? Call {START} first" + ("." if single else f", and give the {EPISODE} that it tells."))
             if name == OUTCOME:
-                last = sessions.last(str(episode))
-                return _result(json.dumps(outcome(last)) if last else "{}")
+                return _result(json.dumps(sessions.outcome_so_far(str(episode))))
             action = str(arguments.get("action", "")) if name == ACT and not rules.tools else action_of([ToolCall(name, arguments)])
             step = await asyncio.wrap_future(sessions.step(str(episode), action))
             return _result(text_of(rules, step.observation), meta=outcome(step))
@@ -79,14 +79,14 @@ def make_server(sessions: DreamSessions, *, single: bool) -> Server[Any]:
 
     async def start(arguments: dict[str, Any]) -> types.CallToolResult:
         nonlocal latest
-        task, seed = arguments.get("task", ""), arguments.get("seed", 0)
-        if not isinstance(task, str) or not isinstance(seed, int) or isinstance(seed, bool):
+        task, seed = arguments.get("task", ""), arguments.get("seed")
+        if not isinstance(task, str) or not isinstance(seed, int | None) or isinstance(seed, bool):
             raise SessionError(f"{START} takes task, a text, and seed, a whole number.")
         if single and latest:
             await asyncio.wrap_future(sessions.end(latest))
         opened = await asyncio.wrap_future(sessions.open(task, seed=seed))
         latest = opened.session
-        metadata = {"task": opened.task.id, EPISODE: opened.session, "simulation": True}
+        metadata = {"task": opened.task.id, "seed": opened.seed, EPISODE: opened.session, "simulation": True}
         text = f"{EPISODE}: {opened.session}\nTask: {opened.task.instruction}\n{text_of(rules, opened.observation)}"
         return _result(text, meta=metadata)
 

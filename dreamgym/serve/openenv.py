@@ -25,7 +25,7 @@ from openenv.core.env_server.mcp_types import (
 from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
 
 from dreamgym.errors import DreamGymError
-from dreamgym.serve.sessions import SIMULATION, DreamSessions, outcome, text_of
+from dreamgym.serve.sessions import SIMULATION, DreamSessions, outcome, text_of, tools_served
 from dreamgym.tool_calls import ToolCall, action_of
 from dreamgym.types import StepResult
 
@@ -56,12 +56,13 @@ class DreamEnvironment(Environment):
         self.sessions, self.session, self._state = sessions, "", State()
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> DreamObservation:
-        """Begin an episode of `task`, or of one that the seed draws. SessionError when all sessions are taken."""
+        """Begin an episode of `task`, or of one that the seed draws; without a seed one is drawn, and is in the metadata. SessionError when
+        all sessions are taken."""
         self.close()
-        opened = self.sessions.open(str(options.get("task", "")), seed=seed or 0).result(PATIENCE_S)
+        opened = self.sessions.open(str(options.get("task", "")), seed=seed).result(PATIENCE_S)
         self.session = opened.session
         self._state = State(episode_id=episode_id or secrets.token_hex(8), step_count=0)
-        metadata_of_step = {"dreamgym": {"task": opened.task.id, "simulation": True}}
+        metadata_of_step = {"dreamgym": {"task": opened.task.id, "seed": opened.seed, "simulation": True}}
         return DreamObservation(
             text=text_of(self.sessions.rules, opened.observation), task=opened.task.instruction, metadata=metadata_of_step
         )
@@ -69,7 +70,7 @@ class DreamEnvironment(Environment):
     def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Observation:
         """One action. What cannot be done is an observation with an error, and leaves the episode as it was."""
         if isinstance(action, ListToolsAction):
-            tools = self.sessions.rules.tools
+            tools = tools_served(self.sessions.rules)
             return ListToolsObservation(
                 tools=[Tool(name=one["name"], description=one["description"], input_schema=one["parameters"]) for one in tools]
             )

@@ -11,13 +11,14 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.envs.base import TextRules
+from dreamgym.envs.tools.schemas import MESSAGE
 from dreamgym.errors import DreamGymError, UsageError
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
@@ -28,7 +29,11 @@ SIMULATION = "This is a simulation: a language model dreams the answers. Nothing
 LONGEST_ACTION = 1 << 16  # characters
 LARGEST_BODY = 1 << 20  # bytes of a request, or of a message of a WebSocket
 LARGEST_SEED = 2**63 - 1
+DRAWN_SEEDS = 2**31  # where a client gives none
+FIRST_STATES = 4  # that are asked for, with one seed after the other, before an episode cannot begin
 TICK_S = 1.0
+
+Job = Callable[[Future[Any]], None]
 
 
 class SessionError(DreamGymError):
@@ -40,7 +45,7 @@ class Limits:
     """How much clients may take."""
 
     sessions: int = 256
-    """Episodes that are open at the same time."""
+    """Episodes that are open at the same time. One that is over keeps its place until another needs it."""
     idle_s: float = 1800.0
     """After how long without a call an episode is closed."""
 
@@ -52,6 +57,7 @@ class SessionStart:
     session: str
     task: Task
     observation: Observation
+    seed: int
 
 
 @dataclass
@@ -61,13 +67,14 @@ class _Session:
     owner: tuple[int, ...]  # names the episode among those of the experience model
     state: Observation
     history: list[Transition] = field(default_factory=list)
-    last: StepResult | None = None
+    results: list[StepResult] = field(default_factory=list)
     under_way: bool = False
     used_s: float = 0.0  # when it was used last
 
     @property
     def over(self) -> bool:
-        return self.last is not None and (self.last.terminated or self.last.truncated or self.last.info.error is not None)
+        last = self.results[-1] if self.results else None
+        return last is not None and (last.terminated or last.truncated or last.info.error is not None)
 
 
 class DreamSessions:
@@ -83,23 +90,32 @@ class DreamSessions:
         self._results = DreamBatch(model, rules, horizon=horizon)  # what a prediction is as a result
         self._sessions: dict[str, _Session] = {}
         self._serial = itertools.count()
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
         self._asked: dict[int, tuple[str, Query, Future[StepResult]]] = {}
-        self._closed = threading.Event()
+        self._ended = ""  # why nothing new is taken
+        self._taking = threading.Lock()  # nothing is put into the inbox after the end
         self._thread = threading.Thread(target=self._work, name="dream", daemon=True)
         self._thread.start()
 
-    def open(self, task: str = "", *, seed: int = 0) -> Future[SessionStart]:
-        """Begin an episode: of the task with this id or instruction, or, when it is empty, of one that the seed draws."""
-        return self._do(lambda found: self._open(task, seed, found))
+    def open(self, task: str = "", *, seed: int | None = None) -> Future[SessionStart]:
+        """Begin an episode: of the task with this id or instruction, or, when it is empty, of one that the seed draws. Without a seed
+        one is drawn. Where all places are taken, the episode that is over and was used longest ago loses its place."""
+        chosen = secrets.randbelow(DRAWN_SEEDS) if seed is None else seed
+        return self._do(lambda found: self._open(task, chosen, found))
 
     def step(self, session: str, action: Action) -> Future[StepResult]:
         """Act. SessionError for an unknown session, one that is over, and one whose last step is still under way."""
         return self._do(lambda found: self._step(session, action, found))
 
-    def last(self, session: str) -> StepResult | None:
-        """The result of the session's last step; None before the first. SessionError for an unknown session."""
-        return self._of(session).last
+    def outcome_so_far(self, session: str) -> dict[str, Any]:
+        """`outcome` of the last step, with the `reward` and the number of `steps` of the whole episode; the reward is None where the guard
+        masked it or it failed. SessionError for an unknown session."""
+        found = self._of(session)
+        found.used_s = time.monotonic()
+        results = list(found.results)
+        last = outcome(results[-1] if results else StepResult(found.state, 0.0, terminated=False))
+        reward = None if last["error"] is not None else sum((one.reward for one in results), 0.0)
+        return last | {"reward": reward, "steps": len(results)}
 
     def end(self, session: str) -> Future[None]:
         """Free a session; one that is unknown is ignored."""
@@ -110,8 +126,7 @@ class DreamSessions:
 
     def close(self) -> None:
         """Finish the steps under way, and end."""
-        self._closed.set()
-        self._inbox.put(None)
+        self._take_nothing_new("The server is closing. Ask another one.")
         self._thread.join()
 
     def __enter__(self) -> DreamSessions:
@@ -120,32 +135,41 @@ class DreamSessions:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _do(self, work: Callable[[Future[Any]], None]) -> Future[Any]:
+    def _do(self, job: Job) -> Future[Any]:
         """Have the owner of the model do something; a failure is the future's."""
         found: Future[Any] = Future()
-
-        def guarded() -> None:
-            try:
-                work(found)
-            except Exception as error:  # a boundary: it is raised to the client that asked
-                found.set_exception(error)
-
-        if self._closed.is_set():
-            found.set_exception(SessionError("The server is closing. Ask another one."))
-        else:
-            self._inbox.put(guarded)
+        with self._taking:
+            if not self._ended:
+                self._inbox.put((job, found))
+                return found
+        _answer(found, error=SessionError(self._ended))
         return found
 
+    def _take_nothing_new(self, reason: str) -> None:
+        with self._taking:
+            self._ended = self._ended or reason
+            self._inbox.put(None)
+
     def _work(self) -> None:
-        while not (self._closed.is_set() and self._inbox.empty() and not self._asked):
-            with suppress(queue.Empty):
-                waited = self._inbox.get(timeout=TICK_S) if not self._asked else self._inbox.get_nowait()
-                while True:
-                    if waited is not None:
-                        waited()
-                    waited = self._inbox.get_nowait()
-            self._deliver()
-            self._end_idle()
+        try:
+            while not (self._ended and self._inbox.empty() and not self._asked):
+                with suppress(queue.Empty):
+                    waited = self._inbox.get(timeout=TICK_S) if not self._asked else self._inbox.get_nowait()
+                    while True:
+                        if waited is not None:
+                            _carry_out(*waited)
+                        waited = self._inbox.get_nowait()
+                self._deliver()
+                self._end_idle()
+        except BaseException as error:  # nobody else would answer those who wait
+            self._take_nothing_new(f"The dream has broken ({error!r:.200}). Start the server again.")
+            waiting = [found for *_, found in self._asked.values()]
+            while not self._inbox.empty():
+                if (one := self._inbox.get_nowait()) is not None:
+                    waiting.append(one[1])
+            for found in waiting:
+                _answer(found, error=SessionError(self._ended))
+            raise
 
     def _deliver(self) -> None:
         """Hand over the predictions that have come."""
@@ -155,35 +179,48 @@ class DreamSessions:
             predictions = self.model.poll()
         except Exception as error:  # a boundary: whoever waits hears it, and the others go on
             asked, self._asked = self._asked, {}
+            for *_, found in asked.values():
+                _answer(found, error=SessionError(f"The experience model failed: {error}"))
             self.model.forget([self._sessions[name].owner for name, *_ in asked.values() if name in self._sessions])
-            for name, _, found in asked.values():
+            for name, *_ in asked.values():
                 self._drop(name)
-                found.set_exception(SessionError(f"The experience model failed: {error}"))
             return
         for ticket, prediction in predictions:
-            name, query, found = self._asked.pop(ticket)
-            session = self._sessions.get(name)
-            if session is None:
-                found.set_exception(SessionError(f"The session '{name:.64}' was closed."))
-                continue
+            name, query, found = self._asked[ticket]
+            session = self._sessions[name]
             session.state = prediction.next_state
             session.history.append(query.transition(prediction))
-            session.last = self._results.result(query, prediction, len(session.history) >= self.horizon)
+            session.results.append(self._results.result(query, prediction, len(session.history) >= self.horizon))
             session.under_way = False
-            found.set_result(session.last)
+            del self._asked[ticket]
+            _answer(found, session.results[-1])
 
     def _open(self, task: str, seed: int, found: Future[SessionStart]) -> None:
         if not 0 <= seed <= LARGEST_SEED:
             raise SessionError(f"A seed is a whole number from 0 to {LARGEST_SEED}.")
         if len(self._sessions) >= self.limits.sessions:
-            raise SessionError(f"All {self.limits.sessions} sessions are taken. Close one, or try again later.")
+            self._make_room()
         chosen = self._task(task, seed)
-        (state,) = self.model.start([chosen], seed=seed)
-        if not state.text:
-            raise SessionError("The experience model's first state could not be read. Take another seed.")
+        state = self._first_state(chosen, seed)
         name = secrets.token_hex(16)
         self._sessions[name] = _Session(chosen, seed, (-1, next(self._serial)), state, used_s=time.monotonic())
-        found.set_result(SessionStart(name, chosen, state))
+        if not _answer(found, SessionStart(name, chosen, state, seed)):
+            self._drop(name)  # nobody knows its name
+
+    def _make_room(self) -> None:
+        over = [(session.used_s, name) for name, session in self._sessions.items() if session.over]
+        if not over:
+            raise SessionError(
+                f"All {self.limits.sessions} sessions are taken by episodes under way. Play one to its end, or try again later."
+            )
+        self._drop(min(over)[1])
+
+    def _first_state(self, task: Task, seed: int) -> Observation:
+        for drawn in range(seed, seed + FIRST_STATES):
+            (state,) = self.model.start([task], seed=drawn % (LARGEST_SEED + 1))
+            if state.text:
+                return state
+        raise SessionError(f"The experience model's first state could not be read in {FIRST_STATES} tries. Take another seed or task.")
 
     def _task(self, task: str, seed: int) -> Task:
         if not task:
@@ -209,7 +246,7 @@ class DreamSessions:
 
     def _end(self, name: str, found: Future[None]) -> None:
         self._drop(name)
-        found.set_result(None)
+        _answer(found, None)
 
     def _drop(self, name: str) -> None:
         session = self._sessions.pop(name, None)
@@ -218,7 +255,7 @@ class DreamSessions:
         self.model.forget([session.owner])
         for ticket, (_, _, waiting) in [one for one in self._asked.items() if one[1][0] == name]:
             del self._asked[ticket]
-            waiting.set_exception(SessionError(f"The session '{name:.64}' was closed."))
+            _answer(waiting, error=SessionError(f"The session '{name:.64}' was closed."))
 
     def _end_idle(self) -> None:
         last = time.monotonic() - self.limits.idle_s
@@ -228,8 +265,29 @@ class DreamSessions:
     def _of(self, name: str) -> _Session:
         session = self._sessions.get(name)
         if session is None:
-            raise SessionError(f"There is no session '{name:.64}'. It was closed, or idle for too long: open a new one.")
+            raise SessionError(
+                f"There is no session '{name:.64}'. It was closed, idle for too long, or over when its place was needed: open a new one."
+            )
         return session
+
+
+def _carry_out(job: Job, found: Future[Any]) -> None:
+    try:
+        job(found)
+    except Exception as error:  # a boundary: it is raised to the client that asked
+        _answer(found, error=error)
+
+
+def _answer(found: Future[Any], result: Any = None, *, error: Exception | None = None) -> bool:
+    """False where nobody waits: the client has given up, or has an answer."""
+    try:
+        if error is None:
+            found.set_result(result)
+        else:
+            found.set_exception(error)
+    except InvalidStateError:
+        return False
+    return True
 
 
 def outcome(result: StepResult) -> dict[str, Any]:
@@ -247,6 +305,15 @@ def outcome(result: StepResult) -> dict[str, Any]:
         "reward_by": info.reward_by,
         "simulation": True,
     }
+
+
+def tools_served(rules: TextRules) -> list[Mapping[str, Any]]:
+    """The schemas of what clients may call: the recorded tools, and the message to the user with which an agent speaks. Empty where actions
+    are no tool calls."""
+    recorded = list(rules.tools)
+    if not recorded or any(one["name"] == MESSAGE.name for one in recorded):
+        return recorded
+    return [*recorded, {"name": MESSAGE.name, "description": MESSAGE.description, "parameters": MESSAGE.parameters}]
 
 
 def text_of(rules: TextRules, observation: Observation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,8 @@ from gymnasium.utils.env_checker import check_env
 
 from dreamgym.adapters.gymnasium_dream import DreamTextEnv, DreamVectorEnv
 from dreamgym.errors import UsageError
-from dreamgym.serve.sessions import DreamSessions, Limits
+from dreamgym.serve.sessions import FIRST_STATES, DreamSessions, Limits, SessionError
+from dreamgym.types import Observation
 
 
 @pytest.fixture
@@ -62,6 +64,19 @@ def test_an_episode_that_is_over_begins_anew_at_the_next_step(dream: DreamSessio
     assert not rewards.any() and not (ended | cut).any() and all("door" in state for state in states) and len(infos["task"]) == 2
     env.close()
     assert len(dream) == 0
+
+
+def test_a_first_state_that_cannot_be_read_is_tried_again_and_loses_no_episode_where_none_can(dream: DreamSessions):
+    start, calls, unreadable = dream.model.start, itertools.count(1), {3, *range(6, 6 + FIRST_STATES)}
+    dream.model.start = lambda tasks, *, seed: [Observation("")] if next(calls) in unreadable else start(tasks, seed=seed)  # type: ignore[method-assign]
+    env = DreamVectorEnv(dream, 4)
+    shown, _ = env.reset(seed=0)
+    assert len(shown) == len(dream) == 4
+    with pytest.raises(SessionError, match="could not be read"):
+        env.reset(seed=1)
+    assert len(dream) == 3
+    env.close()
+    assert len(dream) == 0 and env.reset(seed=1)[0]
 
 
 def test_a_wrong_number_of_actions_or_of_episodes_is_refused(dream: DreamSessions):

@@ -12,9 +12,9 @@ pytest.importorskip("trl")
 import torch
 from chat_model import save_instruct_model
 from datasets import Dataset
+from dreams import CANCEL_RULES, CANCEL_TASK, TALK, corridor_dream, talking_dream
 from dreams import SUITE as KEYED
 from dreams import TASKS as KEYED_TASKS
-from dreams import corridor_dream
 from instruct import INSTRUCTIONS, SUITE, TASKS, instructed, recorded_dream
 from tool_desk import episodes
 from tool_templates import tool_tokenizer
@@ -161,6 +161,15 @@ def test_the_recorded_tools_are_methods_that_transformers_makes_the_recorded_sch
         assert [one["decided_by"] is not None for one in env.outcomes] == [True, True] and env.outcomes[-1]["terminated"]
         with pytest.raises(Exception, match="This episode is over"):
             env.done()
+
+
+def test_the_agent_speaks_with_the_user_and_an_episode_ends_with_a_message():
+    with DreamSessions(talking_dream(), CANCEL_RULES, [CANCEL_TASK], horizon=6) as dream:
+        env = environment_factory(dream)()
+        env.reset(task=CANCEL_TASK.id)
+        assert get_json_schema(env.respond)["function"]["parameters"]["required"] == ["content"]
+        shown = [getattr(env, call.name)(**call.arguments) for call in TALK]
+        assert "(the user says) yes" in shown[0] and env.get_reward() == 1.0 and env.outcomes[-1]["terminated"]
 
 
 def test_an_episode_that_the_guard_masks_has_no_reward():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("verifiers")
 from documents import python_of
-from dreams import SUITE, TASKS, corridor_dream
+from dreams import CANCEL_RULES, CANCEL_TASK, SUITE, TALK, TASKS, corridor_dream, talking_dream
 from verifiers.v1.utils.loaders import load_taskset
 
 from dreamgym.adapters.verifiers import BrokenEpisode, DreamConfig, DreamTaskset, played
@@ -39,12 +39,20 @@ class Player:
         yield self
 
 
-def play(replies: Sequence[str]) -> Player:
+def corridor() -> DreamSessions:
+    return DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps)
+
+
+def talking() -> DreamSessions:
+    return DreamSessions(talking_dream(), CANCEL_RULES, [CANCEL_TASK], horizon=6)
+
+
+def play(replies: Sequence[str], served: Callable[[], DreamSessions] = corridor) -> Player:
     player = Player(replies)
-    task = SimpleNamespace(data=SimpleNamespace(asked=TASKS[0].id, seed=1))
 
     async def run() -> None:
-        with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+        with served() as dream:
+            task = SimpleNamespace(data=SimpleNamespace(asked=dream.tasks[0].id, seed=1))
             await played(task, SimpleNamespace(player=player), make_server(dream, single=False))
 
     asyncio.run(run())
@@ -64,6 +72,18 @@ def test_the_dream_plays_the_user_and_the_reward_and_who_decided_are_in_the_trac
 def test_a_model_that_stops_has_what_it_earned():
     player = play(["Action: dance"])
     assert player.trace.rewards == {"dream": 0.0} and len(player.trace.info["dream"]["steps"]) == 1
+
+
+def test_a_message_to_the_user_is_an_action():
+    player = play([f"Action: {call}" for call in TALK], talking)
+    assert "(the user says) yes" in player.shown[1] and player.trace.rewards == {"dream": 1.0}
+
+
+def test_a_call_that_the_server_refuses_is_no_step_and_the_model_reads_why():
+    wrong = ["Action: no_such_tool(x=1)", 'Action: dream_start(task="another")', "Action: dream_outcome()"]
+    player = play([*wrong, f"Action: {TALK[1]}"], talking)
+    assert "There is no tool 'no_such_tool'" in player.shown[1] and all("a tool of the environment" in one for one in player.shown[2:4])
+    assert player.shown[4] == "cancelled" and len(player.trace.info["dream"]["steps"]) == 1
 
 
 def test_a_masked_episode_has_no_reward_and_is_an_error_of_its_episode(monkeypatch: pytest.MonkeyPatch):

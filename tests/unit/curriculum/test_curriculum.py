@@ -73,6 +73,14 @@ def test_failed_rollouts_do_not_enter_a_tasks_value_and_strangers_are_ignored():
     assert curriculum.pool[TASKS[0].id].value == 0.0 and "stranger" not in curriculum.pool
 
 
+def test_a_group_whose_rollouts_all_failed_measures_nothing_and_counts_as_tried():
+    curriculum = pool(tasks=TASKS[:2])
+    assert curriculum.observe([group(TASKS[0], errors=4)]) == {}
+    assert curriculum.pool[TASKS[0].id].value is None and curriculum.prior == task_curriculum.INITIAL_PRIOR and not curriculum.success
+    assert [task.id for task in curriculum.sample(1)] == [TASKS[1].id], "a task that always fails does not come before all others"
+    assert curriculum.observe([group(TASKS[0], 1, 0)]) == {"mixed_fresh": 1.0} and curriculum.prior == 0.25
+
+
 def test_an_iteration_holds_distinct_tasks_and_every_fresh_task_comes_before_a_tired_one():
     curriculum = pool(replay_fraction=0.0)
     seen: list[str] = []

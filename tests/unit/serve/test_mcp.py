@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from dreams import SUITE, TASKS, corridor_dream
+from dreams import CANCEL_RULES, CANCEL_TASK, SUITE, TALK, TASKS, corridor_dream, talking_dream
 
 pytest.importorskip("mcp")
 from mcp.client.client import Client
@@ -42,7 +42,7 @@ def test_an_episode_over_mcp_is_marked_as_simulated_and_tells_its_outcome():
     assert [tool.name for tool in tools] == ["act", "dream_start", "dream_outcome"]
     assert all(tool.description.startswith("(simulated)") for tool in tools)
     assert TASKS[0].instruction in begun.content[0].text and "room" in steps[1].content[0].text
-    assert steps[0].meta["dreamgym"]["decided_by"] == "rule" and outcome == steps[1].meta["dreamgym"]
+    assert steps[0].meta["dreamgym"]["decided_by"] == "rule" and outcome == steps[1].meta["dreamgym"] | {"steps": 2}
     assert outcome["simulation"] and outcome["reward"] == 0.0 and not outcome["masked"]
 
 
@@ -97,12 +97,34 @@ def test_two_clients_of_one_server_name_their_episodes():
     assert not any(one.is_error for one in steps)
 
 
+def test_the_agent_speaks_with_the_user_and_an_episode_ends_with_a_message():
+    async def run() -> Any:
+        with DreamSessions(talking_dream(), CANCEL_RULES, [CANCEL_TASK], horizon=6) as dream:
+            async with Client(served.make_server(dream, single=True)) as client:
+                await client.call_tool("dream_start", {})
+                return [await client.call_tool(call.name, dict(call.arguments)) for call in TALK]
+
+    asked, cancelled, ended = asyncio.run(run())
+    assert "(the user says) yes" in asked.content[0].text and cancelled.content[0].text == "cancelled"
+    assert ended.meta["dreamgym"]["terminated"] and ended.meta["dreamgym"]["reward"] == 1.0
+
+
+def test_without_a_seed_tasks_differ_and_the_seed_is_in_the_metadata():
+    async def script(client: Any, dream: DreamSessions) -> Any:
+        drawn = [(await client.call_tool("dream_start", {})).meta["dreamgym"] for _ in range(12)]
+        again = (await client.call_tool("dream_start", {"seed": drawn[-1]["seed"]})).meta["dreamgym"]
+        return drawn, again
+
+    drawn, again = talk(script)
+    assert len({one["task"] for one in drawn}) > 1 and again["task"] == drawn[-1]["task"] and again["seed"] == drawn[-1]["seed"]
+
+
 def test_recorded_tools_are_offered_as_they_are_and_may_not_have_our_names():
     class Desk:
         action_format = ""
         tools = ({"name": "get_user", "description": "Reads.", "parameters": {"properties": {"id": {"type": "string"}}}},)
 
-    assert [tool.name for tool in served.tools_of(Desk())] == ["get_user", "dream_start", "dream_outcome"]  # type: ignore[arg-type]
+    assert [tool.name for tool in served.tools_of(Desk())] == ["get_user", "respond", "dream_start", "dream_outcome"]  # type: ignore[arg-type]
     Desk.tools = ({"name": "dream_start", "description": "", "parameters": {}},)
     with pytest.raises(UsageError, match="dream_start"):
         served.tools_of(Desk())  # type: ignore[arg-type]

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dreams import SUITE, TASKS, corridor_dream
+from dreams import CANCEL_RULES, CANCEL_TASK, SUITE, TALK, TASKS, corridor_dream, talking_dream
 
 pytest.importorskip("openenv")
 import uvicorn
+from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
 from openenv.core.generic_client import GenericEnvClient
 
 from dreamgym.experience.env import DreamBatch, DreamEnv
@@ -50,3 +51,20 @@ def test_a_step_before_the_reset_is_an_error_of_that_step(address: str):
     with GenericEnvClient(base_url=address).sync() as client:
         assert "no session" in client.step({"message": "right"}).observation["error"]
         assert client.reset(seed=0).observation["text"]
+
+
+def test_the_agent_speaks_with_the_user_and_an_episode_ends_with_a_message():
+    with DreamSessions(talking_dream(), CANCEL_RULES, [CANCEL_TASK], horizon=6) as dream:
+        env = served.DreamEnvironment(dream)
+        env.reset()
+        assert [tool.name for tool in env.step(ListToolsAction()).tools] == ["cancel", "respond"]
+        steps = [env.step(CallToolAction(tool_name=call.name, arguments=dict(call.arguments))) for call in TALK]
+        assert "(the user says) yes" in steps[0].result and steps[-1].done and steps[-1].reward == 1.0
+
+
+def test_without_a_seed_tasks_differ_and_the_seed_is_in_the_metadata():
+    with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+        env = served.DreamEnvironment(dream)
+        drawn = [env.reset().metadata["dreamgym"] for _ in range(12)]
+        assert len({one["task"] for one in drawn}) > 1
+        assert env.reset(seed=drawn[-1]["seed"]).metadata["dreamgym"] == drawn[-1]

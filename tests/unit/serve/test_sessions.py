@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from dreams import SUITE, TASKS, corridor_dream
 from dreamgym.errors import UsageError
 from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.models.no_model import NoModel
-from dreamgym.serve.sessions import LONGEST_ACTION, DreamSessions, Limits, SessionError, outcome
+from dreamgym.serve.sessions import FIRST_STATES, LONGEST_ACTION, DreamSessions, Limits, SessionError, outcome
+from dreamgym.types import Observation
 
 WALK = ("right", "right", "open")
 
@@ -93,6 +96,62 @@ def test_sessions_are_limited_and_idle_ones_are_closed():
         assert "no session" in fails(dream.step(first.session, "right")) and dream.open().result(10).session
 
 
+def test_an_episode_that_is_over_keeps_its_place_until_another_needs_it():
+    with served(sessions=2) as dream:
+        first, second = dream.open(TASKS[0].id).result(10).session, dream.open(TASKS[0].id).result(10).session
+        for name in (second, first):
+            while not dream.step(name, "left").result(10).truncated:
+                pass
+        third = dream.open(TASKS[1].id).result(10).session
+        assert dream.outcome_so_far(first)["truncated"] and "was needed" in fails(dream.step(second, "left"))
+        fourth = dream.open(TASKS[1].id).result(10).session
+        assert "are taken by episodes under way" in fails(dream.open())
+        assert dream.outcome_so_far(third)["steps"] == dream.outcome_so_far(fourth)["steps"] == 0
+
+
+def test_a_seed_that_was_drawn_is_named_and_gives_the_same_episode_again(dream: DreamSessions):
+    drawn = [dream.open().result(10) for _ in range(12)]
+    assert len({one.seed for one in drawn}) == 12 and len({one.task.id for one in drawn}) > 1
+    again = [dream.open(seed=one.seed).result(10) for one in drawn]
+    assert [(one.task, one.observation) for one in again] == [(one.task, one.observation) for one in drawn]
+
+
+def test_a_first_state_that_cannot_be_read_is_asked_for_with_the_next_seeds():
+    class Unreadable(NoModel):
+        def __init__(self, inner: NoModel) -> None:
+            self.__dict__.update(inner.__dict__)
+            self.seeds: list[int] = []
+
+        def start(self, tasks: Any, *, seed: int) -> list[Observation]:
+            self.seeds.append(seed)
+            return super().start(tasks, seed=seed) if seed in (9, 17) else [Observation("") for _ in tasks]
+
+    model = Unreadable(corridor_dream())
+    with served(model) as dream:
+        opened = dream.open(seed=7).result(10)
+        assert model.seeds == [7, 8, 9] and opened.seed == 7 and opened.task == TASKS[7 % len(TASKS)] and opened.observation.text
+        assert f"{FIRST_STATES} tries" in fails(dream.open(seed=11)) and len(dream) == 1
+
+
+def test_the_outcome_so_far_is_that_of_the_whole_episode_and_asking_for_it_keeps_the_episode_open():
+    class Paying(NoModel):
+        def __init__(self, inner: NoModel) -> None:
+            self.__dict__.update(inner.__dict__)
+
+        def poll(self) -> Any:
+            return [(ticket, replace(one, reward=0.25)) for ticket, one in super().poll()]
+
+    with served(Paying(corridor_dream()), idle_s=1.0) as dream:
+        name = dream.open(TASKS[0].id).result(10).session
+        for n in (1, 2):
+            last = dream.step(name, "left").result(10)
+            assert dream.outcome_so_far(name) == outcome(last) | {"steps": n, "reward": 0.25 * n}
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            assert dream.outcome_so_far(name)["steps"] == 2
+            time.sleep(0.1)
+
+
 class Held(NoModel):
     """Answers when it is let, and fails where it is told to."""
 
@@ -134,3 +193,41 @@ def test_a_server_that_closes_answers_what_is_under_way_and_takes_nothing_new():
     step = dream.step(opened.session, "right")
     dream.close()
     assert step.result(0).observation.text and "closing" in fails(dream.step(opened.session, "right"))
+
+
+def test_a_client_that_gives_up_costs_no_other_client_anything():
+    model = Held(corridor_dream())
+
+    async def clients(dream: DreamSessions) -> None:
+        opened = await asyncio.wrap_future(dream.open(TASKS[0].id))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(dream.step(opened.session, "right")), 0.1)
+        model.free.set()
+        other = await asyncio.wait_for(asyncio.wrap_future(dream.open(TASKS[1].id)), 10)
+        assert (await asyncio.wait_for(asyncio.wrap_future(dream.step(other.session, "right")), 10)).observation.text
+        assert dream.outcome_so_far(opened.session)["steps"] == 1, "its step was made all the same"
+
+    with served(model) as dream:
+        asyncio.run(clients(dream))
+
+
+def test_an_episode_whose_client_has_gone_before_it_began_is_not_kept():
+    model, free = corridor_dream(), threading.Event()
+    start = model.start
+    model.start = lambda tasks, *, seed: start(tasks, seed=seed) if free.wait(10) else []  # type: ignore[method-assign]
+    with served(model) as dream:
+        assert dream.open(TASKS[0].id).cancel()
+        free.set()
+        dream.end("another").result(10)
+        assert len(dream) == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dream_that_breaks_answers_those_who_wait_and_whoever_comes_later():
+    model = Held(corridor_dream())
+    with served(model) as dream:
+        opened, other = dream.open(TASKS[0].id).result(10), dream.open(TASKS[1].id).result(10)
+        first, second = dream.step(opened.session, "right"), dream.step(other.session, "right")
+        model.poll = lambda: [(-1, None)]  # type: ignore[method-assign]
+        assert "The dream has broken (KeyError(-1))" in fails(first) and "Start the server again" in fails(second)
+        assert "The dream has broken" in fails(dream.open())
