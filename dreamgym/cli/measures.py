@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from dreamgym.cli._show import ARMS, AUDIT, KINDS, Json, Run, rate, show_decided, table
+from dreamgym.evals.recorded_actions import sentence
+from dreamgym.statistics import Rate
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
@@ -74,18 +76,20 @@ def _audit(folder: Any, replays: int | None) -> dict[str, Any]:
 
 def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
     """A run from logs alone: predictions of recorded episodes that it held out, and what nothing certifies."""
-    uncertified = folder.data("uncertified") if folder.done("uncertified") else {}
+    repeated, uncertified = (folder.data(phase) if folder.done(phase) else {} for phase in ("repeated", "uncertified"))
     if forced["held_out"] is None and folder.done("fidelity"):
         found = folder.data("fidelity")
         forced = {"held_out": found["held_out"], "held_out_no_model": found.get("no_model"), "reason": found.get("reason", "")}
     if as_json:
-        print(json.dumps(forced | {"uncertified": uncertified, "near_misses": "left out: they need an environment"}))
+        print(json.dumps(forced | {"repeated": repeated, "uncertified": uncertified, "near_misses": "left out: they need an environment"}))
         return
     if forced["held_out"] is None:
         print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
     else:
         show_held_out(forced)
         print("There is no environment: near misses are left out, and no dream is replayed.")
+    if repeated:
+        print(sentence(Rate(**repeated["kept"]), Rate(**repeated["accepted"])))
     show_uncertified(uncertified)
 
 

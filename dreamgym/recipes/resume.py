@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
+ANSWERED = (*DREAMS, "repeated", "audit")
 JUDGED = ("eval-*", "audit", "fidelity", "uncertified", "sft", "sft-curve")
 ANSWERING = (
     "recall",
@@ -36,13 +37,13 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "logs.relabelled_goals": ("experience*", *DREAMS),
     "logs.task_pairs": ("experience*",),
     "replay": ("experience*", *LOOPS, "audit"),
-    "experience": ("experience*", *DREAMS, "audit"),
-    **{f"experience.{name}": (*DREAMS, "audit") for name in ANSWERING},
+    "experience": ("experience*", *ANSWERED),
+    **{f"experience.{name}": ANSWERED for name in ANSWERING},
     "experience.training": ("experience*",),
     "experience.segment_weights": ("experience*", *DREAMS),
-    "experience.horizon": DREAMS,
-    "experience.verifier": ("verifier", *DREAMS, "audit"),
-    "guard": (*DREAMS, "audit"),
+    "experience.horizon": ANSWERED,
+    "experience.verifier": ("verifier", *ANSWERED),
+    "guard": ANSWERED,
     "start": ("warm_start",),
     "warm_start": ("warm_start",),
     "policy": ("warm_start", "sft", "dpo", *LOOPS, *JUDGED),
@@ -57,7 +58,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "s2r": ("s2r", "*-s2r"),
     "real": ("*-real",),
     "real_only": ("real_only",),
-    "eval.seed": ("eval-*", "audit", "uncertified"),
+    "eval.seed": ("eval-*", "repeated", "audit", "uncertified"),
     "eval.paired_replays": ("audit", "uncertified"),
 }
 """The start of a setting's name, and the phases that read it (patterns). Settings without an entry are read by all phases."""

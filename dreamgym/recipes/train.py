@@ -21,7 +21,7 @@ from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
-from dreamgym.recipes.phases.uncertified import dream_uncertified
+from dreamgym.recipes.phases.uncertified import dream_uncertified, repeat_recorded
 from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.recipes.rows import LOOPS, World
 from dreamgym.runs.rundir import RunDir
@@ -50,6 +50,7 @@ def run(
         if not directory.done("warm_start"):
             say("warm start: " + ("the policy imitates the successful logs" if config.warm_start.epochs else "none"))
         warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
+        repeat_recorded(directory, shared)
         for name, start, block, world in loops(config):
             say(
                 f"{name}: " + ("done" if directory.done(name) else f"{block.algorithm.name}, {block.iterations} iterations, {WHERE[world]}")
@@ -76,7 +77,7 @@ def run(
             say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
             measure_recorded(directory, shared)
             dream_uncertified(directory, shared, ["warm_start", *names])
-            summary |= {phase: directory.data(phase) for phase in ("fidelity", "uncertified") if directory.done(phase)}
+            summary |= {phase: directory.data(phase) for phase in ("repeated", "fidelity", "uncertified") if directory.done(phase)}
         if not shared.suite.has_env and (warning := _without_gradient(directory, config)):
             summary["warnings"] = [warning]  # an honest finding of such a run, which no environment could have prevented
             say(f"warning: {warning}")
@@ -112,6 +113,11 @@ def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
     name, _, block, _ = loops(config)[0]
     if not block.iterations or had_gradient(directory, name):
         return ""
+    if (stopped := directory.data(name)["stopped"]) and not directory.data(name)["iterations"]:
+        return (
+            f"'{directory.path}' finished without RL: {stopped}. Its policy is that of the warm start. Fit the experience model longer "
+            "(experience.training.epochs) in a new run directory."
+        )
     if errors := failures(directory, name):
         return (
             f"'{directory.path}' finished, but every rollout of '{name}' failed, most of the first with: {errors.most_common(1)[0][0]}. "

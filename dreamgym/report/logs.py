@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.errors import UsageError
+from dreamgym.evals.recorded_actions import sentence
 from dreamgym.report.data import Decided, Run, block, decided, rate
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import Rate, wilson
@@ -57,7 +58,7 @@ def read(run: RunDir, found: Run) -> FromLogs | None:
     tools = tool_uses(episodes, exact)
     dreamed = block(found.phases, "uncertified", "dream")
     shown = decided(block(dreamed, "decided_by"), block(guarded, "decided_by"))
-    return FromLogs(_sentences(episodes, tools, dreamed, guarded), tools, shown)
+    return FromLogs(_sentences(episodes, tools, block(found.phases, "repeated"), dreamed, guarded), tools, shown)
 
 
 def tool_uses(episodes: Sequence[Trajectory], exact: Mapping[str, Rate | None]) -> list[ToolUse]:
@@ -127,7 +128,11 @@ def _success(episodes: Sequence[Trajectory]) -> Rate | None:
 
 
 def _sentences(
-    episodes: Sequence[Trajectory], tools: Sequence[ToolUse], dreamed: Mapping[str, Any], guarded: Mapping[str, Any]
+    episodes: Sequence[Trajectory],
+    tools: Sequence[ToolUse],
+    repeated: Mapping[str, Any],
+    dreamed: Mapping[str, Any],
+    guarded: Mapping[str, Any],
 ) -> list[str]:
     wins, unknown = sum(one.success for one in episodes), sum(not one.scored for one in episodes)
     cut = sum(one.truncated for one in episodes)
@@ -138,6 +143,8 @@ def _sentences(
     ]
     if exact := rate(guarded.get("state_exact_valid")):
         texts.append(f"On held-out recorded episodes, {100 * exact.value:.1f} % of {exact.n} next states are exactly right.")
+    if (kept := rate(repeated.get("kept"))) and (accepted := rate(repeated.get("accepted"))):
+        texts.append(sentence(kept, accepted))
     if success := rate(dreamed.get("uncertified_dream_success")):
         texts.append(
             f"The trained policy succeeds in {100 * success.value:.1f} % of {success.n} dreams. This is uncertified: there is no "

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,10 +25,12 @@ from dreamgym.evals.attribution import decided_json
 from dreamgym.evals.bound import measure as measure_bound
 from dreamgym.evals.one_step import measure
 from dreamgym.evals.paired_replay import summarise
+from dreamgym.evals.recorded_actions import Repeated
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.fidelity import audited
 from dreamgym.recipes.phases.audit import fidelity_json
 from dreamgym.report.metrics import METRICS
+from dreamgym.statistics import wilson
 
 PAGES = sorted(path for path in DOCS.rglob("*.md") if not path.is_relative_to(DOCS / "lab/decisions"))
 PRESENT = [ROOT / "README.md", *(page for page in PAGES if not page.is_relative_to(DOCS / "lab"))]
@@ -119,6 +122,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
         "held_out": dict.fromkeys(about) | kinds,
         "held_out_no_model": kinds,
         "reason": "",
+        "repeated": asdict(Repeated(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0)),
         "uncertified": {"dream": dict.fromkeys(("uncertified_dream_success", "masked", "failed_rollouts", "decided_by"))},
     }
     assert fidelity_keys(found) == fidelity_rows()

@@ -29,6 +29,7 @@ from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunc
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.probe import Prober, last_good
+from dreamgym.recipes.phases.uncertified import contradicts_its_logs
 from dreamgym.recipes.phases.verifier import VerifierProbes
 from dreamgym.recipes.rows import World, ablated
 from dreamgym.runs.episodes import lines_of
@@ -85,7 +86,7 @@ class RLPhase:
         self.curriculum = factory.curriculum(context, block, self.replay, self.envs.experience)
         self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
-        self.iteration, self.seconds, self.stopped = 0, 0.0, ""
+        self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
         self.verifier_probes = self._verifier_probes(start)
         self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before

@@ -1,17 +1,44 @@
-"""Dreams under the policies of a run without an environment. Their success is uncertified: nothing real confirms it."""
+"""Dreams of a run without an environment: recorded episodes repeated in them, and the success of policies, which nothing real confirms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from dreamgym.evals.attribution import shares
+from dreamgym.evals.recorded_actions import repeat
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.audit import after, attribution, trained_on
 from dreamgym.runs.rundir import RunDir
+
+MOST = 64  # recorded successes that are repeated in the dream, and failures
+
+
+def repeat_recorded(run: RunDir, context: RunContext) -> None:
+    """The phase `repeated`: recorded successes and failures of the training tasks, their actions taken again in the dream."""
+    if run.done("repeated") or context.suite.has_env or not context.config.dreams:
+        return
+    chosen = [
+        *islice((t for t in context.logs if t.scored and t.success), MOST),
+        *islice((t for t in context.logs if t.scored and not t.success), MOST),
+    ]
+    dream, _ = factory.dream(context, factory.replay_in_memory(context))
+    run.mark("repeated", asdict(repeat(chosen, dream, context.suite.rules, seed=context.config.eval.seed)))
+
+
+def contradicts_its_logs(run: RunDir) -> str:
+    """Why a policy should not be trained in the dream of a run without an environment; "" where nothing speaks against it."""
+    kept = run.data("repeated")["kept"] if run.done("repeated") else {"n": 0}
+    if not kept["n"] or kept["high"] >= 0.5:
+        return ""
+    return (
+        f"of {kept['n']} recorded successes {100 * kept['value']:.0f} % succeed when their actions are taken again in the dream, so that "
+        "RL in it would unlearn what was right"
+    )
 
 
 def dream_uncertified(run: RunDir, context: RunContext, policies: Sequence[str]) -> None:

@@ -13,16 +13,18 @@ from toy import LOOP, SHARED, command, object_in, shrink
 from dreamgym.config import build, dump
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError
+from dreamgym.evals.recorded_actions import Repeated
 from dreamgym.evals.success import success
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.fidelity import recorded_episodes
-from dreamgym.recipes.phases import baselines
+from dreamgym.recipes.phases import baselines, uncertified
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import wilson
 
 SETTINGS = {
     "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 4}},
@@ -66,6 +68,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert measured["recorded"] and "near_misses" not in measured and measured["with_guard"]["decided_by"]["steps"] > 0
     assert found["fidelity"]["no_model"]["with_guard"]["state_exact_valid"]["n"] == measured["with_guard"]["state_exact_valid"]["n"]
     assert found["uncertified"]["dream"]["uncertified_dream_success"]["n"] <= 6
+    assert found["repeated"]["kept"]["n"] + found["repeated"]["accepted"]["n"] > 0
     code, out, err = command(monkeypatch, capsys, "fidelity", run.path)
     assert code == 0 and "uncertified" in out and "near misses are left out" in out, err
     code, out, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--json")
@@ -80,6 +83,27 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert command(monkeypatch, capsys, "report", run.path)[0] == 0
     page = (run.path / "report.html").read_text("utf-8")
     assert "What was learned from the logs" in page and "uncertified" in page and "What the dream only guesses" in page
+
+
+def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    config = build(RunConfig, {**SETTINGS, "logs": {"trajectories": 60}})
+    with RunDir.open(tmp_path / "source", dump(config)) as run:
+        prepare_logs(run, config)
+    few = Repeated(wilson(3, 30), wilson(0, 30), wilson(200, 300), left_out=0)
+    monkeypatch.setattr(uncertified, "repeat", lambda *_, **__: few)
+    logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
+    shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
+    file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
+    code, out, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.paired_replays=6", "--config", file)
+    run = RunDir.view(tmp_path / "run")
+    assert code == 0 and "3 of 30 recorded successes succeed there too, and 0 of 30 recorded failures" in out, err
+    (warning,) = (run.summary() or {})["warnings"]
+    assert "of 30 recorded successes 10 % succeed" in warning and "experience.training.epochs" in warning and warning in err
+    assert not any(line["phase"] == "dream" for line in run.read_jsonl("metrics.jsonl"))
+    weights = [(run.path / "checkpoints" / name / "model.safetensors").read_bytes() for name in ("warm_start", "dream")]
+    assert weights[0] == weights[1]
 
 
 def test_few_recorded_tasks_are_held_out_by_episode(tmp_path: Path):

@@ -1,0 +1,66 @@
+"""Recorded actions taken again in a dream: whether what succeeded there succeeds here, and what failed fails.
+
+A dream is trained on these episodes and recalls them, so that agreement proves little. Disagreement proves much: a dream in which most
+recorded successes fail teaches a policy to avoid what was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dreamgym.envs.base import TextRules
+from dreamgym.protocols import BatchEnv
+from dreamgym.statistics import Rate, wilson
+from dreamgym.types import Trajectory, Transition
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What became of recorded episodes in a dream of their tasks."""
+
+    kept: Rate
+    """Of recorded successes, those that succeed in the dream too."""
+    accepted: Rate
+    """Of recorded failures, those that succeed in the dream."""
+    same_answers: Rate
+    """Of the steps of both, those that show what the recording shows."""
+    left_out: int
+    """Episodes that the guard masked, or whose dream could not be read."""
+
+
+def sentence(kept: Rate, accepted: Rate) -> str:
+    """What was found, for people."""
+    return (
+        f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {kept.n} recorded successes succeed there too, and "
+        f"{round(accepted.value * accepted.n)} of {accepted.n} recorded failures."
+    )
+
+
+def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *, seed: int) -> Repeated:
+    """Take the actions of recorded episodes with a known outcome in a dream of their tasks, all side by side.
+
+    An episode that goes on when its actions are used up did not succeed.
+    """
+    known = [episode for episode in episodes if episode.scored and episode.turns]
+    states = dream.start([episode.task for episode in known], seed=seed)
+    running, won, failed, same = list(range(len(known))), set[int](), set[int](), list[bool]()
+    for i in range(max((len(episode.turns) for episode in known), default=0)):
+        running = [slot for slot in running if i < len(known[slot].turns)]
+        results = dream.step(running, [known[slot].transitions[i].action for slot in running])
+        over = set[int]()
+        for slot, result in zip(running, results, strict=True):
+            recorded = known[slot].transitions[i]
+            dreamed = Transition(states[slot], recorded.action, result.observation, result.reward, result.terminated)
+            states[slot] = result.observation
+            if result.info.error is not None:
+                failed.add(slot)
+            else:
+                same.append(rules.encode_delta(dreamed) == rules.encode_delta(recorded))
+                won |= {slot} if result.terminated and result.reward >= 1.0 else set()
+            over |= {slot} if result.terminated or result.truncated or result.info.error is not None else set()
+        running = [slot for slot in running if slot not in over]
+    counted = [slot for slot in range(len(known)) if slot not in failed]
+    successes = [slot in won for slot in counted if known[slot].success]
+    failures = [slot in won for slot in counted if not known[slot].success]
+    return Repeated(wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures)), wilson(sum(same), len(same)), len(failed))
