@@ -41,9 +41,13 @@ VERIFIED = (
     'verifier = {name = "learned"}  # which claims of success to believe, as the logs show it; for another policy it is not certified'
 )
 NEAR = 'algorithm = {name = "grpo", kl_coef = 0.1}  # near the policy of the logs, for which the verifier is calibrated'
+FIT = 6_400_000  # tokens that the experience model is shown, in more epochs where there are few episodes
+EXPERIENCE_EPOCHS = (4, 8)  # at least and at most
 HIDDEN = (
+    "k = 0  # a memory of another task shows what is not so in this one",
     "temperature = 1.0  # what a call shows for the first time is drawn",
     'draw = "hidden"',
+    "top_p = 0.95",
     "redraws = 3  # of drawn answers that cannot be read",
 )
 PARTS = PromptParts()  # all that an answer can have
@@ -202,10 +206,17 @@ class _Models(NamedTuple):
     learner: list[str]
 
 
+def _epochs(tokens: int, epoch: int, limits: tuple[int, int]) -> int:
+    """As many epochs of that many tokens as show the model `tokens`, within the limits."""
+    least, most = limits
+    return min(most, max(least, math.ceil(tokens / epoch)))
+
+
 def _from_scratch(account: LogAccount, size: str) -> _Models:
     tasks = min(16, max(4, ITERATION // (RLBlock().group_size * max(1, account.episode_tokens))))
-    least, most = EPOCHS
-    epochs = min(most, max(least, math.ceil(IMITATION / (account.successes * max(1, account.episode_tokens)))))
+    tokens = max(1, account.episode_tokens)
+    epochs = _epochs(IMITATION, account.successes * tokens, EPOCHS)
+    fitted = _epochs(FIT, account.episodes * tokens, EXPERIENCE_EPOCHS)
     reply = 8 * math.ceil((account.action_tokens + 2) / 8)
     return _Models(
         [
@@ -216,7 +227,7 @@ def _from_scratch(account: LogAccount, size: str) -> _Models:
             "[policy]",
             f"max_reply_tokens = {reply}  # 99 in 100 logged actions are that long at most",
         ],
-        [],
+        ["", "[experience.training]", f"epochs = {fitted}.0  # over {account.episodes:,} episodes"],
         ["[warm_start]", f"epochs = {epochs}  # over {account.successes:,} successes"],
         [f"tasks_per_iter = {tasks}  # an iteration of about {ITERATION:,} tokens"],
         [],

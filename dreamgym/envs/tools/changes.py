@@ -1,25 +1,40 @@
 """Which tools only read, estimated from recorded episodes.
 
-The same call made twice in an episode is a comparison: where the two answers differ, the tool itself or one that was called in between has
-changed something. The fewest tools that explain all differences are sought greedily, the one first that most often stands in a pair that
-differs. A tool counts as reading where it is none of them and stood in at least `ENOUGH` pairs with the same answer.
+The same call made twice, in one episode or in two of one task, is a comparison: where the two answers differ, one of the tools that were
+called between them, or before one of the two only, has changed something. Each tool changes the answer to another call with a probability
+of its own, and independently of the others, so that a pair with the tools D agrees with probability
+
+    (1 - leak) * product over D of (1 - q_tool)
+
+The probabilities are fitted by expectation maximisation (a noisy-or model, Pearl 1988, section 4.3.2). `leak` is for answers that differ
+without any call. A tool reads where the pairs are `ODDS` times as likely with q = 0 as with an unknown q, changes something where the odds
+are the other way, and else is neither: too little is known. What was never asked about afterwards is not seen to change.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
+
+import numpy as np
 
 from dreamgym.envs.tools.conversation import latest_turn
 from dreamgym.errors import UsageError
-from dreamgym.tool_calls import RESPOND, calls_of
-from dreamgym.types import Trajectory
+from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
+from dreamgym.types import Trajectory, Transition
 
-ENOUGH = 3
-"""Pairs with the same answer that a reading tool must have stood in."""
-MOST = 12
-"""Calls between the two of a pair; longer stretches show little."""
+ODDS = 20.0
+COMPARED = 8
+"""Earlier answers to the same call that one is compared with, at most, the latest ones."""
+MOST_PAIRS = 50_000
+STEPS = 300  # of expectation maximisation
+UNKNOWN = np.linspace(0.005, 0.995, 199)  # where the likelihood of an unknown q is averaged, by a Beta(1, 4) prior
+PRIOR = (1 - UNKNOWN) ** 3 / np.sum((1 - UNKNOWN) ** 3)
+
+Pair = tuple[frozenset[str], bool]
+"""The tools that may have changed the answer, and whether it is the same."""
 
 
 class Changes(NamedTuple):
@@ -31,34 +46,69 @@ class Changes(NamedTuple):
 
 def tools_that_change(episodes: Iterable[Trajectory]) -> Changes:
     """Which tools change something, and which only read; a tool of which too little is known is neither."""
-    same, different = Counter[str](), list[frozenset[str]]()
+    counts = Counter(islice(_pairs(episodes), MOST_PAIRS))
+    names = sorted({tool for tools, _ in counts for tool in tools})
+    if not names:
+        return Changes(frozenset(), frozenset())
+    model = _NoisyOr(names, counts)
+    odds = {name: model.log_odds(i) for i, name in enumerate(names)}
+    enough = np.log(ODDS)
+    return Changes(
+        frozenset(name for name, value in odds.items() if value >= enough),
+        frozenset(name for name, value in odds.items() if value <= -enough),
+    )
+
+
+class _NoisyOr:
+    """The probabilities with which each of some tools changes an answer, fitted to pairs with their counts."""
+
+    def __init__(self, names: list[str], counts: Counter[Pair]) -> None:
+        self.stood = np.array([[name in tools for name in names] for tools, _ in counts], np.float64)  # [pairs, tools]
+        self.differs = np.array([not same for _, same in counts])
+        self.weight = np.array(list(counts.values()), np.float64)
+        self.q, self.leak = np.full(len(names), 0.1), 0.001
+        for _ in range(STEPS):
+            differing = -np.expm1(self._log_same(self.q))
+            blame = np.where(self.differs, self.weight / np.maximum(differing, 1e-12), 0.0)
+            self.q = np.clip(self.q * (self.stood.T @ blame) / (self.stood.T @ self.weight), 1e-9, 1 - 1e-6)
+            self.leak = float(np.clip(self.leak * blame.sum() / self.weight.sum(), 1e-9, 0.5))
+
+    def log_odds(self, i: int) -> float:
+        """Of an unknown q of tool `i` against q = 0, the others as they were fitted."""
+        nothing = self._log_likelihood(i, 1e-9)
+        gains = np.array([self._log_likelihood(i, q) for q in UNKNOWN]) - nothing
+        top = gains.max()
+        return float(top + np.log(np.sum(np.exp(gains - top) * PRIOR)))
+
+    def _log_likelihood(self, i: int, q: float) -> float:
+        all_q = self.q.copy()
+        all_q[i] = q
+        log_same = self._log_same(all_q)
+        return float(np.sum(self.weight * np.where(self.differs, np.log(np.maximum(-np.expm1(log_same), 1e-300)), log_same)))
+
+    def _log_same(self, q: np.ndarray) -> np.ndarray:
+        """The log-probability of each pair that its answers are the same."""
+        return np.asarray(self.stood @ np.log1p(-q) + np.log1p(-self.leak))
+
+
+def _pairs(episodes: Iterable[Trajectory]) -> Iterator[Pair]:
+    """Each call beside the latest ones of its task that are the same."""
+    known: dict[tuple[str, str, str], list[tuple[Counter[str], str]]] = defaultdict(list)
     for episode in episodes:
-        for tools, equal in _pairs(episode):
-            if equal:
-                same.update(tools)
-            else:
-                different.append(tools)
-    changes = set[str]()
-    while different:
-        often = Counter(tool for tools in different for tool in tools)
-        worst = max(often, key=lambda tool: (often[tool] / (often[tool] + same[tool]), often[tool], tool))
-        changes.add(worst)
-        different = [tools for tools in different if worst not in tools]
-    return Changes(frozenset(changes), frozenset(tool for tool, n in same.items() if n >= ENOUGH and tool not in changes))
+        before = Counter[str]()
+        for step in episode.transitions:
+            calls = _calls(step)
+            if len(calls) == 1:  # of several calls nobody knows which came first
+                answer, others = latest_turn(step.next_state), known[episode.task.env, episode.task.id, str(calls[0])]
+                for earlier, other in others[-COMPARED:]:
+                    yield frozenset((before - earlier) + (earlier - before)), answer == other
+                others.append((before.copy(), answer))
+            before.update(call.name for call in calls)
 
 
-def _pairs(episode: Trajectory) -> Iterator[tuple[frozenset[str], bool]]:
-    """For each call that is made again: its tool and those in between, and whether the answers are the same."""
-    last: dict[str, tuple[int, str]] = {}
-    names = list[str]()
-    for step in episode.transitions:
-        try:
-            calls = calls_of(step.action)
-        except UsageError:
-            continue
-        if len(calls) == 1 and calls[0].name != RESPOND:  # of several calls nobody knows which came first
-            call, answer = str(calls[0]), latest_turn(step.next_state)
-            if call in last and len(names) - last[call][0] <= MOST:
-                yield frozenset({calls[0].name, *names[last[call][0] :]}), answer == last[call][1]
-            last[call] = (len(names), answer)
-        names += [call.name for call in calls if call.name != RESPOND]
+def _calls(step: Transition) -> list[ToolCall]:
+    """The calls of a step; none where it is a message to the user, or no call."""
+    try:
+        return [call for call in calls_of(step.action) if call.name != RESPOND]
+    except UsageError:
+        return []

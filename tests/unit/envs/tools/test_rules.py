@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,9 +129,25 @@ def test_a_repeated_read_is_consistent_where_nothing_changed_in_between():
 def test_the_tool_that_changes_something_is_told_from_those_that_stand_beside_it():
     logs = [
         episode(i, one("check", "on"), one("look", "x"), one("check", "on"), one("toggle", "t"), one("look", "x"), one("check", "off"))
-        for i in range(4)
+        for i in range(80)
     ]
     assert tools_that_change(logs) == ({"toggle"}, {"check", "look"})
+    assert not tools_that_change(logs[:4]).reads, "of too few comparisons nothing follows"
+
+
+def test_two_episodes_of_one_task_show_what_a_tool_changes_that_no_episode_asks_about_twice():
+    def trial(i: int, *exchanges: Exchange) -> Trajectory:
+        found = episode(i, *exchanges)
+        return replace(found, task=replace(found.task, id=f"task {i // 2}"))
+
+    logs = [trial(i, one("look", "x"), *([one("toggle", "t")] * (i % 2)), one("check", "off" if i % 2 else "on")) for i in range(80)]
+    without = [replace(log, task=replace(log.task, id=log.id)) for log in logs]
+    assert tools_that_change(logs).changes == {"toggle"} and tools_that_change(without) == (set(), set())
+
+
+def test_answers_that_differ_by_themselves_are_laid_to_no_tool():
+    logs = [episode(i, one("check", "on"), one("look", f"{i}"), one("look", f"{-i}"), one("check", "on")) for i in range(200)]
+    assert "check" not in tools_that_change(logs).changes
 
 
 def test_tools_are_read_in_every_usual_form(tmp_path: Path):
