@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import UsageError, explained, reason_of, unreadable
-from dreamgym.logs.formats import LogFormat, recognise
+from dreamgym.logs.formats import CHAT, ORDER, LogFormat, recognise
+from dreamgym.logs.formats.openai import is_plain
 from dreamgym.logs.records import Account
 from dreamgym.runs.progress import Advance
 
@@ -21,11 +22,12 @@ Units = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class LogFile:
-    """A file, whether it holds a value a line, and its format."""
+    """A file, whether it holds a value a line, and its format, which was given or recognised."""
 
     path: Path
     lines: bool
     form: LogFormat
+    given: bool = False
 
     def episodes(self, account: Account, advance: Advance) -> Iterator[Units]:
         """The units of each episode. A line that is no JSON, or of no episode of this format, costs that line."""
@@ -62,7 +64,7 @@ class LogFile:
     def _expanded(self, value: Any, account: Account) -> Units:
         if value is None:
             return []
-        if isinstance(value, dict | list) and not self.form.recognises(value) and (other := recognise(value)):
+        if isinstance(value, dict | list) and not _fits(self.form, value, whatever=self.given) and (other := recognise(value)):
             account.drop(f"records of another format ({other.name})")
             return []
         units = list(self.form.units(value))
@@ -72,7 +74,8 @@ class LogFile:
 
 
 def open_log(path: Path, form: LogFormat | None) -> LogFile:
-    """The file with its format, recognised where none is given. UsageError for one that holds nothing of a known or the given format."""
+    """The file with its format, recognised where none is given: of several the most specific one, since conversations without tools have
+    no marks of their own. UsageError for a file that holds nothing of a known or the given format."""
     with explained(path), path.open("rb") as file:
         head = [line for line in (file.readline() for _ in range(LOOKED_AT)) if line.strip()]
     if head and b"\0" in head[0]:
@@ -86,14 +89,23 @@ def open_log(path: Path, form: LogFormat | None) -> LogFile:
             f"'{path}' holds episodes already, as a run and `dreamgym import` write them. Give it to `dreamgym init --logs`, or to "
             "`dreamgym train` as logs.files."
         )
-    recognised = [other for value in found if (other := recognise(value))]
+    recognised = [(other, value) for value in found if (other := recognise(value))]
+    marked = [other for other, value in recognised if not (other.name in CHAT and is_plain(value))] or [other for other, _ in recognised]
+    likely = min(marked, key=lambda other: ORDER.index(other.name) if other.name in ORDER else len(ORDER), default=None)
     if form is not None:
-        if not any(form.recognises(value) for value in found) and recognised:
-            raise UsageError(f"'{path}' is not of the format '{form.name}': it looks like '{recognised[0].name}'. Give --format auto.")
-        return LogFile(path, lines, form)
-    if not recognised:
+        if likely is not None and not any(_fits(form, value) for value in found):
+            raise UsageError(f"'{path}' is not of the format '{form.name}': it looks like '{likely.name}'. Give --format auto.")
+        return LogFile(path, lines, form, given=True)
+    if likely is None:
         raise UsageError(f"'{path}' is in no format that is known: {', '.join(_known())}. Give --format, or look at its first line.")
-    return LogFile(path, lines, recognised[0])
+    return LogFile(path, lines, likely)
+
+
+def _fits(form: LogFormat, value: Any, *, whatever: bool = False) -> bool:
+    """Whether the format recognises a value, or finds messages in one of text alone; with `whatever` in any."""
+    if form.recognises(value):
+        return True
+    return (whatever or is_plain(value)) and any(one.messages for unit in form.units(value) for one in form.read([unit], Account()))
 
 
 def _known() -> list[str]:

@@ -26,6 +26,28 @@ from dreamgym.tool_calls import calls_of
 from dreamgym.types import Trajectory
 
 
+class Names:
+    """Names that are each given once: where one is wanted again it gets a number."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+        self._times = Counter[str]()
+
+    def next(self, wanted: str) -> str:
+        """What `take` would give."""
+        name, number = wanted, max(1, self._times[wanted])
+        while name in self.taken:
+            number += 1
+            name = f"{wanted}#{number}"
+        return name
+
+    def take(self, wanted: str) -> str:
+        name = self.next(wanted)
+        self._times[wanted] += 1
+        self.taken.add(name)
+        return name
+
+
 @dataclass
 class _Import:
     outcomes: Outcomes
@@ -34,20 +56,24 @@ class _Import:
     account: Account = field(default_factory=Account)
     tools: ToolCatalogue = field(default_factory=ToolCatalogue)
     ended: Counter[str] = field(default_factory=Counter)
-    ids: set[str] = field(default_factory=set)
-    repeats: Counter[str] = field(default_factory=Counter)
-    tasks: dict[str, Path] = field(default_factory=dict)  # that records name, with the file that named each first
+    ids: Names = field(default_factory=Names)
+    logged_ids: set[str] = field(default_factory=set)  # as the logs have them
+    task_ids: Names = field(default_factory=Names)
+    tasks: dict[tuple[Path, str, int], str] = field(default_factory=dict)  # the ids of tasks that records name
+    given: Counter[tuple[Path, str]] = field(default_factory=Counter)  # how often a file has given an id
     steps: int = 0
 
     def episodes(self, file: LogFile, advance: Advance) -> Iterator[Trajectory]:
         for units in file.episodes(self.account, advance):
             for found in file.form.read(units, self.account):
-                success = self.outcomes.of(found)  # before redaction: ids and scores are as the user knows them
                 shown = self.redactor.episode(found) if self.redactor else found
+                wanted = shown.id.replace("/as/", "/") or f"episode-{len(self.ids.taken) + 1}"
+                success = self.outcomes.of(found, self.ids.next(wanted))  # not as redacted: ids and scores are as the user knows them
                 made = trajectory(shown, self.how, success, self.account)
                 if made is None:
                     continue
-                made = self._named(made, file.path if shown.task else None)
+                self.logged_ids.add(found.id)
+                made = self._named(made, wanted, file.path, named=bool(found.task))
                 calls = [call for turn in made.transitions for call in calls_of(turn.action)]
                 if shown.tools:
                     known = {tool.name for tool in shown.tools} | {"respond"}
@@ -57,20 +83,20 @@ class _Import:
                 self.steps += len(made.turns)
                 yield made
 
-    def _named(self, made: Trajectory, named_by: Path | None) -> Trajectory:
-        """The episode under an id that no other has: one given twice gets a number. So does its task, as of two benchmarks that count from
-        0. But where the records of one file name a task and nothing else, they are trials of it."""
-        wanted = made.id.replace("/as/", "/") or f"episode-{len(self.ids) + 1}"
-        name = wanted
-        while name in self.ids:
-            self.repeats[wanted] += 1
-            name = f"{wanted}#{self.repeats[wanted] + 1}"
-        if name != wanted:
-            self.account.note("ids that were given twice, numbered", detail=wanted)
-        self.ids.add(name)
-        task = made.task.id or wanted
-        if named_by is None or wanted != task or self.tasks.setdefault(task, named_by) != named_by:
-            task += name.removeprefix(wanted)
+    def _named(self, made: Trajectory, wanted: str, file: Path, *, named: bool) -> Trajectory:
+        """The episode under an id that no other has: one given twice gets a number. So does a task that a second file names, as of two
+        benchmarks that count from 0, or that one file holds with the same ids again. But records of one file that name a task and nothing
+        else are trials of it."""
+        name, task = self.ids.take(wanted), made.task.id or wanted
+        self.account.note("ids that were given twice, numbered", int(name != wanted), wanted)
+        self.given[file, wanted] += 1
+        key = (file, task, 1 if wanted == task else self.given[file, wanted])
+        if not named:
+            task = self.task_ids.take(task)
+        elif key in self.tasks:
+            task = self.tasks[key]
+        else:
+            task = self.tasks[key] = self.task_ids.take(task)
         return replace(made, id=name, task=replace(made.task, id=task))
 
 
@@ -99,14 +125,14 @@ def import_logs(
                 for made in work.episodes(file, advance):
                     if write is not None:
                         write(dumps(trajectory_to_json(made)))
-            if not work.ids:
+            if not work.ids.taken:
                 reasons = ", ".join(f"{reason}: {n}" for reason, n in work.account.dropped.items())
                 raise UsageError(f"No episode was found in {', '.join(map(str, paths))} ({reasons or 'the files are empty'}).")
     tools = [tool.to_json() for tool in work.tools.tools()]
     if out is not None:
         write_atomic(tools_beside(out), json.dumps(tools, indent=1) + "\n")
     if work.outcomes.ids is not None:
-        work.account.note("ids of successes that no episode has", len(work.outcomes.ids - work.ids))
+        work.account.note("ids of successes that no episode has", len(work.outcomes.ids - work.ids.taken - work.logged_ids))
     return _report(work, files, tools, out)
 
 
@@ -118,16 +144,16 @@ def tools_beside(out: Path) -> Path:
 def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]], out: Path | None) -> dict[str, Any]:
     account, ended = work.account, {name: work.ended[name] for name in ("success", "failure", "unknown")}
     return {
-        "episodes": len(work.ids), "steps": work.steps, "dropped": dict(account.dropped), "outcomes": ended,
+        "episodes": len(work.ids.taken), "steps": work.steps, "dropped": dict(account.dropped), "outcomes": ended,
         "tools": {tool["name"]: work.tools.calls[tool["name"]] for tool in tools}, 
         "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
         "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.given],
-        "warnings": _warnings(ended, work.outcomes), "out": None if out is None else str(out),
+        "warnings": _warnings(ended, work.outcomes, work.redactor), "out": None if out is None else str(out),
     }  # fmt: skip
 
 
-def _warnings(ended: dict[str, int], outcomes: Outcomes) -> list[str]:
+def _warnings(ended: dict[str, int], outcomes: Outcomes, redactor: Redactor | None) -> list[str]:
     found = []
     if ended["unknown"]:
         found.append(f"{ended['unknown']} episodes have no known outcome, and train states only. {outcomes.advice}")
@@ -135,4 +161,9 @@ def _warnings(ended: dict[str, int], outcomes: Outcomes) -> list[str]:
         found.append("No episode is a known failure: an experience model cannot learn from these logs what fails.")
     if ended["failure"] and not ended["success"]:
         found.append("No episode is a known success: there is nothing to start a policy from.")
+    if redactor and (n := sum(redactor.counts.values())):
+        found.append(
+            f"{n:,} values are placeholders now. A policy that learns from these episodes must see such values as placeholders when it acts; "
+            "--no-redact keeps them."
+        )
     return found

@@ -33,16 +33,18 @@ class Condition:
         return f"'{self.path}{self.operator}{json.dumps(self.value) if self.operator else ''}'"
 
     def holds(self, found: Any) -> bool | None:
-        """Whether a value fulfils the condition; None where that cannot be said. A bare path needs true, false, 1 or 0."""
+        """Whether a value fulfils the condition; None where that cannot be said. A bare path needs true, false, 1 or 0. A string counts as
+        what it holds, unless it is compared with a string."""
+        if isinstance(found, str) and (not self.operator or isinstance(self.value, bool | int | float)):
+            found = _held(found)
         if found is MISSING or found is None:
             return None
         if not self.operator:
             return bool(found) if isinstance(found, bool) or (is_number(found) and found in (0, 1)) else None
         if self.operator in ("==", "!="):
-            if isinstance(found, bool) is not isinstance(self.value, bool) and not isinstance(found, str):
+            if isinstance(found, bool) is not isinstance(self.value, bool):
                 return None
-            same = found == self.value or (isinstance(found, str) and found == str(self.value))
-            return same is (self.operator == "==")
+            return (found == self.value) is (self.operator == "==")
         if not is_number(found) or not is_number(self.value):
             return None
         return bool({">=": found >= self.value, "<=": found <= self.value, ">": found > self.value, "<": found < self.value}[self.operator])
@@ -67,10 +69,10 @@ class Outcomes:
         seen = ", ".join(f"{what} ({n})" for what, n in self.unknown.most_common(3))
         return f"{option} asks for {asked}, and there they have {seen}. Give a field that all have, as --success reward or 'reward>=0.5'."
 
-    def of(self, episode: LoggedEpisode) -> bool | None:
-        """True, False, or None where nothing is known."""
+    def of(self, episode: LoggedEpisode, name: str) -> bool | None:
+        """True, False, or None where nothing is known. `name` is the id under which the episode is written, its own or another."""
         if self.ids is not None:
-            return episode.id in self.ids
+            return not self.ids.isdisjoint({episode.id, name})
         if self.score is not None:
             return self._judged(self.score, episode.scores.get(self.score.path, MISSING), episode.scores)
         return self._judged(self.field, look_up(episode.record, self.field.path), episode.record) if self.field else None
@@ -109,6 +111,15 @@ def condition(text: str) -> Condition:
         return Condition(path, operator or "", json.loads(value) if value else None)
     except (ValueError, RecursionError):
         return Condition(path, operator, value.strip("'\""))
+
+
+def _held(text: str) -> bool | int | float | None:
+    """The truth value or number that a string holds; None for any other."""
+    try:
+        found = json.loads(text.lower())
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, bool) or is_number(found) else None
 
 
 def look_up(record: Mapping[str, Any], path: str) -> Any:

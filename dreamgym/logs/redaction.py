@@ -18,10 +18,15 @@ KEY = re.compile(
 )
 BEARER = re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}")
 PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?")
-NAMED = re.compile(
-    r"(?i)(?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)\\?[\"']?\s*[:=]\s*\\?[\"']?([^\s\"',;\\]{6,200})"
+SECRET = r"(?:password|passwd|secret|(?:secret|access|api|private)[_-]?(?:access[_-]?)?key|(?:access|auth)[_-]?token)"
+VALUES = (
+    r"(?P<quote>[\"'])(?P<quoted>(?:(?!(?P=quote))[^\\\n]|\\.){6,})(?=(?P=quote))",  # to the closing quote, which is not escaped
+    r"\\(?P<inner>[\"'])(?P<nested>(?:(?!(?P=inner))[^\\\n]|\\\\(?:\\.|[^\\\n])){6,})(?=\\(?P=inner))",  # the same in JSON that is a string
+    r"\\?[\"']?(?P<bare>(?:(?(key)[^\s\"',;\\{}\[\]]|[^\s\"',;\\])){6,})",  # to a space or comma; in JSON also to a bracket
 )
-SECRET_NAME = re.compile(r"(?i)(?:.*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)")
+NAMED = re.compile(rf"(?i){SECRET}(?P<key>\\?[\"'])?\s*[:=]\s*(?:{'|'.join(VALUES)})")
+SECRET_NAME = re.compile(rf"(?i)(?:.*(?:[_-]|(?-i:(?=[A-Z]))))?{SECRET}")
+PLACEHOLDER = re.compile(r"redacted-(?:e-mail|key|secret|token)-\d+")
 NAMES = ("passw", "secret", "key", "token")
 HINTS = ("sk", "pk", "rk", "gh", "glpat", "hf_", "xox", "AKIA", "ASIA", "AIza", "eyJ", "github_pat_")
 
@@ -49,8 +54,12 @@ class Redactor:
         if "@" in text:
             text = EMAIL.sub(lambda found: self._placeholder("e-mail", found[0]), text)
         if any(name in (lower := text.lower()) for name in NAMES) and (":" in lower or "=" in lower):
-            text = NAMED.sub(lambda found: found[0][: found.start(1) - found.start()] + self._placeholder("secret", found[1]), text)
+            text = NAMED.sub(self._named, text)
         return text
+
+    def _named(self, found: re.Match[str]) -> str:
+        value = found["quoted"] or found["nested"] or found["bare"]
+        return found[0].removesuffix(value) + self._placeholder("secret", value)
 
     def _message(self, message: Message) -> Message:
         calls = tuple(Call(call.id, call.name, self._value(call.arguments)) for call in message.calls)
@@ -58,14 +67,16 @@ class Redactor:
         return replace(message, text=self.text(message.text), calls=calls, results=results)
 
     def _value(self, value: Any, name: str = "") -> Any:
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and SECRET_NAME.fullmatch(name) and len(str(value)) >= 6:
+            return self._placeholder("secret", str(value))
         if isinstance(value, str):
-            return self._placeholder("secret", value) if SECRET_NAME.fullmatch(name) and len(value) >= 6 else self.text(value)
+            return self.text(value)
         if isinstance(value, Mapping):
             return {key: self._value(one, key) for key, one in value.items()}
         return [self._value(one) for one in value] if isinstance(value, list) else value
 
     def _placeholder(self, kind: str, secret: str) -> str:
-        if secret.startswith("redacted-"):
-            return secret
+        if (found := PLACEHOLDER.match(secret)) and (found[0] == secret or kind != "secret"):
+            return secret  # a pattern may take in a placeholder with what stands behind it; a named value is redacted whole
         self.counts[kind] += 1
         return self._known.setdefault(secret, f"redacted-{kind}-{len(self._known) + 1}")

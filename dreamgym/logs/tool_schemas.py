@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.logs.records import ToolSchema
+from dreamgym.logs.redaction import PLACEHOLDER
 from dreamgym.tool_calls import RESPOND, ToolCall
 
 FEW = 8  # values of an enum
@@ -20,7 +21,7 @@ TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: 
 class _Argument:
     count: int = 0
     types: Counter[str] = field(default_factory=Counter)
-    values: set[str] | None = field(default_factory=set)  # None: too many, or no strings
+    values: set[str] | None = field(default_factory=set)  # None: too many, no strings, or redacted ones
 
 
 class ToolCatalogue:
@@ -57,7 +58,8 @@ def _observe(seen: _Argument, value: Any) -> None:
     seen.count += 1
     seen.types[TYPES.get(type(value), "string")] += 1
     if seen.values is not None:
-        if isinstance(value, str) and len(value) <= VALUE_CHARS and (value in seen.values or len(seen.values) < FEW):
+        short = isinstance(value, str) and len(value) <= VALUE_CHARS and not PLACEHOLDER.search(value)
+        if short and (value in seen.values or len(seen.values) < FEW):
             seen.values.add(value)
         else:
             seen.values = None

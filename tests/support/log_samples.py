@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+from dreamgym.logs.importing import import_logs
+from dreamgym.runs.episodes import read_trajectories
+from dreamgym.types import Trajectory
 
 TASK, DONE = "Cancel order W1, mail ann@example.com", "Cancelled."
 CALLS = [("c1", "get_order", {"id": "W1"}, '{"id": "W1", "status": "pending"}'), ("c2", "cancel", {"id": "W1", "refund": True}, "ok")]
 SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
 TOOLS = [{"type": "function", "function": {"name": "get_order", "description": "Read an order.", "parameters": SCHEMA}}]
 ACTIONS = ['get_order(id="W1")', 'cancel(id="W1", refund=true)', 'respond(content="Cancelled.")']
+
+
+def written(folder: Path, records: list[Any], name: str = "log.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def imported(folder: Path, records: list[Any], **how: Any) -> tuple[list[Trajectory], dict[str, Any]]:
+    out = folder / "episodes.jsonl"
+    found = import_logs([written(folder, records)], out, **how)
+    return read_trajectories(out), found
 
 
 def openai_messages() -> list[dict[str, Any]]:

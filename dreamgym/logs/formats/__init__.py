@@ -15,6 +15,8 @@ from dreamgym.logs.records import Account, LoggedEpisode
 KIND = "logs.formats"
 ORDER = ("claude_code", "atif", "tau2", "verifiers", "otel", "anthropic", "openai")
 """In which `auto` asks the built-in formats: those with unmistakable marks first."""
+CHAT = ("anthropic", "openai")
+"""The formats in which conversations without tools look alike."""
 
 
 class LogFormat(Protocol):

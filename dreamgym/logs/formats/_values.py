@@ -11,6 +11,7 @@ from dreamgym.tool_calls import NAME
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text")
 SILENT_PARTS = ("thinking", "redacted_thinking", "reasoning")
+CALL_PARTS = ("tool_use", "tool_result", "tool_call", "tool_call_response")
 MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "file", "document", "blob", "uri")
 
 
@@ -42,7 +43,8 @@ def text(value: Any) -> str:
 
 
 def content(value: Any, account: Account) -> str:
-    """The text of a message or a result: a string, or parts of which text is joined. Images and files leave a marker and are counted."""
+    """The text of a message or a result: a string, or parts of which text is joined. Images and files leave a marker and are counted; parts
+    that are calls and results are for the format to read."""
     if not isinstance(value, list):
         return text(value)
     found = []
@@ -57,7 +59,7 @@ def content(value: Any, account: Account) -> str:
             found.append(f"[{kind} left out]")
         elif kind in SILENT_PARTS:
             account.drop("thinking of the agent")
-        elif kind not in ("tool_use", "tool_result", "tool_call", "tool_call_response"):
+        elif kind not in CALL_PARTS:
             found.append(text(part))
     return "\n".join(one for one in found if one)
 

@@ -46,7 +46,8 @@ class AnthropicFormat:
 
 
 def message_of(one: dict[str, Any], account: Account) -> Message | None:
-    """A message in the normal form; None for a role that is none."""
+    """A message in the normal form; None for a role that is none, and for a result as OpenAI writes it."""
+    account.drop("calls of another format (tool_calls)", len(values.tables(one.get("tool_calls"))))
     content = values.content(one.get("content"), account)
     blocks = values.tables(one.get("content")) if isinstance(one.get("content"), list) else []
     if one.get("role") == "assistant":
@@ -54,12 +55,15 @@ def message_of(one: dict[str, Any], account: Account) -> Message | None:
         calls: tuple[Call, ...] = tuple(filter(None, given))
         return Message("agent", content, calls)
     if one.get("role") in ("user", "tool"):
-        results = (
+        results = tuple(
             Result(values.text(b.get("tool_use_id")), values.content(b.get("content"), account))
             for b in blocks
             if b.get("type") == "tool_result"
         )
-        return Message("user", content, results=tuple(results))
+        if "tool_call_id" in one and not results:
+            account.drop("results of another format (tool_call_id)")
+            return None
+        return Message("user", content, results=results)
     if one.get("role") == "system":
         return Message("system", content)
     account.drop("messages of an unknown role", detail=values.text(one.get("role")))

@@ -1,8 +1,9 @@
-"""Claude Code sessions: JSON Lines of entries that name their parent. The chain to the last entry is the conversation; sidechains,
-summaries and compacted copies are left out."""
+"""Claude Code sessions: JSON Lines of entries that name their parent. The chain to the last entry is the conversation, with the parallel
+calls beside it; sidechains, summaries and compacted copies are left out."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -51,12 +52,13 @@ class ClaudeCodeFormat:
             entry = entries.pop(name)
             chain.append(entry)
             name = values.text(entry.get("parentUuid")) or values.text(entry.get("logicalParentUuid"))
-        abandoned = sum(isinstance(entry.get("message"), dict) for entry in entries.values())
-        account.drop("entries of abandoned branches", abandoned)
-        messages = [message_of(entry["message"], account) for entry in reversed(chain) if isinstance(entry.get("message"), dict)]
-        model = values.first(entry["message"].get("model") for entry in chain if isinstance(entry.get("message"), dict))
+        on_chain = [entry["message"] for entry in reversed(chain) if isinstance(entry.get("message"), dict)]
+        beside = [entry["message"] for entry in entries.values() if isinstance(entry.get("message"), dict)]
+        kept = _with_parallel_calls(on_chain, beside)
+        account.drop("entries of abandoned branches", len(on_chain) + len(beside) - len(kept))
+        model = values.first(message.get("model") for message in reversed(on_chain))
         merged = list[Message]()
-        for message in filter(None, messages):  # a turn is written as one entry a block
+        for message in filter(None, (message_of(one, account) for one in kept)):  # a turn is written as one entry a block
             before = merged[-1] if merged else None
             if before and before.role == message.role == "agent":
                 joined = "\n".join(filter(None, [before.text, message.text]))
@@ -66,6 +68,40 @@ class ClaudeCodeFormat:
         if merged:
             session = values.text(units[0].get("sessionId"))
             yield LoggedEpisode(session, tuple(merged), record={"sessionId": session}, agent=values.text(model))
+
+
+def _with_parallel_calls(chain: list[dict[str, Any]], beside: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chain, with the calls and results of its turns that lie beside it: of parallel calls each is an entry, each result has its own
+    call for a parent, and the chain leads through one of them. A copy of what is there, or a second answer to a call, stays out."""
+    last = list(range(len(chain)))  # of the agent's entries in a row, the last one: calls and results come behind it
+    for i in reversed(range(len(chain) - 1)):
+        if chain[i].get("role") == chain[i + 1].get("role") == "assistant":
+            last[i] = last[i + 1]
+    replies = {reply: last[i] for i, one in enumerate(chain) if (reply := _reply(one))}
+    calls, results = defaultdict[int, list[dict[str, Any]]](list), defaultdict[int, list[dict[str, Any]]](list)
+    for one in beside:
+        at = replies.get(_reply(one))
+        if at is not None and not any(_reply(one) == _reply(other) and one.get("content") == other.get("content") for other in chain):
+            calls[at].append(one)
+    open_calls = {call: last[i] for i, one in enumerate(chain) for part in (one, *calls[i]) for call in _ids(part, "tool_use", "id")}
+    for one in chain:
+        for call in _ids(one, "tool_result", "tool_use_id"):
+            open_calls.pop(call, None)
+    for one in beside:
+        answered = [at for call in _ids(one, "tool_result", "tool_use_id") if (at := open_calls.pop(call, None)) is not None]
+        if answered:
+            results[answered[0]].append(one)
+    return [part for i, one in enumerate(chain) for part in (one, *calls[i], *results[i])]
+
+
+def _reply(message: dict[str, Any]) -> str:
+    """The id that the entries of one reply of the model share; "" for a message of the user."""
+    return values.text(message.get("id")) if message.get("role") == "assistant" else ""
+
+
+def _ids(message: dict[str, Any], kind: str, key: str) -> list[str]:
+    blocks = values.tables(message.get("content")) if isinstance(message.get("content"), list) else []
+    return [values.text(block[key]) for block in blocks if block.get("type") == kind and block.get(key)]
 
 
 def make() -> ClaudeCodeFormat:

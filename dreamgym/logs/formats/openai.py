@@ -35,25 +35,29 @@ class OpenAIFormat:
             if not found:
                 account.drop("records without messages")
                 continue
-            name = values.first(unit.get(key) for key in ("id", "episode_id", "task_id"))
-            trial = "" if unit.get("trial") is None else f"/{values.text(unit['trial'])}"
+            name, task = values.text(values.first([unit.get("id"), unit.get("episode_id")])), unit.get("task_id")
+            if not name and task is not None:
+                name = values.text(task) + ("" if unit.get("trial") is None else f"/{values.text(unit['trial'])}")
             info = values.table(unit.get("info"))
             tools = (*(unit.get(key) for key in TOOLS), *(info.get(key) for key in TOOLS))
             yield LoggedEpisode(
-                values.text(name) + trial if name is not None else "",
+                name,
                 tuple(messages_of(found, account)),
                 values.schemas(values.first(tools)),
                 unit,
                 values.named(values.first(unit.get(key) for key in ("scores", "metrics"))),
                 agent=values.text(unit.get("model")),
-                task=values.text(values.first(unit.get(key) for key in ("task_id", "example_id"))),
+                task=values.text(values.first([task, unit.get("example_id")])),
             )
 
 
 def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[Message]:
-    """The messages in the normal form. Legacy `function_call` has no id: its result is the next message of that function."""
+    """The messages in the normal form. Legacy `function_call` has no id: its result is the next message of that function. Calls and results
+    that stand in blocks of the content are other formats' and are counted."""
     legacy: dict[str, str] = {}
     for i, one in enumerate(found):
+        for kind in _kinds(one):
+            account.drop(f"blocks of another format ({kind})", int(kind in values.CALL_PARTS))
         role = ROLES.get(values.text(one.get("role")))
         if role is None:
             account.drop("messages of an unknown role", detail=values.text(one.get("role")))
@@ -75,6 +79,23 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
                 calls += filter(None, [values.call(old.get("name"), old.get("arguments"), f"function_call/{i}", account)])
             content = values.content(one.get("content"), account) or values.text(one.get("refusal"))
             yield Message(role, content, tuple(calls))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is conversations of text alone. OpenAI's and Anthropic's formats write these alike."""
+    messages = [one for unit in values.conversations(value) for one in _messages(unit)]
+    return bool(messages) and not any(
+        ROLES.get(values.text(one.get("role"))) == "tool"
+        or any(one.get(key) for key in ("tool_calls", "function_call"))
+        or any(kind and kind not in (*values.TEXT_PARTS, *values.MEDIA) for kind in _kinds(one))
+        for one in messages
+    )
+
+
+def _kinds(message: dict[str, Any]) -> list[str]:
+    """The types of the blocks of a message."""
+    content = message.get("content")
+    return [values.text(block.get("type")) for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def _messages(unit: dict[str, Any]) -> list[dict[str, Any]]:

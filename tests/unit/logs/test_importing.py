@@ -1,4 +1,4 @@
-"""Logs of other formats as episodes: pairing, outcomes, redaction, bad lines, and what is said of them."""
+"""Logs of other formats as episodes: pairing, ids and tasks, bad lines, and what is said of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, claude_code, openai, openai_messages, verifiers_traces
+from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, imported, openai, openai_messages, verifiers_traces, written
 from typer.testing import CliRunner
 
 from dreamgym import cli, plugins
@@ -19,29 +19,15 @@ from dreamgym.errors import UsageError
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.formats import KIND, recognise
 from dreamgym.logs.importing import import_logs, tools_beside
-from dreamgym.logs.outcomes import condition, outcomes
+from dreamgym.logs.outcomes import outcomes
 from dreamgym.logs.records import Account
-from dreamgym.logs.redaction import Redactor
 from dreamgym.runs.episodes import read_trajectories
-from dreamgym.types import Trajectory
 
 ROOT = Path(__file__).parents[3]
 TAU = "shared/data/tau/airline_gpt-4o_episodes.json.xz"
 AIRLINE = next((path for path in (ROOT / TAU, ROOT.parent / TAU) if path.exists()), None)
 SYSTEM = {"system texts, without --system": 1}
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
-
-
-def written(folder: Path, records: list[Any], name: str = "log.jsonl") -> Path:
-    path = folder / name
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def imported(folder: Path, records: list[Any], **how: Any) -> tuple[list[Trajectory], dict[str, Any]]:
-    out = folder / "episodes.jsonl"
-    found = import_logs([written(folder, records)], out, **how)
-    return read_trajectories(out), found
 
 
 @every_dialect
@@ -106,19 +92,6 @@ def test_a_broken_line_costs_that_line(tmp_path: Path):
     assert sum(found["dropped"].values()) == 2 + 2, "of each episode its system text"
 
 
-def test_records_of_another_format_in_the_same_file_are_counted(tmp_path: Path):
-    _, found = imported(tmp_path, [*openai(), *claude_code()])
-    assert found["episodes"] == 1 and found["dropped"] == SYSTEM | {"records of another format (claude_code)": len(claude_code())}
-
-
-def test_a_format_that_a_file_is_not_of_is_refused_with_the_one_it_is(tmp_path: Path):
-    with pytest.raises(UsageError, match="not of the format 'atif': it looks like 'openai'"):
-        import_logs([written(tmp_path, openai())], tmp_path / "o.jsonl", form="atif")
-    with pytest.raises(UsageError, match="in no format that is known"):
-        import_logs([written(tmp_path, [{"a": 1}])], tmp_path / "o.jsonl")
-    assert not (tmp_path / "o.jsonl").exists()
-
-
 def test_arguments_that_are_no_json_are_kept_as_text_and_images_leave_a_marker(tmp_path: Path):
     messages = openai_messages()
     messages[2]["tool_calls"][0]["function"]["arguments"] = '{"id": "W'
@@ -165,58 +138,6 @@ def test_hostile_text_in_a_result_stays_text(tmp_path: Path, hostile: str):
     assert found["outcomes"] == {"success": 0, "failure": 0, "unknown": 1} and "no known outcome" in found["warnings"][0]
 
 
-def test_outcomes_come_from_a_field_a_file_of_ids_or_a_score(tmp_path: Path):
-    records = [openai()[0] | {"id": f"e{i}", "reward": i, "scores": [{"name": "judge", "value": i / 2}]} for i in range(3)]
-    (tmp_path / "ids").write_text("e2\nnobody\n")
-    for how, expected in [
-        (outcomes("reward>=1"), [False, True, True]),
-        (outcomes("reward"), [False, True, None]),
-        (outcomes("nothing==1"), [None] * 3),
-        (outcomes(ids=tmp_path / "ids"), [False, False, True]),
-        (outcomes(score="judge>=0.5"), [False, True, True]),
-    ]:
-        episodes, _ = imported(tmp_path, records, outcomes=how)
-        assert [episode.success if episode.scored else None for episode in episodes] == expected
-    with pytest.raises(UsageError, match="Give one of"):
-        outcomes("a", score="b")
-
-
-@pytest.mark.parametrize("text", ["", "==1", "[" * 3000, "rewards[0]==1", "{}"])
-def test_a_text_that_names_no_field_is_no_condition(text: str):
-    with pytest.raises(UsageError, match="is no condition. Expected a field"):
-        condition(text)
-
-
-def test_a_condition_never_guesses():
-    assert condition("status == done").holds("done") is True
-    assert condition("status==done").holds("failed") is False
-    assert condition("ok==true").holds(1) is None
-    assert condition("reward>0").holds("high") is None
-    assert condition("reward").holds(0.7) is None
-    with pytest.raises(UsageError, match="no condition"):
-        condition("==1")
-
-
-def test_secrets_get_one_placeholder_throughout_an_episode(tmp_path: Path):
-    key = "sk-proj-" + "a1B2" * 6
-    messages = openai_messages()
-    messages[3]["content"] = json.dumps({"api_key": "hunter2hunter2", "mail": "bob@example.org", "key": key})
-    messages[4]["tool_calls"][0]["function"]["arguments"] = json.dumps({"id": key, "password": "swordfish"})
-    _, found = imported(tmp_path, [{"messages": messages}])
-    text = (tmp_path / "episodes.jsonl").read_text()
-    assert not any(secret in text for secret in (key, "hunter2", "bob@", "ann@", "swordfish"))
-    assert found["redacted"] == {"e-mail": 2, "key": 2, "secret": 2}
-    _, found = imported(tmp_path, [{"messages": messages}], redact=False)
-    assert key in (tmp_path / "episodes.jsonl").read_text() and found["redacted"] == {}
-
-
-@given(st.text())
-def test_redaction_is_idempotent(text: str):
-    redactor = Redactor()
-    once = redactor.text(text)
-    assert redactor.text(once) == once
-
-
 def test_tools_are_those_of_the_log_and_those_that_its_calls_show(tmp_path: Path):
     records = [openai()[0] | {"id": str(i)} for i in range(6)]
     _, found = imported(tmp_path, records)
@@ -228,20 +149,17 @@ def test_tools_are_those_of_the_log_and_those_that_its_calls_show(tmp_path: Path
     assert inferred["parameters"]["required"] == ["id", "refund"] and found["notes"] == {"calls of tools that the log does not define": 6}
 
 
+def test_a_redacted_value_is_no_value_of_an_enum(tmp_path: Path):
+    function = {"name": "find", "arguments": json.dumps({"mail": "ann@example.com"})}
+    call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    imported(tmp_path, [{"messages": [{"role": "user", "content": TASK}, call]}] * 12)
+    (tool,) = json.loads(tools_beside(tmp_path / "episodes.jsonl").read_text())
+    assert tool["parameters"]["properties"] == {"mail": {"type": "string"}}
+
+
 def test_an_id_given_twice_gets_a_number(tmp_path: Path):
     episodes, found = imported(tmp_path, openai() * 2)
     assert [episode.id for episode in episodes] == ["e1", "e1#2"] and found["notes"]["ids that were given twice, numbered"] == 1
-
-
-def test_a_condition_that_no_record_meets_says_what_they_have_instead(tmp_path: Path):
-    flags = [openai()[0] | {"id": str(i), "reward": True} for i in range(3)]
-    _, found = imported(tmp_path, flags, outcomes=outcomes("reward==1"))
-    assert found["outcomes"]["unknown"] == 3
-    assert "--success asks for 'reward==1', and there they have the value true (3)" in found["warnings"][0]
-    _, found = imported(tmp_path, flags, outcomes=outcomes("rewrd"))
-    assert "they have no 'rewrd' among id, " in found["warnings"][0] and "reward" in found["warnings"][0]
-    _, found = imported(tmp_path, flags)
-    assert "Give --success, --success-ids or --success-score." in found["warnings"][0]
 
 
 def test_trials_of_a_task_that_its_records_name_are_one_task_and_those_of_another_file_another(tmp_path: Path):
@@ -252,7 +170,18 @@ def test_trials_of_a_task_that_its_records_name_are_one_task_and_those_of_anothe
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps(trial) + "\n")
     import_logs([tmp_path / "log.jsonl", other], tmp_path / "both.jsonl")
-    assert [t.task.id for t in read_trajectories(tmp_path / "both.jsonl")] == ["cancel"] * 3 + ["cancel#4"]
+    assert [t.task.id for t in read_trajectories(tmp_path / "both.jsonl")] == ["cancel"] * 3 + ["cancel#2"]
+
+
+@pytest.mark.parametrize("own", [{}, {"id": "own"}])
+def test_a_task_that_two_files_name_is_two_tasks_however_their_records_are_named(tmp_path: Path, own: dict[str, str]):
+    records = [{**openai()[0], "task_id": "0", "trial": n, "id": f"{n}"} for n in range(2)]
+    for record in records:
+        record |= {key: f"{value}-{record['trial']}" for key, value in own.items()} or {"id": None}
+    files = [written(tmp_path, records[:1], "retail.jsonl"), written(tmp_path, records, "airline.jsonl")]
+    import_logs(files, tmp_path / "both.jsonl")
+    episodes = read_trajectories(tmp_path / "both.jsonl")
+    assert [one.task.id for one in episodes] == ["0", "0#2", "0#2"] and len({one.id for one in episodes}) == 3
 
 
 @pytest.mark.parametrize("form", ["openai", "atif"])

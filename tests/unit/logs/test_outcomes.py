@@ -1,0 +1,85 @@
+"""Whether an episode succeeded: from a field, ids or a score, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_samples import imported, openai, openai_messages
+
+from dreamgym.errors import UsageError
+from dreamgym.logs.outcomes import condition, outcomes
+
+
+def test_outcomes_come_from_a_field_a_file_of_ids_or_a_score(tmp_path: Path):
+    records = [openai()[0] | {"id": f"e{i}", "reward": i, "scores": [{"name": "judge", "value": i / 2}]} for i in range(3)]
+    (tmp_path / "ids").write_text("e2\nnobody\n")
+    for how, expected in [
+        (outcomes("reward>=1"), [False, True, True]),
+        (outcomes("reward"), [False, True, None]),
+        (outcomes("nothing==1"), [None] * 3),
+        (outcomes(ids=tmp_path / "ids"), [False, False, True]),
+        (outcomes(score="judge>=0.5"), [False, True, True]),
+    ]:
+        episodes, _ = imported(tmp_path, records, outcomes=how)
+        assert [episode.success if episode.scored else None for episode in episodes] == expected
+    with pytest.raises(UsageError, match="Give one of"):
+        outcomes("a", score="b")
+
+
+@pytest.mark.parametrize("text", ["", "==1", "[" * 3000, "rewards[0]==1", "{}"])
+def test_a_text_that_names_no_field_is_no_condition(text: str):
+    with pytest.raises(UsageError, match="is no condition. Expected a field"):
+        condition(text)
+
+
+def test_a_condition_never_guesses():
+    assert condition("status == done").holds("done") is True
+    assert condition("status==done").holds("failed") is False
+    assert condition("ok==true").holds(1) is None
+    assert condition("reward>0").holds("high") is None
+    assert condition("reward").holds(0.7) is None
+    with pytest.raises(UsageError, match="no condition"):
+        condition("==1")
+
+
+def test_a_condition_that_no_record_meets_says_what_they_have_instead(tmp_path: Path):
+    flags = [openai()[0] | {"id": str(i), "reward": True} for i in range(3)]
+    _, found = imported(tmp_path, flags, outcomes=outcomes("reward==1"))
+    assert found["outcomes"]["unknown"] == 3
+    assert "--success asks for 'reward==1', and there they have the value true (3)" in found["warnings"][0]
+    _, found = imported(tmp_path, flags, outcomes=outcomes("rewrd"))
+    assert "they have no 'rewrd' among id, " in found["warnings"][0] and "reward" in found["warnings"][0]
+    _, found = imported(tmp_path, flags)
+    assert "Give --success, --success-ids or --success-score." in found["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "written", "holds"),
+    [
+        ("ok==true", "true", True), ("ok==true", "False", False), ("ok!=false", "true", True), ("ok!=true", "TRUE", False),
+        ("ok==true", "1", None), ("ok==true", "yes", None), ("ok!=true", "yes", None), ("reward==1", "1.0", True),
+        ("reward==1.0", "1", True), ("reward!=1", "0.5", True), ("reward==1", "true", None), ("reward==1", "high", None),
+        ("reward!=1", "high", None), ("reward>=0.5", "1.0", True), ("reward<0.5", "1.0", False), ("ok", "true", True), ("ok", "0", False),
+        ("ok", "done", None), ("status==done", "done", True), ("status=='1'", "1", True), ("error!=null", "timeout", True),
+    ],
+)  # fmt: skip
+def test_a_string_counts_as_the_truth_value_or_number_that_it_holds(asked: str, written: str, holds: bool | None):
+    assert condition(asked).holds(written) is holds
+
+
+def test_ids_of_successes_are_those_of_the_log_or_those_that_import_writes(tmp_path: Path):
+    def judged(records: list[dict[str, Any]], *ids: str) -> tuple[dict[str, bool], int]:
+        (tmp_path / "ids").write_text("\n".join(ids))
+        episodes, found = imported(tmp_path, records, outcomes=outcomes(ids=tmp_path / "ids"))
+        return {one.id: one.success for one in episodes}, found["notes"].get("ids of successes that no episode has", 0)
+
+    one = {"messages": openai_messages()}
+    assert judged([one, one], "episode-2", "episode-3") == ({"episode-1": False, "episode-2": True}, 1)
+    assert judged([one | {"id": "x"}] * 2, "x#2") == ({"x": False, "x#2": True}, 0)
+    assert judged([one | {"id": "a/as/b"}], "a/as/b") == ({"a/b": True}, 0)
+    assert judged([one | {"id": "run-17", "task_id": "cancel-3", "trial": 0}], "run-17") == ({"run-17": True}, 0)
+    assert judged([one | {"task_id": "cancel-3", "trial": n} for n in (0, 1)], "cancel-3/1", "cancel-3") == (
+        {"cancel-3/0": False, "cancel-3/1": True}, 1,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Secrets of logs become placeholders, and what is no secret stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_samples import imported, openai_messages
+
+from dreamgym.logs.records import Call, LoggedEpisode, Message
+from dreamgym.logs.redaction import Redactor
+
+
+def test_secrets_get_one_placeholder_throughout_an_episode(tmp_path: Path):
+    key = "sk-proj-" + "a1B2" * 6
+    messages = openai_messages()
+    messages[3]["content"] = json.dumps({"api_key": "hunter2hunter2", "mail": "bob@example.org", "key": key})
+    messages[4]["tool_calls"][0]["function"]["arguments"] = json.dumps({"id": key, "password": "swordfish"})
+    _, found = imported(tmp_path, [{"messages": messages}])
+    text = (tmp_path / "episodes.jsonl").read_text()
+    assert not any(secret in text for secret in (key, "hunter2", "bob@", "ann@", "swordfish"))
+    assert found["redacted"] == {"e-mail": 2, "key": 2, "secret": 2}
+    _, found = imported(tmp_path, [{"messages": messages}], redact=False)
+    assert key in (tmp_path / "episodes.jsonl").read_text() and found["redacted"] == {}
+
+
+PARTS = [
+    '{"password": ',
+    "API_SECRET_KEY=",
+    "userPassword: ",
+    '"',
+    "'",
+    "\\",
+    '\\"',
+    ", ",
+    "\n",
+    "}",
+    "hunter22",
+    "redacted-secret-1",
+    "ab",
+    "1234567",
+]
+
+
+@given(st.text() | st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
+def test_redaction_is_idempotent(text: str):
+    redactor = Redactor()
+    once = redactor.text(text)
+    assert redactor.text(once) == once
+
+
+NESTED = json.dumps({"password": 'ab"c, d\\e', "user": "ann"})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"password": "correct horse battery", "n": 1}', '{"password": "redacted-secret-1", "n": 1}'),
+        ('{"password": "ab,cdefgh1"}', '{"password": "redacted-secret-1"}'),
+        (r'{"password": "ab\"cdefgh\\", "n": 1}', '{"password": "redacted-secret-1", "n": 1}'),
+        (json.dumps([NESTED]), json.dumps([json.dumps({"password": "redacted-secret-1", "user": "ann"})])),
+        ("{'clientSecret': 'ab cdefgh'}", "{'clientSecret': 'redacted-secret-1'}"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG next", "AWS_SECRET_ACCESS_KEY=redacted-secret-1 next"),
+        ('{"private_key": 12345678}', '{"private_key": redacted-secret-1}'),
+        ('{"password": "cut off here', '{"password": "redacted-secret-1 off here'),
+    ],
+)
+def test_a_value_that_is_named_like_a_secret_is_redacted_to_its_end(text: str, shown: str):
+    assert Redactor().text(text.replace("cut off", "hunter2 off")) == shown
+
+
+def test_an_argument_that_is_named_like_a_secret_is_redacted_whatever_its_spelling_and_type():
+    names = ["clientSecret", "userPassword", "secret_key", "AWS_SECRET_ACCESS_KEY", "privateKey", "DBPassword"]
+    arguments = {name: "ab cdefgh" for name in names} | {"password": 12345678}
+    assert set(redacted(arguments).values()) == {"redacted-secret-1", "redacted-secret-2"}
+
+
+def test_what_only_resembles_the_name_of_a_secret_stays():
+    arguments = {
+        "token_count": 5, "max_tokens": 1_000_000, "keyboard": "mechanical", "primary_key": 7_000_000, "secretary": "Ann Miller",
+        "password": True, "api_keys": ["mechanical"],
+    }  # fmt: skip
+    text = json.dumps(arguments) + ' {"password": false} type="password" id="mechanical"'
+    assert redacted(arguments) == arguments and Redactor().text(text) == text
+
+
+def redacted(arguments: dict[str, object]) -> dict[str, object]:
+    episode = LoggedEpisode("e", (Message("agent", calls=(Call("c", "get", arguments),)),))
+    (message,) = Redactor().episode(episode).messages
+    return dict(message.calls[0].arguments)  # type: ignore[arg-type]
