@@ -163,7 +163,7 @@ def _warnings(ended: dict[str, int], outcomes: Outcomes, redactor: Redactor | No
         found.append("No episode is a known success: there is nothing to start a policy from.")
     if redactor and (n := sum(redactor.counts.values())):
         found.append(
-            f"{n:,} values are placeholders now. A policy that learns from these episodes must see such values as placeholders when it acts; "
-            "--no-redact keeps them."
+            f"{n:,} values are placeholders now. A policy that learns from these episodes must see such values as placeholders when it "
+            "acts; --no-redact keeps them."
         )
     return found
