@@ -12,7 +12,6 @@ from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
 from dreamgym.recipes.rows import ROWS
 from dreamgym.recipes.summary import intervals, percent
-from dreamgym.statistics import Rate
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
@@ -52,7 +51,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     for phase, reason in (summary.get("skipped") or {}).items():
         print(f"skipped: {phase}, because {reason}")
     if found := summary.get("repeated"):
-        print(sentence(Rate(**found["kept"]), Rate(**found["accepted"])))
+        print(sentence(found))
     for policy, found in (summary.get("uncertified") or {}).items():
         print(f"uncertified dream success of {policy}, which no environment confirms: {rate(found['uncertified_dream_success'])}")
     if isinstance(fidelity := summary.get("fidelity"), dict):

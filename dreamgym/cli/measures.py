@@ -9,7 +9,6 @@ import typer
 
 from dreamgym.cli._show import ARMS, AUDIT, KINDS, Json, Run, rate, show_decided, table
 from dreamgym.evals.recorded_actions import sentence
-from dreamgym.statistics import Rate
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
@@ -89,7 +88,7 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
         show_held_out(forced)
         print("There is no environment: near misses are left out, and no dream is replayed.")
     if repeated:
-        print(sentence(Rate(**repeated["kept"]), Rate(**repeated["accepted"])))
+        print(sentence(repeated))
     show_uncertified(uncertified)
 
 

@@ -6,8 +6,9 @@ recorded successes fail teaches a policy to avoid what was right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dreamgym.envs.base import TextRules
 from dreamgym.protocols import BatchEnv
@@ -29,11 +30,14 @@ class Repeated:
     """Episodes that the guard masked, or whose dream could not be read."""
 
 
-def sentence(kept: Rate, accepted: Rate) -> str:
-    """What was found, for people."""
+def sentence(found: Mapping[str, Any]) -> str:
+    """A `Repeated` as plain values, for people."""
+    kept, accepted = Rate(**found["kept"]), Rate(**found["accepted"])
+    if not kept.n + accepted.n:
+        return f"Recorded actions taken again in the dream: none of {found['left_out']} episodes could be dreamed to its end."
     return (
         f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {kept.n} recorded successes succeed there too, and "
-        f"{round(accepted.value * accepted.n)} of {accepted.n} recorded failures."
+        f"{round(accepted.value * accepted.n)} of {accepted.n} recorded failures; {found['left_out']} episodes were left out."
     )
 
 

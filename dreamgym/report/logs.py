@@ -143,8 +143,8 @@ def _sentences(
     ]
     if exact := rate(guarded.get("state_exact_valid")):
         texts.append(f"On held-out recorded episodes, {100 * exact.value:.1f} % of {exact.n} next states are exactly right.")
-    if (kept := rate(repeated.get("kept"))) and (accepted := rate(repeated.get("accepted"))):
-        texts.append(sentence(kept, accepted))
+    if repeated:
+        texts.append(sentence(repeated))
     if success := rate(dreamed.get("uncertified_dream_success")):
         texts.append(
             f"The trained policy succeeds in {100 * success.value:.1f} % of {success.n} dreams. This is uncertified: there is no "

@@ -98,7 +98,7 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
     file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
     code, out, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.paired_replays=6", "--config", file)
     run = RunDir.view(tmp_path / "run")
-    assert code == 0 and "3 of 30 recorded successes succeed there too, and 0 of 30 recorded failures" in out, err
+    assert code == 0 and "3 of 30 recorded successes succeed there too, and 0 of 30 recorded failures; 0 episodes were left out" in out, err
     (warning,) = (run.summary() or {})["warnings"]
     assert "of 30 recorded successes 10 % succeed" in warning and "experience.training.epochs" in warning and warning in err
     assert not any(line["phase"] == "dream" for line in run.read_jsonl("metrics.jsonl"))
