@@ -71,13 +71,18 @@ def _configured(run: Run) -> list[tuple[str, str]]:
     guard = block(config, "guard")
     rules = [rule for name, rule in GUARD_RULES.items() if guard.get(name)]
     k = block(config, "experience").get("k")
+
+    def asked_for(loop: str) -> bool:
+        """A comparison shows the loops that have begun, and a training in one mode no loop of another."""
+        return loop in map(base_of, run.loops) if run.compared else loop != "s2r" or config.get("mode", "s2r") == "s2r"
+
     return [
         ("environment", " ".join(filter(None, (str(env.get("name", "")), f"({options})" if options else "")))),
         ("logs", _offline(logs) if logs else f"{asked} trajectories" if asked else ""),
         ("model", str(block(config, "model").get("size", ""))),
         ("memories shown", "" if k is None else f"{k} a step"),
         ("guard", ", ".join(rules) or "off" if guard else ""),
-        *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS if not run.compared or name in map(base_of, run.loops)),
+        *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS if asked_for(name)),
         ("RL", _loop(block(config, "rl"))),
     ]
 
