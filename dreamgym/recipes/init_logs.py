@@ -76,6 +76,11 @@ class LogAccount:
     answer_tokens: int  # of the longest next state, as the experience model writes it
 
     @property
+    def answer_limit(self) -> int:
+        """Tokens of a next state that a dream may write: what the logs ask for and a tenth more, up to half of the context."""
+        return min(self.context // 2, 32 * math.ceil(self.answer_tokens * 1.1 / 32))
+
+    @property
     def verifiable(self) -> bool:
         """Whether a verifier of claims of success can be fitted to them."""
         return min(self.successes, self.failures) >= ENOUGH
@@ -91,6 +96,11 @@ class LogAccount:
             found.append("No task was recorded twice, so nothing is recalled of what a task hides: the dream draws it. Record tasks again.")
         if not self.failures:
             found.append("No episode is a known failure: the dream cannot learn what fails, and its success says nothing. Add failures.")
+        if self.answer_tokens > self.answer_limit:
+            found.append(
+                f"A next state takes up to {self.answer_tokens:,} tokens, and a dream writes at most {self.answer_limit:,}: it cannot be "
+                "dreamed. Leave out lines of long states (`dreamgym mapping`)."
+            )
         if self.episode_tokens > self.context:
             found.append(f"An episode takes {self.episode_tokens:,} tokens, more than {self.context:,} fit: the oldest steps are left out.")
         return found
@@ -152,7 +162,6 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
     options = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in _options(account.env, files).items()]
     fits = account.episode_tokens <= account.context
     history = account.longest if fits else max(1, account.context * account.longest // account.episode_tokens)
-    answer = min(1024, 32 * math.ceil(account.answer_tokens * 1.1 / 32))
     models = _pretrained(account, backbone) if backbone else _from_scratch(account, size)
     lines = [
         f"# Made by `dreamgym init` from: {account}.",
@@ -172,7 +181,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
         "",
         "[experience]",
         f"history = {history}  # earlier steps that are shown; the longest episode has {account.longest}",
-        f"max_answer_tokens = {answer}",
+        f"max_answer_tokens = {account.answer_limit}",
         f"reasoning = {str(account.reasoning).lower()}  # whether the logs explain their steps",
         *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",

@@ -57,6 +57,17 @@ def test_few_successes_are_imitated_for_more_epochs_than_many_but_within_bounds(
     long = replace(account, episode_tokens=3_000)
     written = [tomllib.loads(settings([file], replace(long, successes=n))) for n in (1, 80, 160, 9_000)]
     assert [config.resolve(TrainConfig, found).warm_start.epochs for found in written] == [12, 11, 6, 3]
+    written = [tomllib.loads(settings([file], replace(long, episodes=n))) for n in (100, 400, 9_000)]
+    assert [config.resolve(TrainConfig, found).experience.training.epochs for found in written] == [8, 6, 4]
+
+
+def test_next_states_that_are_too_long_to_be_dreamed_are_said(tmp_path: Path):
+    write_trajectories(tmp_path / "episodes.jsonl", EPISODES)
+    account = examine([tmp_path / "episodes.jsonl"])
+    short, long, longest = (replace(account, answer_tokens=n) for n in (100, 1_500, 4_000))
+    assert [one.answer_limit for one in (short, long, longest)] == [128, 1664, account.context // 2]
+    assert not any("cannot be dreamed" in text for one in (short, long) for text in one.warnings())
+    assert any("up to 4,000 tokens" in text and "cannot be dreamed" in text for text in longest.warnings())
 
 
 def test_a_backbone_acts_and_dreams_with_adapters_and_its_tokens_are_counted(
