@@ -6,6 +6,7 @@ The shop answers thousands of steps a second. Environments that are slow or cras
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.batch import SyncBatchEnv
@@ -41,7 +42,7 @@ class EnvPool(SyncBatchEnv):
             raise UsageError(f"The environment cannot score task '{task.id}', which has no goal record. Use it in a dream.")
         self._failed.pop(slot, None)
         try:
-            return self.rules.abstract(self.envs[slot].reset(task))
+            return self._shown(self.envs[slot].reset(task))
         except EnvironmentFailure as error:
             self._failed[slot] = str(error)
             return Observation("")
@@ -58,8 +59,7 @@ class EnvPool(SyncBatchEnv):
             except EnvironmentFailure as error:
                 results.append(StepResult(Observation(""), 0.0, False, info=StepInfo(error=str(error)), action=action))
                 continue
-            cut = bool(getattr(self.envs[slot], "truncated", False))  # only environments that end episodes early have it
-            results.append(StepResult(self.rules.abstract(raw), reward, terminated, cut, action=action))
+            results.append(StepResult(self._shown(raw), reward, terminated, _cut(self.envs[slot]), action=action))
         return results
 
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
@@ -73,16 +73,39 @@ class EnvPool(SyncBatchEnv):
                 found.append(None)
         return found
 
+    def close(self) -> None:
+        """End the environments that can be ended. A pool that is used again makes new ones."""
+        for env in (*self.envs, self._spare):
+            getattr(env, "close", lambda: None)()
+        self.envs, self._spare = [], None
+
     def _walk(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
         env = self._spare = self._spare or self.make_env()
         if not env.accepts(task):
             return None
-        state, walk = self.rules.abstract(env.reset(task)), list[Transition]()
+        state, walk = self._shown(env.reset(task)), list[Transition]()
         for action in actions:
             raw, reward, terminated = env.step(action)
-            walk.append(Transition(state, action, self.rules.abstract(raw), reward, terminated))
+            walk.append(Transition(state, action, self._shown(raw), reward, terminated))
             state = walk[-1].next_state
-            if terminated:
+            if terminated or _cut(env):
                 break
         self.steps += len(walk)
         return tuple(walk)
+
+    def _shown(self, raw: dict[str, Any]) -> Observation:
+        """The state mapping of the rules. UsageError for a raw state that lacks what they read."""
+        try:
+            return self.rules.abstract(raw)
+        except KeyError as error:
+            if not error.args or error.args[0] in raw:
+                raise
+            raise UsageError(
+                f"The environment answers with a table of {', '.join(map(repr, raw)) or 'nothing'}, and the rules of '{self.rules.name}' "
+                f"read {error} of it. Let the environment give that, or take a suite whose `abstract` reads what it gives."
+            ) from error
+
+
+def _cut(env: Env) -> bool:
+    """Whether the environment ended its episode early; only those that do have `truncated`."""
+    return bool(getattr(env, "truncated", False))

@@ -26,11 +26,16 @@ def collect(
     play: Play | None = None,
 ) -> list[Trajectory]:
     """`n` episodes on `tasks` distinct tasks of a split (None: as many as there are, up to one an episode), scripted policies drawn by
-    `mix`. Deterministic in `seed`.
+    `mix`. Deterministic in `seed`. UsageError for a suite without scripted policies.
 
     `play` plays them elsewhere, as worker processes do (`WorkerPool.demonstrate`); by default they are played here.
     """
     mix = mix or suite.scripted_policies
+    if not mix:
+        raise UsageError(
+            f"The environment suite '{suite.name}' has no scripted policies to play episodes. Set logs.files to recorded ones; for "
+            "`dreamgym fidelity --held-out`, name one of the run's own policies with --policy."
+        )
     check_mix(suite, mix)
     rng = random.Random(f"logs/{seed}")
     known = suite.tasks(split, min(n, tasks or n), seed=seed)

@@ -52,6 +52,7 @@ class RunContext:
     verifier: str = "verifier"  # the checkpoint that judges dreams, where one is fitted
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
+    pools: dict[int, EnvPool] = field(default_factory=dict)  # real environments of this process, by the identity of their suite
     follows: bool = False  # whether another process publishes the weights that servers sample from
 
     def without(self, ablation: str) -> RunContext:
@@ -125,10 +126,18 @@ class RunContext:
         return {phase: f"{name} = 0" for phase, name in off.items() if not getattr(judged, name.removeprefix("eval."))}
 
     def real(self) -> RealEnv:
-        """Real environments: the workers', which everybody shares and whose steps add up, or a fresh set in this process."""
-        pool = self.workers or EnvPool(self.suite.require_env, self.suite.rules)
+        """Real environments, which all phases share and whose steps add up: the workers', or those of this process. `close_real` ends the
+        latter."""
+        pool: WorkerPool | EnvPool | None = self.workers or self.pools.get(id(self.suite))
+        if pool is None:
+            pool = self.pools[id(self.suite)] = EnvPool(self.suite.require_env, self.suite.rules)
         limit = self.config.env.connection.max_calls
         return CallBudget(pool, limit, self.calls) if limit else pool
+
+    def close_real(self) -> None:
+        """End the real environments of this process, such as connections. Who acts in them again gets new ones."""
+        for pool in self.pools.values():
+            pool.close()
 
     def demonstrate(self, jobs: Sequence[Job]) -> list[Trajectory]:
         """Episodes by scripted policies, in order."""

@@ -80,6 +80,8 @@ class Lamps:
         self.on = {room: sum(map(ord, task.id + room)) % 10 < 3 for room in tool_desk.ROOMS}
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
+        if name == "done":
+            return ""
         room = str(arguments.get("room"))
         if room not in self.on:
             return "Error: no such room"

@@ -15,6 +15,7 @@ from pydantic import Field
 from dreamgym import plugins
 from dreamgym.config import Config
 from dreamgym.errors import ConfigError, nearest
+from dreamgym.tool_calls import RESPOND
 from dreamgym.types import Action, Task
 
 SCHEMES = ("gymnasium", "mcp", "python")
@@ -36,12 +37,14 @@ class ConnectionConfig(Config):
     max_result_chars: int = Field(default=200_000, ge=1)
     """A longer result ends the episode as a failed rollout."""
     score: str = ""
-    """`module:function`, called as function(task, steps) when an episode ends; `steps` are (action, raw state). It returns a number,
-    1.0 for a success, or a truth value. Empty: the environment's own reward."""
+    """`module:function`, called as function(task, steps) when the environment or a final call ends an episode, or a limit of calls cuts it,
+    and not at the horizon; `steps` are (action, raw state). It returns a number, 1.0 for a success, or a truth value. Empty: the
+    environment's own reward."""
     reset_tool: str = ""
     """For MCP: a tool that begins an episode, called with {"task": id}. Empty: every episode has a session of its own."""
-    final_calls: tuple[str, ...] = ("respond",)
-    """Calls that end an episode with tools. `respond` is a message to the user: nobody answers it in a connected environment."""
+    final_calls: tuple[str, ...] = (RESPOND,)
+    """Calls that end an episode: tools once they have answered, and always `respond`, a message to the user, which nobody answers in a
+    connected environment."""
 
 
 class Connection(Protocol):

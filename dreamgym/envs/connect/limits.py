@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from dreamgym.envs.connect import Connection, ConnectionConfig, function_at
-from dreamgym.errors import EnvironmentFailure, UsageError
+from dreamgym.envs.tools.conversation import Exchange
+from dreamgym.errors import ConfigError, EnvironmentFailure, UsageError
 from dreamgym.protocols import RealEnv
 from dreamgym.tool_calls import calls_of
 from dreamgym.types import Action, Observation, StepResult, Task, Transition
@@ -60,7 +61,7 @@ class ConnectedEnv:
             limit = self.config.max_calls_per_episode
             self.truncated = not terminated and (truncated or (limit is not None and self._calls >= limit))
             if self.score and (terminated or self.truncated):
-                reward = float(_called(lambda: self.score(self._task, list(self._steps)), "The score"))  # type: ignore[misc]
+                reward = _called(partial(_number, self.score, self._task, list(self._steps)), f"The score '{self.config.score}'")
             return raw, reward, terminated
         except EnvironmentFailure:
             self._drop()
@@ -71,10 +72,14 @@ class ConnectedEnv:
         self._drop()
 
     def _sized(self, raw: dict[str, Any]) -> dict[str, Any]:
-        longest = max((len(str(value)) for value in raw.values()), default=0)
+        """The state, if what is new in it is not too long: the results of the latest exchange in a conversation, else each value."""
+        values, exchanges = list(raw.values()), raw.get("exchanges")
+        if isinstance(exchanges, tuple) and exchanges and isinstance(exchanges[-1], Exchange):
+            values = list(exchanges[-1].results)
+        longest = max((len(str(value)) for value in values), default=0)
         if longest > self.config.max_result_chars:
             raise EnvironmentFailure(
-                f"A state of {longest:,} characters is longer than env.connection.max_result_chars = {self.config.max_result_chars:,}."
+                f"A result of {longest:,} characters is longer than env.connection.max_result_chars = {self.config.max_result_chars:,}."
             )
         return raw
 
@@ -115,18 +120,22 @@ class _Held:
             try:
                 connection = connection or _called(connect, "The connection")
                 self.answers.put(_called(partial(work, connection), "The environment"))
-            except EnvironmentFailure as error:
+            except (EnvironmentFailure, ConfigError) as error:
                 self.answers.put(error)
         if connection is not None:
             with suppress(Exception):  # nobody waits for it any more
                 connection.close()
 
 
+def _number(score: Callable[..., Any], task: Task, steps: Sequence[tuple[Action, dict[str, Any]]]) -> float:
+    return float(score(task, steps))
+
+
 def _called(work: Callable[[], Any], what: str) -> Any:
-    """What a function of somebody else's returns; EnvironmentFailure for whatever it raises."""
+    """What a function of somebody else's returns; EnvironmentFailure for whatever it raises. A ConfigError passes: no episode mends it."""
     try:
         return work()
-    except EnvironmentFailure:
+    except (EnvironmentFailure, ConfigError):
         raise
     except Exception as error:  # a boundary: environments raise what they like
         text = (str(error).strip().splitlines() or [""])[0]
@@ -169,25 +178,40 @@ class CallBudget:
         return self.inner.start(tasks, seed=seed)
 
     def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
-        self._charge(actions)
+        self.used[0] += self._affordable(actions)
         self.inner.submit(slots, actions)
 
     def poll(self) -> list[tuple[int, StepResult]]:
         return self.inner.poll()
 
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
-        self._charge(actions)
+        self.used[0] += self._affordable(actions)
         return self.inner.step(slots, actions)
 
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
-        self._charge([action for _, actions in walks for action in actions])
-        return self.inner.repeat(walks)
+        """As many walks at once as the calls left are enough for, were all their actions taken; each is charged with those that were. One
+        that failed somewhere is charged in full, and a synthetic task, which no connection accepts, with none."""
+        found = list[tuple[Transition, ...] | None]()
+        while len(found) < len(walks):
+            together, calls = list[tuple[Task, Sequence[Action]]](), 0
+            for task, actions in walks[len(found) :]:
+                calls += sum(map(calls_in, actions)) if task.source == "real" else 0
+                if together and self.used[0] + calls > self.limit:
+                    break
+                together.append((task, actions))
+            self._affordable([action for task, actions in together if task.source == "real" for action in actions])
+            for (task, actions), walk in zip(together, self.inner.repeat(together), strict=True):
+                taken = actions if walk is None else [step.action for step in walk]
+                self.used[0] += sum(map(calls_in, taken)) if task.source == "real" else 0
+                found.append(walk)
+        return found
 
-    def _charge(self, actions: Sequence[Action]) -> None:
+    def _affordable(self, actions: Sequence[Action]) -> int:
+        """The calls of these actions; UsageError where the limit leaves no room for them."""
         wanted = sum(map(calls_in, actions))
         if self.used[0] + wanted > self.limit:
             raise UsageError(
                 f"The limit of {self.limit:,} calls to the real environment (env.connection.max_calls) leaves no room for {wanted:,} more. "
                 "Raise it and give the same command again: it resumes."
             )
-        self.used[0] += wanted
+        return wanted

@@ -1,6 +1,7 @@
 """`mcp:COMMAND` or `mcp:http://...`: the tools of a Model Context Protocol server, over stdio or streamable HTTP (extra `mcp`).
 
-An error that a tool reports is its result. An error of the protocol ends the episode, but for invalid parameters and unknown tools.
+An error that a tool reports is its result, but one of `reset_tool` begins no episode. An error of the protocol ends the episode, but for
+invalid parameters and unknown tools.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.envs.connect.tools import ToolConnection, require_score
-from dreamgym.errors import ConfigError, EnvironmentFailure
+from dreamgym.errors import ConfigError, EnvironmentFailure, nearest
 from dreamgym.types import Task
 
 INVALID = (-32601, -32602)
@@ -41,23 +42,36 @@ class McpTools:
             self._end_session()
         if self.client is None:
             self._begin_session()
-        if reset:
-            self.call(reset, {"task": task.id})
+        if not reset:
+            return
+        if reset not in self.names:
+            raise ConfigError(
+                f"env.connection.reset_tool = '{reset}': the server has no such tool.{nearest(reset, self.names)} "
+                f"It has: {', '.join(sorted(self.names)):.500}."
+            )
+        text, failed = self._result(reset, {"task": task.id})
+        if failed:
+            raise EnvironmentFailure(f"The tool '{reset}' (env.connection.reset_tool) began no episode: {text:.200}")
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         if name not in self.names:
             return f"Error: there is no tool '{name}'."
+        text, failed = self._result(name, arguments)
+        return f"Error: {text}" if failed and not text.startswith("Error") else text
+
+    def _result(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        """What a tool returns, and whether that is an error."""
         try:
             result = self._run(self.client.call_tool(name, arguments), f"the tool '{name}'")
         except mcp.MCPError as error:
             if error.error.code in INVALID:
-                return f"Error: {error.error.message}"
+                return error.error.message, True
             raise EnvironmentFailure(
                 f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}"
             ) from error
         texts = [getattr(part, "text", None) for part in result.content]
         text = "\n".join(f"({part.type})" if one is None else one for one, part in zip(texts, result.content, strict=True))
-        return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
+        return text, bool(result.is_error)
 
     def close(self) -> None:
         if self.client is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dreamgym.envs.connect import Connection, ConnectionConfig, function_at, raw_state
 from dreamgym.envs.connect.tools import ToolConnection, require_score
-from dreamgym.errors import UsageError
+from dreamgym.errors import ConfigError
 from dreamgym.types import Action, Task
 
 
@@ -49,7 +49,8 @@ class PythonTools:
 
 
 def make(target: str, config: ConnectionConfig) -> Callable[[], Connection]:
-    """Calls the function for every environment. ConfigError where there is no such function."""
+    """Calls the function for every environment. ConfigError where there is no such function, and for tools without a score: where there is
+    none, and the function is no class that has `step`, it is called once here to see what it returns."""
     function = function_at(target, "env.connect = python")
 
     def connect() -> Connection:
@@ -59,6 +60,14 @@ def make(target: str, config: ConnectionConfig) -> Callable[[], Connection]:
         if hasattr(made, "call"):
             require_score(f"python:{target}", config)
             return ToolConnection(PythonTools(made), config.final_calls)
-        raise UsageError(f"'{target}' returned {type(made).__name__}. Expected an object with reset and step, or with call.")
+        raise ConfigError(
+            f"env.connect = 'python:{target}' returned {type(made).__name__}. Expected an object with reset and step, or with call."
+        )
 
+    if not config.score and not hasattr(function, "step"):
+        try:
+            connect().close()
+        except Exception as error:  # another error than of the configuration may be gone in an episode, and else is told there
+            if isinstance(error, ConfigError):
+                raise
     return connect

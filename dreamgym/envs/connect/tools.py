@@ -23,7 +23,8 @@ class ToolBox(Protocol):
 class ToolConnection:
     """Implements `Connection` over tools. A raw state has the `exchanges` so far and, as `text`, the state that they make.
 
-    The reward is 0: a callable scores the episode. An action that is no call reaches no tool and is answered with an error.
+    The reward is 0: a callable scores the episode. An action that is no call reaches no tool and is answered with an error. An action whose
+    last call is a message to the user, or one of `final_calls` that reached its tool, ends the episode.
     """
 
     def __init__(self, box: ToolBox, final_calls: Sequence[str]) -> None:
@@ -41,18 +42,18 @@ class ToolConnection:
         except UsageError as error:
             self.exchanges.append(Exchange((ToolCall("invalid_call", action),), (f"Error: {error}",)))
             return self._raw(), 0.0, False, False
-        results = list[str]()
+        results, final = list[str](), False
         for call in calls:
-            if call.name == RESPOND:
+            final = call.name == RESPOND
+            if final:
                 results.append("")
-            elif call.name in self.final_calls:
-                results.append("(the episode ends)")
             elif isinstance(call.arguments, str):
                 results.append(f"Error: the arguments of {call.name} are no JSON object.")
             else:
                 results.append(self.box.call(call.name, dict(call.arguments)))
+                final = call.name in self.final_calls
         self.exchanges.append(Exchange(tuple(calls), tuple(results)))
-        return self._raw(), 0.0, calls[-1].name in self.final_calls, False
+        return self._raw(), 0.0, final, False
 
     def close(self) -> None:
         self.box.close()

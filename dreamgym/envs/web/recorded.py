@@ -12,9 +12,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,14 @@ def import_recorded(paths: Sequence[Path], out: Path | None, *, max_tokens: int 
             found.append(episode(_json(file), file.parent.name if file.name in FILES else file.stem, max_tokens=max_tokens))
         except Unusable as error:
             account.leave_out(str(error), file)
-    names = Counter[str]()
+    tasks = {one.task.id: one.task for one in reversed(found)}  # the first of each name
+    taken = set[str]()
     for i, one in enumerate(found):  # folders of several studies may share a name
-        names[one.id] += 1
-        if names[one.id] > 1:
-            found[i] = replace(one, id=f"{one.id}-{names[one.id]}")
+        names = (f"{one.id}-{n}" if n > 1 else one.id for n in count(1))
+        own = next(name for name in names if name not in taken and (name == one.id or name not in tasks))
+        taken.add(own)
+        task = one.task if one.task.instruction == tasks[one.task.id].instruction else replace(one.task, id=own)
+        found[i] = replace(one, id=own, task=task)
     account.episodes, account.successes, account.steps = len(found), sum(t.success for t in found), sum(len(t.turns) for t in found)
     if not found:
         why = "; ".join(f"'{file}': {reason}" for reason, file in account.examples.items())
@@ -85,20 +88,18 @@ def episode(record: Any, name: str, *, max_tokens: int = 1500) -> Trajectory:
     pages = [_page(step.get("obs"), max_tokens) for step in steps]
     task = Task(f"recorded/{name}", _instruction(steps[0]["obs"]), "web")
     acted = [i for i, step in enumerate(steps) if step.get("action") is not None]
+    # BrowserGym's reward stands beside what the action led to
+    total = sum(_number(steps[i + 1].get("reward")) for i in acted if i + 1 < len(steps))
+    actions: dict[int, str] = {}
+    for i in reversed(acted):  # from the end, where the last action is that is no wait
+        if (action := _action(str(steps[i]["action"]), pages[i], last=not actions)) is not None:
+            actions[i] = action
     turns: list[Turn] = []
-    total = 0.0
-    for i in acted:
-        last = i == acted[-1]
-        action = _action(str(steps[i]["action"]), pages[i], last=last)
-        after = steps[i + 1] if i + 1 < len(steps) else {}
-        reward = _number(after.get("reward"))  # BrowserGym's reward stands beside what the action led to
-        total += reward
-        if action is None:
-            continue  # a wait: the next state is the page that was waited for
-        ended = last and not truncated
-        state = Observation(pages[i].text)
-        next_state = Observation(DONE if ended else pages[i + 1].text if i + 1 < len(pages) else pages[i].text)
-        turns.append(Turn(Transition(state, action, next_state, 1.0 if ended and total >= 1.0 else 0.0, ended)))
+    for i, after in pairwise([*reversed(actions), len(pages) - 1]):  # after a wait, the next state is the page that was waited for
+        ended = len(turns) == len(actions) - 1 and not truncated
+        next_state = Observation(DONE if ended else pages[after].text)
+        reward = 1.0 if ended and total >= 1.0 else 0.0
+        turns.append(Turn(Transition(Observation(pages[i].text), actions[i], next_state, reward, ended)))
     if not turns:
         raise Unusable("it has no step with an action")
     return Trajectory(f"recorded/{name}", task, "demo", tuple(turns), bool(turns[-1].transition.reward), truncated, behaviour="recorded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,13 @@ from dreamgym.config import build
 from dreamgym.envs.base import EnvSuite
 from dreamgym.envs.connect import ConnectionConfig, open_connection
 from dreamgym.envs.connect.limits import ConnectedEnv
+from dreamgym.envs.logs import FEW_TASKS
 from dreamgym.envs.wrappers import WrappedSuite
 from dreamgym.errors import ConfigError
 from dreamgym.protocols import Env
+from dreamgym.types import Task
+
+log = logging.getLogger(__name__)
 
 
 class ConnectedSuite(WrappedSuite):
@@ -34,6 +39,19 @@ class ConnectedSuite(WrappedSuite):
     @property
     def has_env(self) -> bool:
         return True
+
+    def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
+        """The inner suite's; a warning where a split has none, because nothing is measured on it then."""
+        found = super().tasks(split, n, seed=seed)
+        if n and not found:
+            log.warning(
+                "No recorded task of '%s' is of the split '%s', so nothing is measured on it in the connected environment. Record more "
+                "tasks: of fewer than %d none is held out.",
+                self.name,
+                split,
+                FEW_TASKS,
+            )
+        return found
 
     def env(self) -> Env | None:
         return ConnectedEnv(self.name, self.connect, self.config)

@@ -53,6 +53,7 @@ def replay_arms(
         pairs = paired_episodes(episodes, context.real())
         replays = [compare(dreamed, real, answered_by=experience.answers_by) for dreamed, real in pairs]
         left_out = masked_episodes(episodes, context.real())
+        context.close_real()
         steps = [step.info for episode in episodes for step in episode.transitions]
         counts = {"unreadable": experience.counts["unreadable"], "masked": sum(episode.masked for episode in episodes)}
         measured = (
@@ -91,13 +92,18 @@ def _synthetic_tasks_json(context: RunContext, phase: dict[str, Any], tasks: Seq
 
 
 def _partial_observability_json(context: RunContext, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen."""
-    rules, block = context.suite.rules, context.config.eval
+    """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen.
+
+    The latter is asked of real episodes by the usual scripted policy; of none where the suite has no scripted policies.
+    """
+    rules, block, policies = context.suite.rules, context.config.eval, context.suite.scripted_policies
     if not rules.partially_observed:
         return {}
-    tasks = context.suite.tasks("dev", min(64, block.dev_tasks), seed=factory.TASK_SEED)
-    usual = max(context.suite.scripted_policies, key=lambda name: context.suite.scripted_policies[name])
-    real = context.demonstrate([(task, usual, 0) for task in tasks])
+    real: list[Trajectory] = []
+    if policies:
+        tasks = context.suite.tasks("dev", min(64, block.dev_tasks), seed=factory.TASK_SEED)
+        usual = max(policies, key=lambda name: policies[name])
+        real = context.demonstrate([(task, usual, 0) for task in tasks])
     steps = sum(len(episode.turns) for episode in real)
     return {
         "revisits": asdict(revisit_rates(episodes, rules)),

@@ -87,4 +87,5 @@ def judge_policy(
             name=f"{name}/{kind}",
         )
         found[kind] = asdict(success(episodes[kind]))
+    context.close_real()
     return found, episodes, real.steps - before

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from dreamgym.envs import corridor
+import pytest
+
+from dreamgym.envs import corridor, logs
+from dreamgym.errors import UsageError
 from dreamgym.logs.demonstrations import Job, collect, played
 from dreamgym.types import Trajectory
 
@@ -25,3 +28,9 @@ def test_episodes_of_one_task_are_played_one_after_the_other_and_come_back_as_th
     names = [task.id for task, _, _ in jobs]
     assert sum(a != b for a, b in pairwise(names)) == len(drawn) - 1
     assert [episode.task.id for episode in episodes] == 3 * drawn
+
+
+def test_a_suite_without_scripted_policies_plays_no_episodes_and_says_what_to_set():
+    suite = logs.make(files=("corridor",))
+    with pytest.raises(UsageError, match=r"'corridor' has no scripted policies.*logs\.files.*--policy"):
+        collect(suite, 3, seed=0)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ import pytest
 
 from dreamgym import plugins
 from dreamgym.config import build
+from dreamgym.envs import corridor
 from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.envs.wrappers import connected
 from dreamgym.errors import ConfigError, UsageError
+from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.blocks import EnvBlock
+from dreamgym.runs.episodes import write_trajectories
 from dreamgym.types import StepResult, Task
 
 TASK = Task("t1", "Fix it.", "corridor")
@@ -82,6 +87,15 @@ def scored(task: Task, steps: list[Any]) -> bool:
     return "u1" in str(steps[-1][1]["text"])
 
 
+def unscored(task: Task, steps: list[Any]) -> None:
+    """A score that forgets to return one."""
+
+
+class Table(Counter):
+    def reset(self, task: Task) -> dict[str, Any]:  # type: ignore[override]
+        return {"position": 3}
+
+
 def pool(connect: str, **connection: Any) -> EnvPool:
     name, options = build(EnvBlock, {"name": "logs", "options": OPTIONS, "connect": connect, "connection": connection}).plugin
     suite = plugins.make("envs", name, **options)
@@ -132,6 +146,27 @@ def test_gymnasium_truncation_is_no_end_of_the_task() -> None:
     assert act(env, "3")[0].terminated
 
 
+def test_a_module_before_the_id_is_imported_and_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "registers_late.py").write_text(
+        f"import gymnasium\nfrom {HERE} import Walk\ngymnasium.register('Late-v0', Walk, disable_env_checker=True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert pool("gymnasium:registers_late:Late-v0").start([TASK], seed=0)[0].text == "at 0 t1"
+    with pytest.raises(ConfigError, match="no_such_module"):
+        pool("gymnasium:no_such_module:Late-v0")
+
+
+@pytest.mark.parametrize(
+    ("action", "text"), [("go 1", "at 1"), ("walk-1", "at 1"), ("jump", "at 0 t1\nNo such"), ("7", "at 0 t1\nNo such")]
+)
+def test_the_number_in_an_action_is_taken_and_a_wrong_action_changes_nothing(action: str, text: str) -> None:
+    env = pool("gymnasium:dreamgym/Walk-v0")
+    env.start([TASK], seed=0)
+    one, two = act(env, action, "3")
+    assert one.observation.text.startswith(text) and not one.info.error and not one.terminated and two.terminated
+    assert text[-7:] != "No such" or (one.reward == 0.0 and "from 0 to 3" in one.observation.text)
+
+
 def test_calls_are_limited_in_an_episode_and_in_all() -> None:
     env = pool(f"python:{HERE}:Switch", score=f"{HERE}:scored", max_calls_per_episode=3)
     env.start([TASK], seed=0)
@@ -144,12 +179,51 @@ def test_calls_are_limited_in_an_episode_and_in_all() -> None:
         act(budget, "a()\nb()")
 
 
+def test_what_is_repeated_ends_where_its_episode_is_cut_and_only_what_was_done_is_charged() -> None:
+    env = pool("gymnasium:dreamgym/Walk-v0")
+    used = [0]
+    budget = CallBudget(env, 5, used)
+    walks = [(TASK, ["1", "2", "3"]), (TASK, ["3", "1", "1"]), (replace(TASK, source="synthetic"), ["1"] * 9)]
+    cut, ended, unknown = budget.repeat(walks)
+    assert cut and [step.action for step in cut] == ["1", "2"] and ended and len(ended) == 1 and unknown is None
+    assert used == [3] and env.steps == 3
+    with pytest.raises(UsageError, match="no room for 3 more"):
+        budget.repeat([(TASK, ["1", "2", "3"])])
+
+
 def test_tools_are_called_and_an_action_that_is_no_call_reaches_none() -> None:
     env = pool(f"python:{HERE}:Switch", score=f"{HERE}:scored")
     env.start([TASK], seed=0)
     wrong, right, end = act(env, "garbage", 'get(id="u1")', 'respond(content="done")')
     assert "Error" in wrong.observation.text and not wrong.info.error
     assert "get {'id': 'u1'}" in right.observation.text and end.terminated and end.reward == 1.0
+
+
+def test_a_long_conversation_of_short_results_is_no_long_result() -> None:
+    env = pool(f"python:{HERE}:Switch", score=f"{HERE}:scored", max_result_chars=100)
+    env.start([TASK], seed=0)
+    assert not any(step.info.error for step in act(env, *(f'get(id="u{n}")' for n in range(40))))
+    assert "longer than env.connection.max_result_chars = 100" in (act(env, f'get(id="{"u" * 200}")')[0].info.error or "")
+
+
+def test_a_score_that_gives_no_number_is_a_failed_rollout() -> None:
+    env = pool(f"python:{HERE}:Switch", score=f"{HERE}:unscored")
+    env.start([TASK], seed=0)
+    assert f"The score '{HERE}:unscored' failed: TypeError" in (act(env, 'respond(content="done")')[0].info.error or "")
+
+
+def test_a_state_without_what_the_suite_reads_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"a table of 'position', and the rules of 'corridor' read 'text'"):
+        pool(f"python:{HERE}:Table").start([TASK], seed=0)
+
+
+@pytest.mark.parametrize("last", ["submit(answer=4)", 'respond(content="4")'])
+def test_a_final_call_is_made_and_ends_the_episode_and_so_does_a_message_to_the_user(last: str) -> None:
+    env = pool(f"python:{HERE}:Switch", score=f"{HERE}:scored", final_calls=["submit"])
+    env.start([TASK], seed=0)
+    unread, ended = act(env, 'submit("4")', last)
+    assert "Error" in unread.observation.text and not unread.terminated and ended.terminated
+    assert ("submit {'answer': 4}" in ended.observation.text) is last.startswith("submit")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +260,13 @@ def test_a_wrapper_that_translates_takes_no_connection_which_would_bypass_it(wra
             options=options,
             connect=f"python:{HERE}:Counter",
         )
+
+
+def test_too_few_recorded_tasks_to_hold_any_out_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_trajectories(tmp_path / "few.jsonl", collect(corridor.make(), 12, seed=0))
+    suite = connected.make(suite="logs", options={"files": [tmp_path / "few.jsonl"]}, connect=f"python:{HERE}:Counter")
+    assert suite.tasks("train", 100) and not caplog.records
+    assert not suite.tasks("test", 100) and "of fewer than 20 none is held out" in caplog.text
 
 
 PATH = {"PYTHONPATH": os.pathsep.join(sys.path)}  # servers get a bare environment
@@ -257,7 +338,18 @@ def test_an_mcp_server_without_tools_or_that_is_not_there_is_a_failed_rollout(ta
     assert said in (act(env, "look()")[0].info.error or "")
 
 
-def test_tools_without_a_score_are_refused() -> None:
+def test_a_reset_tool_that_fails_begins_no_episode_and_an_unknown_one_stops_the_command() -> None:
+    pytest.importorskip("mcp")
+    env = pool(MCP, options=PATH, score=f"{HERE}:scored", reset_tool="fail", retries=0)
+    env.start([TASK], seed=0)
+    assert "'fail' (env.connection.reset_tool) began no episode" in (act(env, 'look(id="u1")')[0].info.error or "")
+    with pytest.raises(ConfigError, match=r"reset_tool = 'lok'.*Did you mean 'look'.*die, fail, hang"):
+        pool(MCP, options=PATH, score=f"{HERE}:scored", reset_tool="lok").start([TASK], seed=0)
+
+
+def test_tools_without_a_score_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="Set env.connection.score"):
+        pool(f"python:{HERE}:Switch")
     pytest.importorskip("mcp")
     with pytest.raises(ConfigError, match="Set env.connection.score"):
         pool(MCP)

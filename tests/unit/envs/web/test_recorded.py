@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import command, object_in
 
+from dreamgym.envs.web import WebSuite
 from dreamgym.envs.web.page_text import DONE, page_text
-from dreamgym.envs.web.recorded import Unusable, episode, tree_of
+from dreamgym.envs.web.recorded import Unusable, episode, import_recorded, tree_of
 from dreamgym.envs.web.rules import elements
 from dreamgym.runs.episodes import read_trajectories
+from dreamgym.types import Task
 
 TREES: dict[str, Any] = json.loads(gzip.decompress((Path(__file__).parents[3] / "support/web_trees.json.gz").read_bytes()))
 PAGE = """RootWebArea 'A shop', focused
@@ -99,6 +101,27 @@ def test_waiting_is_no_action_and_an_episode_that_was_cut_did_not_end():
     assert found.truncated and not found.success and not found.transitions[-1].terminated
 
 
+def test_after_a_wait_comes_the_page_that_was_waited_for_and_a_last_wait_earns_for_the_action_before_it():
+    record = steps("click('a12')", "noop()", "go_back()", "noop()")
+    record[2]["obs"] = {"goal": GOAL, "axtree_txt": PAGE.replace("A shop", "Loaded")}
+    found = episode(record, "one")
+    click, back = found.transitions
+    assert (click.action, back.action) == ("click [1]", "go_back") and click.next_state == back.state
+    assert click.next_state.text.startswith("page: Loaded") and found.success and back.terminated and back.reward == 1.0
+
+
+def test_files_of_one_name_are_one_task_only_where_they_ask_for_the_same(tmp_path: Path):
+    asked = {"a": "Find a rug.", "b": "Find a lamp.", "c": "Find a rug."}
+    for name, goal in asked.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.json").write_text(json.dumps(steps("click('a12')")).replace(GOAL, goal))
+    (tmp_path / "one-2.json").write_text(json.dumps(steps("click('a12')")))
+    files = [*(tmp_path / name / "one.json" for name in asked), tmp_path / "one-2.json"]
+    import_recorded(files, tmp_path / "out.jsonl")
+    found = [(one.id.removeprefix("recorded/"), one.task.id.removeprefix("recorded/")) for one in read_trajectories(tmp_path / "out.jsonl")]
+    assert found == [("one", "one"), ("one-3", "one-3"), ("one-4", "one"), ("one-2", "one-2")]
+
+
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
@@ -151,6 +174,31 @@ def test_the_command_writes_episodes_and_says_what_it_left_out(
     assert [(one.id, one.success) for one in read_trajectories(out)] == [("recorded/a", True), ("recorded/b", False)]
     code, said, _ = command(monkeypatch, capsys, "web", "import", tmp_path / "study", "--dry-run", "--json")
     assert code == 0 and object_in(said)["episodes"] == 2
+
+
+class Pages:
+    """Two pages that ask for the same, as those of MiniWoB do."""
+
+    def all_tasks(self) -> list[Task]:
+        return [Task(f"page/{n}", f"Click  on {n // 2}.", "web", goal={"page": n}) for n in range(60)]
+
+    def task_key(self, task: Task) -> str:
+        return f"{(task.goal or {}).get('page')}: {task.instruction}"
+
+
+class PagesSuite(WebSuite):
+    def __init__(self) -> None:
+        self.benchmark = Pages()  # type: ignore[assignment]
+
+
+def test_a_recording_of_a_held_out_task_is_known_by_its_wording():
+    suite = PagesSuite()
+    held = {suite.task_key(task): task for split in ("dev", "test") for task in suite.tasks(split, 100)}
+    assert 0 < len(held) < 60
+    for task in suite.all_tasks():
+        recorded = Task("recorded/one", " ".join(task.instruction.split()), "web")
+        alike = {suite.task_key(one) for one in suite.all_tasks() if one.instruction == task.instruction}
+        assert suite.task_key(recorded) in (alike & held.keys() or alike)
 
 
 def test_a_folder_of_pickles_is_refused_with_what_to_do(

@@ -1,0 +1,47 @@
+"""What the phases of a run share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dreamgym.config import build
+from dreamgym.envs.wrappers import connected
+from dreamgym.recipes.config import RunConfig
+from dreamgym.recipes.context import RunContext
+from dreamgym.types import Task
+
+OPEN: list[Room] = []
+
+
+class Room:
+    """Knows how many of it are open."""
+
+    def __init__(self) -> None:
+        OPEN.append(self)
+
+    def reset(self, task: Task) -> str:
+        return "a room"
+
+    def step(self, action: str) -> tuple[dict[str, Any], float, bool]:
+        return {"text": "the same room"}, 0.0, False
+
+    def close(self) -> None:
+        OPEN.remove(self)
+
+
+def test_phases_share_their_connections_and_closing_ends_all_of_them(tmp_path: Path):
+    suite = connected.make(suite="logs", options={"files": ["corridor"]}, connect="python:test_context:Room")
+    context = RunContext(build(RunConfig, {}), tmp_path, suite, [], None, None)  # type: ignore[arg-type]
+    task = Task("t", "look", "corridor")
+    for phase in (context, replace(context, experience="experience-1")):
+        phase.real().start([task] * 3, seed=0)
+        assert phase.real().repeat([(task, ["look"])])
+    assert len(OPEN) == 4, "three for the episodes of both, and one for what is repeated"
+    context.close_real()
+    until = time.monotonic() + 10
+    while OPEN and time.monotonic() < until:  # connections end in threads of their own
+        time.sleep(0.01)
+    assert not OPEN and context.real().start([task], seed=0)[0].text == "a room"
