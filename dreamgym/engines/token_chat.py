@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,11 +41,24 @@ class TokenChat:
         response_format: Mapping[str, Any] | None = None,
         allow_truncated: bool = False,
     ) -> Generator[tuple[int, str | Exception], None, None]:
-        """Replies in order, sampled together. No form is enforced: `response_format` says what the prompt asks for anyway."""
+        """Replies in order, sampled together. No form is enforced: `response_format` says what the prompt asks for anyway.
+
+        A prompt that does not fit the context fails alone, as on a server that refuses it (status 413).
+        """
         sampling = Sampling(max_tokens, self.format.stop, temperature)
         prompts = [self.prompt(conversation) for conversation in conversations]
-        completions = self.llm.generate([Request(ids, sampling, seeds[i] if seeds else None) for i, ids in enumerate(prompts)])
-        for i, completion in enumerate(completions):
+        limit = getattr(self.llm, "max_context", None) or math.inf
+        fit = [i for i, ids in enumerate(prompts) if len(ids) + max_tokens <= limit]
+        sampled = self.llm.generate([Request(prompts[i], sampling, seeds[i] if seeds else None) for i in fit]) if fit else []
+        completions = dict(zip(fit, sampled, strict=True))
+        for i, ids in enumerate(prompts):
+            completion = completions.get(i)
+            if completion is None:
+                problem = (
+                    f"A prompt of {len(ids)} tokens does not fit: the context of {limit} leaves {limit - max_tokens} beside the reply."
+                )
+                yield i, ServerError(f"{problem} Shorten it, lower max_tokens, or raise max_context.", status=413)
+                continue
             self.usage.requests += 1
             self.usage.prompt_tokens += len(completion.prompt_ids)
             self.usage.completion_tokens += len(completion.ids)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from dreamgym.envs.base import EnvSuite
 from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
 from dreamgym.evals.success import success
-from dreamgym.protocols import Policy, RealEnv
+from dreamgym.protocols import BatchEnv, Policy, RealEnv
 from dreamgym.rollout import rollout
 from dreamgym.statistics import Rate
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,40 @@ class GapMeter:
         self.suite, self.real = suite, real
         self.real_steps = 0
 
-    def measure(self, policy: Policy, dreamed: Sequence[Trajectory], *, n: int, seed: int) -> Gap:
-        """Probe with up to `n` of the dreamed episodes whose tasks the real environment knows, spread over them evenly."""
+    def measure(self, policy: Policy, dreamed: Sequence[Trajectory], *, n: int, seed: int, temperature: float = 1.0) -> Gap:
+        """Probe with up to `n` of the dreamed episodes whose tasks the real environment knows, spread over them evenly. `temperature` is
+        the one that they were sampled at: the same policy acts in both."""
         known = [t for t in dreamed if t.task.source == "real" and t.error is None]
         count = min(n, len(known))
         chosen = [known[i * len(known) // count] for i in range(count)]
-        fresh = rollout(policy, self.real, [t.task for t in chosen], seed=seed, max_steps=self.suite.max_steps, name=f"probe/{seed}")
+        fresh = rollout_in_parts(
+            policy,
+            self.real,
+            [t.task for t in chosen],
+            at_once=self.suite.max_parallel,
+            seed=seed,
+            max_steps=self.suite.max_steps,
+            temperature=temperature,
+            name=f"probe/{seed}",
+        )
         pairs = paired_episodes(chosen, self.real)
         episodes = (*fresh, *(real for _, real in pairs))
         steps = sum(len(t.turns) for t in episodes)
         self.real_steps += steps
         paired = summarise([compare(dream, real) for dream, real in pairs])
         return Gap(success(chosen), success(fresh), paired, steps, episodes)
+
+
+def rollout_in_parts(
+    policy: Policy, env: BatchEnv, tasks: Sequence[Task], *, at_once: int, seed: int, max_steps: int, temperature: float, name: str
+) -> list[Trajectory]:
+    """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number."""
+    episodes: list[Trajectory] = []
+    for start in range(0, len(tasks), at_once):
+        part = tasks[start : start + at_once]
+        numbers = range(start, start + len(part))
+        episodes += rollout(policy, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, numbers=numbers)
+    return episodes
 
 
 def _known(rate: Rate) -> float | None:

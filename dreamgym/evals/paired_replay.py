@@ -90,6 +90,7 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
     """Rates over terminals and steps. `left_out` are the `masked_episodes` episodes of the same dreams; they are in two rates of their
     own."""
     failing = [r for r in replays if r.ended and not r.real_success]
+    raw_failing = [r for r in replays if (r.ended or r.raw_success) and not r.real_success]  # the guard may have taken a claimed end back
     succeeding = [r for r in replays if r.real_success]
     claimed = [r for r in replays if r.dreamed_success]
     lost = [r for r in succeeding if not r.dreamed_success]
@@ -100,7 +101,7 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
         real_success=wilson(len(succeeding), len(replays)),
         false_success=wilson(sum(r.dreamed_success for r in failing), len(failing)),
         false_failure=wilson(len(lost), len(succeeding)),
-        raw_false_success=wilson(sum(r.raw_success for r in failing), len(failing)),
+        raw_false_success=wilson(sum(r.raw_success for r in raw_failing), len(raw_failing)),
         consistency=wilson(sum(r.real_success for r in claimed), len(claimed)),
         state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.compared for r in replays)),
         state_exact_valid=wilson(sum(r.valid[0] for r in replays), sum(r.valid[1] for r in replays)),
@@ -163,6 +164,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
             break
     last = episode.transitions[-1]
     claim = last.reward if last.info.raw_reward is None else last.info.raw_reward
+    claims_end = last.terminated if last.info.raw_terminated is None else last.info.raw_terminated
     return Replay(
         dreamed_success=episode.success,
         real_success=real.success,
@@ -170,7 +172,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         agreeing_steps=agreeing,
         steps=len(real.turns),
         diverged=diverged,
-        raw_success=last.terminated and claim >= 1.0,
+        raw_success=claims_end and claim >= 1.0,
         differs=differs,
         reward_error=reward_error,
         valid=(counts[True][0], counts[True][1]),

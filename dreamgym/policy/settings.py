@@ -25,7 +25,8 @@ class PolicyBlock(Config):
     """How a backbone calls the tools of an environment that has some: in the tool format of its chat template, as text, or, "off", as any
     other action. "auto" is native where the template has a usable form, else text."""
     max_reply_tokens: int | None = Field(default=None, ge=1)
-    """Of a turn, thinking included; a longer one is cut and is no action. None: 24 for the small policy, 256 for a backbone."""
+    """Of a turn, thinking included; a longer one is cut, and what there is of it is read, if its thinking has ended. None: 24 for the small
+    policy, 256 for a backbone."""
     window: int | None = Field(default=None, ge=0)
     """Past turns that a prompt shows at most; without it, all. 0 is for states that say all that matters."""
     engine: dict[str, Any] = Field(default_factory=dict)

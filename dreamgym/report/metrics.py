@@ -19,7 +19,9 @@ METRICS: dict[str, dict[str, Metric]] = {
             "share", "greedy episodes on held-out tasks that end with reward 1 in the real environment", "not above the warm start's"
         ),
         "sampled": Metric(
-            "share", "the same with actions sampled at temperature 1, as in training", "far below greedy: the policy's distribution is flat"
+            "share",
+            "the same with actions sampled at temperature 1, the default of training",
+            "far below greedy: the policy's distribution is flat",
         ),
         "ci95": Metric(
             "share",

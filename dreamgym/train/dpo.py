@@ -1,9 +1,9 @@
 """DPO on whole trajectories: prefer a success to a failure of the same task, from logs alone (arXiv:2305.18290).
 
     D(tau) = sum of (log pi - log ref) over the action tokens of tau
-    L      = -(1 - s) * log sigmoid(beta * (D_success - D_failure)) - s * log sigmoid(-beta * (D_success - D_failure))
+    L      = -log sigmoid(beta * (D_success - D_failure))
 
-The reference is the model as it is given; its log-probs are computed once, before the first step. s smooths labels that may be wrong.
+The reference is the model as it is given; its log-probs are computed once, before the first step.
 States, instructions and whatever else has weight 0 count in neither sum. An offline baseline for agents, beside `train.sft`.
 """
 

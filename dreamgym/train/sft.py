@@ -39,11 +39,17 @@ def train(
     """Fit the sequences; returns the last losses, each segment's too when `segments` names the segment of every token.
 
     Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights. `on_step(step, share done, losses)` may
-    return True to stop early. With `checkpoint`, an interrupted training goes on from that file; it stays for the caller to remove once
-    the model is safe elsewhere. InvariantError on a loss that is not a number.
+    return True to stop early. Sequences without a weighted token that is predicted are left out. With `checkpoint`, an interrupted training
+    goes on from that file; it stays for the caller to remove once the model is safe elsewhere. InvariantError on a loss that is not a
+    number.
     """
+    kept = [i for i, row in enumerate(weights) if any(row[1:])]  # the first token is never predicted
+    ids, weights = [ids[i] for i in kept], [weights[i] for i in kept]
+    segments = None if segments is None else [segments[i] for i in kept]
     if not ids:
-        raise UsageError("Nothing to train on: no sequences. Expected at least one trajectory that ended without an error.")
+        raise UsageError(
+            "Nothing to train on: no sequence has a weighted token. Expected at least one trajectory that ended without an error."
+        )
     if parallel.sharded(model) and (config.seconds or checkpoint):
         raise ConfigError(
             "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ import torch
 from rollouts import completion, gradients, groups, learner, logprobs, tiny, trajectory
 
 from dreamgym.returns import discounted
-from dreamgym.train.algos import gigpo
-from dreamgym.types import Completion, Trajectory
+from dreamgym.train.algos import gigpo, grpo
+from dreamgym.types import Completion, Trajectory, Turn
 
 SAID = Completion((2,), (3,), (0.0,), "", "stop")
 
@@ -63,6 +64,29 @@ def test_a_turn_that_changed_nothing_pays_at_its_step_and_those_before_it():
     steps = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).steps(group)
     # a: returns -0.3, 0 and 0, with mean -0.1; b: 0 and 0
     assert steps == [pytest.approx([-0.2, 0.1, 0.0]), pytest.approx([0.1, 0.0])]
+
+
+def test_a_turn_in_a_state_seen_once_pays_in_the_episodes_part_and_elsewhere_only_in_the_steps():
+    """States a is seen twice, the others once. The first rollout does nothing in its second turn, the second in its first."""
+    first = rollout("abc", 0.0, 0.0, 1.0)
+    first = replace(first, turns=(first.turns[0], _idle(first.turns[1]), first.turns[2]))
+    second = rollout("ad", 0.0, 0.0)
+    second = replace(second, turns=(_idle(second.turns[0]), second.turns[1]))
+    (found,) = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).credit([[first, second]])
+    # a: returns 0.25 - 0.5 * 0.3 and -0.3, mean -0.1; the other turns have the episode's part alone
+    assert found == [pytest.approx([0.5 + 0.2, 0.5 - 0.3, 0.5]), pytest.approx([-0.5 - 0.2, -0.5])]
+    (plain,) = gigpo.make(omega=0.0, invalid_penalty=0.3).credit([[first, second]])
+    (same,) = grpo.make(invalid_penalty=0.3).credit([[first, second]])
+    assert plain == same
+    even = [rollout("ab", 0.0, 0.0), rollout("a", 0.0)]
+    even[0] = replace(even[0], turns=(even[0].turns[0], _idle(even[0].turns[1])))
+    (failed,) = gigpo.make(gamma=0.0, invalid_penalty=0.3).credit([even])
+    assert failed == [pytest.approx([0.0, -0.3]), [0.0]]
+
+
+def _idle(turn: Turn) -> Turn:
+    """The turn, with an action that changed nothing."""
+    return replace(turn, transition=replace(turn.transition, next_state=turn.transition.state, terminated=False))
 
 
 @pytest.mark.parametrize("normalise", ["std", "mean"])

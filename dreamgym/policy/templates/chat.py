@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.types import Action
 
+THOUGHT_END = "</think>"
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _NAMED = re.compile(r"(?<![\w-])action:", re.IGNORECASE)
 
@@ -27,6 +28,7 @@ class Chat:
         """`env` names the environment in the system message; `instructions` say how actions are written."""
         self.form, self.stop = form, form.stop
         self.system = f"You are an agent in the environment '{env}'.\n{instructions}"
+        self._opens_thinking = opens_thinking(form, form.turn("x"))  # without the instructions, which may speak of <think>
 
     def opening(self, instruction: str, state: str) -> list[int]:
         return self.form.opening(self.system, f"Task: {instruction}\n\n{state}")
@@ -35,10 +37,15 @@ class Chat:
         return self.form.follow(reply, state)
 
     def reply(self, action: Action) -> list[int]:
-        return [*self.form.encode(f"Action: {action}"), self.form.end]
+        lead = without_thoughts(self.form) if self._opens_thinking else []
+        return [*lead, *self.form.encode(f"Action: {action}"), self.form.end]
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
-        """See `action_in`."""
+        """See `action_in`. A reply whose thinking the prompt opened, and that never closes it, holds none: ""."""
+        if self._opens_thinking and THOUGHT_END not in text:
+            text = with_control_tokens(self.form, ids, self.stop)  # where </think> is one of them
+            if THOUGHT_END not in text:
+                return ""
         return action_in(text)
 
 
@@ -47,7 +54,7 @@ def action_in(text: str) -> Action:
 
     Text before the last </think>, and text behind a <think> that was cut short, is not searched.
     """
-    visible = text.rpartition("</think>")[2].partition("<think>")[0]
+    visible = text.rpartition(THOUGHT_END)[2].partition("<think>")[0]
     tagged = _TAGGED.findall(visible)
     if tagged:
         return str(tagged[-1]).strip()
@@ -55,3 +62,22 @@ def action_in(text: str) -> Action:
     if len(named) > 1:
         return named[-1].strip().partition("\n")[0].strip()
     return visible.strip()
+
+
+def opens_thinking(chat: ChatFormat, prompt: Sequence[int]) -> bool:
+    """Whether the prompt leaves a <think> open."""
+    _, opened, thoughts = chat.tokenizer.decode(list(prompt)).rpartition("<think>")
+    return bool(opened) and THOUGHT_END not in thoughts
+
+
+def without_thoughts(chat: ChatFormat) -> list[int]:
+    """The ids by which a demonstrated reply closes the thinking that its prompt opened."""
+    text = f"{THOUGHT_END}\n\n"
+    return chat.encode_parts([text]) if THOUGHT_END in chat.tokenizer.get_added_vocab() else chat.encode(text)
+
+
+def with_control_tokens(chat: ChatFormat, ids: Sequence[int], stop: Sequence[int]) -> str:
+    """The text of a reply's ids, its control tokens included, without its end."""
+    kept = list(ids[:-1]) if ids and ids[-1] in stop else list(ids)
+    text: str = chat.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text

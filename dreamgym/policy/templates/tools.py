@@ -16,6 +16,7 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import ChatFormat
+from dreamgym.policy.templates.chat import THOUGHT_END, opens_thinking, with_control_tokens, without_thoughts
 from dreamgym.policy.templates.tool_format import NoToolFormat, Reply, ToolFormat
 from dreamgym.tool_calls import RESPOND, action_of, calls_of, respond
 from dreamgym.types import Action, Observation
@@ -59,8 +60,7 @@ class Tools:
         self.names = {str(tool["name"]) for tool in tools} | {RESPOND}
         reply_read = [NATIVE] if self.form else [TEXT, *map(signature, tools)]
         self.system = "\n".join([f"You are an agent in the environment '{env}'.", *([instructions] if instructions else []), *reply_read])
-        tail = chat.tokenizer.decode(self.opening("x", "x"))
-        self._opens_thinking = tail.rpartition("<think>")[1] != "" and "</think>" not in tail.rpartition("<think>")[2]
+        self._opens_thinking = opens_thinking(chat, self.opening("x", "x"))
 
     def opening(self, instruction: str, state: str) -> list[int]:
         return (self.form or self.chat).opening(self.system, f"Task: {instruction}\n\n{state}")
@@ -75,9 +75,7 @@ class Tools:
 
     def reply(self, action: Action) -> list[int]:
         """A demonstrated action as a reply: in the native format, as a message, or where neither gives it back, in its own spelling."""
-        lead = self.chat.encode("</think>\n\n") if self._opens_thinking else []
-        if lead and "</think>" in self.chat.tokenizer.get_added_vocab():
-            lead = self.chat.encode_parts(["</think>\n\n"])
+        lead = without_thoughts(self.chat) if self._opens_thinking else []
         try:
             calls = tuple(calls_of(action))
         except UsageError:
@@ -108,15 +106,12 @@ class Tools:
         return self.form.read(reply_read) if self.form else self._read_text(reply_read)
 
     def _text(self, ids: Sequence[int]) -> str:
-        """The text of a reply's ids, its control tokens included, without its end."""
-        kept = list(ids[:-1]) if ids and ids[-1] in self.stop else list(ids)
-        text: str = self.chat.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return with_control_tokens(self.chat, ids, self.stop)
 
     def _spoken(self, text: str) -> str:
         """A reply without the thinking at its beginning; nothing of one that was cut short while thinking."""
         if self._opens_thinking or text.lstrip().startswith("<think>"):
-            return text.partition("</think>")[2]
+            return text.partition(THOUGHT_END)[2]
         return text
 
     def _read_text(self, text: str) -> Reply:

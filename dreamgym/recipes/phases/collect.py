@@ -11,6 +11,7 @@ from typing import Any
 
 from dreamgym.curriculum.task_curriculum import TaskCurriculum
 from dreamgym.evals.attribution import Attribution
+from dreamgym.evals.gap import rollout_in_parts
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
@@ -21,7 +22,7 @@ from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.rows import World
 from dreamgym.returns import statistics
-from dreamgym.rollout import group_by_task, rollout
+from dreamgym.rollout import group_by_task
 from dreamgym.types import Task, Trajectory
 
 RolloutFunction = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
@@ -42,6 +43,7 @@ class Environments:
     def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, world: World) -> None:
         self.context, self.replay, self.name, self.world = context, replay, name, world
         self.refreshes = 0
+        self.temperature = 1.0  # of the policy in the phase's rollouts, as their collector says
         self.verifier = context.verifier  # its checkpoint
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
@@ -89,6 +91,7 @@ class Collector:
         self.ahead: Ahead | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.ahead else None
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
+        envs.temperature = block.learner.temperature
         self.seed = envs.context.config.seed
         self.max_steps = envs.context.suite.max_steps
         self.refills = 0  # of the present iteration
@@ -112,9 +115,7 @@ class Collector:
         while self.refills < self.block.max_refills and (more := self.refill_tasks(trajectories)):
             self.refills += 1
             trajectories += self.roll([task for task in more for _ in range(self.block.group_size)], i, self.refills)
-        self.steps += sum(len(t.turns) for t in trajectories)
-        self.real_steps += real_steps(trajectories)
-        self.decided.add(step.info for t in trajectories for step in t.transitions)
+        self._count(trajectories)
         self.longest = max(self.longest, real_steps(trajectories))
         return trajectories
 
@@ -136,9 +137,15 @@ class Collector:
         self.ahead = Ahead(i, played)
 
     def discard(self) -> None:
-        """Leave the rollouts that were begun unused. Their real steps were taken all the same."""
-        self.real_steps += real_steps(self.wait())
+        """Leave the rollouts that were begun unused. Their steps were taken all the same."""
+        self._count(self.wait())
         self.ahead = None
+
+    def _count(self, trajectories: Sequence[Trajectory]) -> None:
+        """Add the steps that were taken, and what decided those in the dream."""
+        self.steps += sum(len(t.turns) for t in trajectories)
+        self.real_steps += real_steps(trajectories)
+        self.decided.add(step.info for t in trajectories for step in t.transitions)
 
     def close(self) -> None:
         """Let go of rollouts that nobody will wait for; the workers that play them have been sent away."""
@@ -193,8 +200,16 @@ class Collector:
         seed, name = 1_000_000 * self.seed + 20_000 * part + i, f"{self.name}/{i}" + (f"/{part}" if part else "")
         if played_by:
             return played_by(tasks, env.source, seed, name)
-        temperature = self.block.learner.temperature
-        return rollout(self.agent, env, tasks, seed=seed, max_steps=self.max_steps, temperature=temperature, name=name)
+        return rollout_in_parts(
+            self.agent,
+            env,
+            tasks,
+            at_once=self.envs.context.suite.max_parallel if env is self.envs.real else len(tasks),
+            seed=seed,
+            max_steps=self.max_steps,
+            temperature=self.envs.temperature,
+            name=name,
+        )
 
     @property
     def _limit(self) -> int:

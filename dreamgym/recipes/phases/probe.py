@@ -59,7 +59,8 @@ class Prober:
         refreshes the experience model; else two open gaps in a row stop the loop, and a rollback restores the last policy whose dream and
         real success agreed."""
         dreamed = [t for t in trajectories if t.source == "dream"]
-        gap = self.meter.measure(self.agent, dreamed, n=self.block.probe_tasks, seed=10_000 + iteration)
+        temperature = self.block.learner.temperature
+        gap = self.meter.measure(self.agent, dreamed, n=self.block.probe_tasks, seed=10_000 + iteration, temperature=temperature)
         self.steps += gap.real_steps
         episodes = refresh.explained(gap.episodes, self.context.suite.rules)
         self.envs.replay.add(episodes)

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dreamgym.evals.gap import rollout_in_parts
 from dreamgym.evals.paired_replay import replay_actions
-from dreamgym.evals.success import evaluate
 from dreamgym.experience.outcome.labels import labelled_claims
 from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
@@ -179,8 +179,17 @@ class VerifierProbes:
     def _acted(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """Real episodes of the policy on the claims' tasks, those that ended, each as the claim of a success with the verdict on it."""
         tasks, seed = [episode.task for episode, _, _ in chosen], 30_000 + iteration
-        name, steps = f"{self.name}/verifier-probe/{iteration}", self.context.suite.max_steps
-        real = evaluate(self.agent, self.context.real(), tasks, max_steps=steps, temperature=1.0, seed=seed, name=name)
+        suite = self.context.suite
+        real = rollout_in_parts(
+            self.agent,
+            self.context.real(),
+            tasks,
+            at_once=suite.max_parallel,
+            seed=seed,
+            max_steps=suite.max_steps,
+            temperature=self.envs.temperature,
+            name=f"{self.name}/verifier-probe/{iteration}/0",
+        )
         self._charge(real)
         pairs = zip(real, chosen, strict=True)
         self.tried += [TriedClaim(kind == "passed", t.success, p, iteration) for t, (_, p, kind) in pairs if t.error is None]

@@ -6,13 +6,13 @@
     D_it      = sum_k gamma^(k - t) (r_ik - penalty of turn k)        the discounted return from there
 
 An anchor group holds every turn of the group's rollouts whose observation is the same text, also two of one rollout that came back.
-A state seen once has no group to be compared with: 0. The loss is GRPO's.
+A state seen once has no group to be compared with: 0, and its turn's penalty is taken from R_i, as in GRPO. The loss is GRPO's.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -21,7 +21,7 @@ from dreamgym.config import build
 from dreamgym.returns import GroupStatistics, discounted, rewards, statistics
 from dreamgym.train.algos.grpo import relative
 from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
-from dreamgym.types import Trajectory
+from dreamgym.types import Trajectory, Transition
 
 
 class GiGPOConfig(ClippedConfig):
@@ -48,9 +48,20 @@ class GiGPO:
 
     def _group(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
         found = statistics(rollouts)
-        episodes = relative(found.returns, found, self.config.normalise)
-        steps = self.steps(rollouts)
-        return [[a + self.config.omega * s for s in sequence] for a, sequence in zip(episodes, steps, strict=True)]
+        visits = Counter(turn.transition.state.text for t in rollouts for turn in t.turns)
+        advantages = []
+        for rollout, steps in zip(rollouts, self.steps(rollouts), strict=True):
+            charges = [self._charge(turn.transition, visits) for turn in rollout.turns]
+            episode = [-charge for charge in charges]  # not divided, as in GRPO, in a group that is not mixed
+            if found.kind == "mixed":
+                episode = relative([rollout.total_reward - charge for charge in charges], found, self.config.normalise)
+            advantages.append([a + self.config.omega * s for a, s in zip(episode, steps, strict=True)])
+        return advantages
+
+    def _charge(self, transition: Transition, visits: Mapping[str, int]) -> float:
+        """The penalty of a turn that no step's advantage can show."""
+        compared = self.config.omega and visits[transition.state.text] > 1
+        return 0.0 if compared else self.config.penalty(transition)
 
     def steps(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
         """A_S of every turn of the sound rollouts of one task."""

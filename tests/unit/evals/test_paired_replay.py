@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,16 @@ def test_episodes_that_the_guard_left_out_are_counted_and_bound_the_false_failur
     assert replace(found, masked_share=None, false_failure_at_most=None) == bare
 
 
+def test_a_claim_whose_end_the_guard_took_back_is_still_the_models_claim():
+    went_on = dreamed(task(1, 4), ("right", room(2)), ("open", opened(2)), reward=0.0, ends=False)
+    *before, last = went_on.turns
+    claimed = replace(last.transition, info=StepInfo(raw_reward=1.0, raw_terminated=True))
+    (found,) = replay([replace(went_on, turns=(*before, replace(last, transition=claimed)))], REAL)
+    assert (found.raw_success, found.dreamed_success, found.ended) == (True, False, False)
+    rates = summarise([found])
+    assert (rates.raw_false_success.value, rates.raw_false_success.n, rates.false_success.n) == (1.0, 1, 0)
+
+
 def test_dreams_without_a_real_twin_are_left_out():
     synthetic = replace(TRUE, task=replace(TRUE.task, goal=None))
     assert replay([synthetic, replace(TRUE, error="broken")], REAL) == []
@@ -161,13 +172,15 @@ class Opener:
         self.batches: list[int] = []
         self.begun: list[str] = []
         self.asked: list[int] = []
+        self.drawn: list[tuple[float, tuple[int, ...]]] = []
 
     def begin(self, tasks: list[Task], *, name: str) -> list[str]:
         self.begun += [t.id for t in tasks]
         return [t.id for t in tasks]
 
-    def submit(self, conversations: list[str], observations: list[Observation], *, temperature: float, seeds: object) -> list[int]:
+    def submit(self, conversations: list[str], observations: list[Observation], *, temperature: float, seeds: Any) -> list[int]:
         self.batches.append(len(conversations))
+        self.drawn += [(temperature, tuple(seed)) for seed in seeds]
         self.asked = list(range(len(conversations)))
         return self.asked
 
@@ -212,6 +225,14 @@ def test_a_probe_of_fewer_episodes_is_spread_over_all_of_them():
         meter.measure(policy, many, n=n, seed=0)
         assert policy.begun == [str(i) for i in places]
     assert meter.measure(Opener(), [], n=5, seed=0).real_steps == 0
+
+
+def test_a_probe_samples_like_the_dreams_and_opens_no_more_episodes_than_the_environment_keeps():
+    suite = corridor.make(length=4)
+    suite.max_parallel, policy = 2, Opener()
+    gap = GapMeter(suite, REAL).measure(policy, [TRUE] * 5, n=5, seed=7, temperature=0.5)
+    assert policy.batches == [2, 2, 1] and policy.drawn == [(0.5, (7, i, 0)) for i in range(5)]
+    assert [t.id for t in gap.episodes[:5]] == [f"probe/7/{i}" for i in range(5)]
 
 
 def test_a_probe_of_nothing_says_nothing():

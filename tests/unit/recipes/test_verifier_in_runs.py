@@ -27,6 +27,7 @@ from dreamgym.recipes.phases import verifier as phase
 from dreamgym.recipes.phases.evaluate import policies
 from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.recipes.phases.verifier import claims_of, probe_rates
+from dreamgym.rollout import rollout
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
@@ -111,6 +112,25 @@ def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path:
     assert found["probes"] > 0 and 0 < found["probe_steps"] <= 200
     assert RunDir.view(tmp_path / "run").data("dream")["replay"]["real"] == found["probe_steps"]
     assert all(p.episode.source == "real" and p.episode.success is p.real_success and p.verdict for p in tried)
+
+
+def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environment_keeps(tmp_path: Path):
+    config = settings(probe_every=1, iterations=2, learner={"lr": 1e-3, "minibatches": 1, "min_trajectories": 1, "temperature": 0.7})
+    probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
+    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    played: list[tuple[str, int, float]] = []
+
+    def noted(agent: Any, env: Any, tasks: Any, **options: Any) -> list[Trajectory]:
+        played.append((options["name"], len(tasks), options["temperature"]))
+        return rollout(agent, env, tasks, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dreamgym.evals.gap.rollout", noted)
+        patch.setattr(corridor.CorridorSuite, "max_parallel", 3)
+        recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
+    probed = [(name, n) for name, n, _ in played if "probe" in name]
+    assert {temperature for _, _, temperature in played} == {0.7} and max(n for _, n in probed) == 3
+    assert {name.partition("/")[0] for name, _ in probed} == {"probe", "dream"}, "of the gap, and of the verifier"
 
 
 def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -236,12 +256,12 @@ def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stop
 ):
     """Real episodes that reach no end make no claim, so no verdict on them is wrong; but the dreamed claim has not come true."""
     monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
-    found = phase.evaluate
+    found = phase.rollout_in_parts
 
     def endless(*args: Any, **how: Any) -> list[Trajectory]:
         return [replace(t, success=False, truncated=True, turns=tuple(_going_on(turn) for turn in t.turns)) for t in found(*args, **how)]
 
-    monkeypatch.setattr(phase, "evaluate", endless)
+    monkeypatch.setattr(phase, "rollout_in_parts", endless)
     config = settings(iterations=12)
     probes = {"every": 1, "episodes": 16, "by": "rollouts", "max_real_steps": 5000, "max_accepted_false": 0.5}
     block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})

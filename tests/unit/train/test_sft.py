@@ -185,6 +185,16 @@ def test_nothing_to_train_on_is_the_users_error():
         train(tiny(), [], [], CONFIG)
 
 
+def test_sequences_in_which_nothing_is_weighted_are_left_out():
+    unweighted = [[0.0] * len(row) for row in IDS]
+    first_alone = [[1.0, *row[1:]] for row in unweighted]  # nothing predicts a first token
+    mixed = train(tiny(), [*IDS, *IDS, *IDS], [*unweighted, *WEIGHTS, *first_alone], CONFIG, segments=[*NAMES, *NAMES, *NAMES])
+    alone = train(tiny(), IDS, WEIGHTS, CONFIG, segments=NAMES)
+    assert {k: v for k, v in mixed.items() if k != "seconds"} == {k: v for k, v in alone.items() if k != "seconds"}
+    with pytest.raises(UsageError, match="Nothing to train on: no sequence has a weighted token"):
+        train(tiny(), IDS, first_alone, CONFIG)
+
+
 def test_a_gradient_that_is_not_a_number_stops_the_training_before_it_is_stepped_on():
     model = tiny()
     model.model.norm.weight.register_hook(lambda grad: grad * math.inf)

@@ -18,6 +18,7 @@ from dreamgym.config import build, resolve
 from dreamgym.engines.scripted import ScriptedLLM
 from dreamgym.engines.token_chat import TokenChat
 from dreamgym.errors import ConfigError, ServerError, UsageError
+from dreamgym.experience.chat_requests import AskConfig, ask
 from dreamgym.experience.dataset import ExperienceRow, Variation
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.experience.models import finetuned_chat
@@ -201,3 +202,12 @@ def test_a_reply_that_is_cut_is_an_error_unless_it_is_allowed():
     assert isinstance(cut, ServerError)
     assert list(chat.replies(ask, max_tokens=3, allow_truncated=True)) == [(0, "a l")]
     assert chat.usage.requests == 2 and chat.usage.completion_tokens == 6
+
+
+def test_a_conversation_that_does_not_fit_the_context_fails_alone():
+    llm = ScriptedLLM(lambda _: ANSWER)
+    llm.max_context = 400  # type: ignore[attr-defined]
+    talks = [[{"role": "user", "content": text}] for text in ("One?", "a long question " * 20, "Two?")]
+    first, long, last = ask(TokenChat(llm, FORMAT), talks, lambda _, text: text, AskConfig(max_tokens=200), {})
+    assert (first.value, last.value) == (ANSWER, ANSWER)
+    assert (long.kind, long.value) == ("failed", None) and "does not fit: the context of 400 leaves 200" in long.problem

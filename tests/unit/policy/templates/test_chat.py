@@ -114,6 +114,24 @@ def test_what_is_read_out_of_a_reply(reply: str, action: str) -> None:
     assert TEMPLATE.action_of(reply) == action
 
 
+@pytest.mark.parametrize("special", [False, True])
+def test_where_the_prompt_opens_the_thinking_only_what_follows_its_end_is_read_and_demonstrations_close_it(special: bool) -> None:
+    words = bytes_tokenizer()
+    words.chat_template = CHATML.replace("<|im_start|>assistant\n' }}", "<|im_start|>assistant\n<think>\n' }}")
+    if special:
+        words.add_tokens(["</think>"], special_tokens=True)
+    template = Chat(ChatFormat(words), "corridor", INSTRUCTIONS)
+
+    def read(reply: str) -> str:
+        ids = words.encode(reply, add_special_tokens=False)
+        return template.action_of(words.decode(ids, skip_special_tokens=True), ids)
+
+    assert read("I could go\nAction: left") == "" and read("not Action: left</think>\n\nAction: open") == "open"
+    shown = words.decode([*template.opening("go", "room 1"), *template.reply("open")])
+    assert shown.endswith("<think>\n</think>\n\nAction: open<|im_end|>")
+    assert read("</think>\n\nAction: open") == "open"
+
+
 def test_actions_are_in_the_words_of_the_environment_and_states_in_those_of_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(SUITE.rules), "view", lambda self, observation: View("line [1]", {"1": "b835"}))
     llm = ScriptedLLM(lambda prompt: "Action: click[1]")
