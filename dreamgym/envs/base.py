@@ -153,7 +153,7 @@ class EnvSuite(ABC):
     """Whether `ground_task` is implemented for the settings at hand. Default: it is not, and synthetic tasks are not tried for real."""
 
     max_parallel: int = 256
-    """Real episodes side by side in an evaluation."""
+    """Real episodes side by side in one process."""
     log_files: Sequence[Path] = ()
     """Recorded episodes that belong to the suite, read where `logs.files` names none. Default: none."""
 

@@ -113,7 +113,8 @@ def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
     name, _, block, _ = loops(config)[0]
     if not block.iterations or had_gradient(directory, name):
         return ""
-    if (stopped := directory.data(name)["stopped"]) and not directory.data(name)["iterations"]:
+    found = directory.data(name) if directory.done(name) else {}
+    if (stopped := found.get("stopped")) and not found["iterations"]:
         return (
             f"'{directory.path}' finished without RL: {stopped}. Its policy is that of the warm start. Fit the experience model longer "
             "(experience.training.epochs) in a new run directory."
