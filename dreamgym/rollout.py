@@ -84,6 +84,18 @@ def rollout(
     ]
 
 
+def rollout_in_parts(
+    agent: Policy, env: BatchEnv, tasks: Sequence[Task], *, at_once: int, seed: int, max_steps: int, temperature: float, name: str
+) -> list[Trajectory]:
+    """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number."""
+    episodes: list[Trajectory] = []
+    for start in range(0, len(tasks), at_once):
+        part = tasks[start : start + at_once]
+        numbers = range(start, start + len(part))
+        episodes += rollout(agent, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, numbers=numbers)
+    return episodes
+
+
 def _some(poll: Callable[[], list[tuple[int, T]]], under_way: int, enough: int) -> list[tuple[int, T]]:
     """What `poll` gives until there is enough of it, or all that is under way."""
     found = list[tuple[int, T]]()

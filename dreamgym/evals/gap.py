@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from dreamgym.envs.base import EnvSuite
 from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
 from dreamgym.evals.success import success
-from dreamgym.protocols import BatchEnv, Policy, RealEnv
-from dreamgym.rollout import rollout
+from dreamgym.protocols import Policy, RealEnv
+from dreamgym.rollout import rollout_in_parts
 from dreamgym.statistics import Rate
-from dreamgym.types import Task, Trajectory
+from dreamgym.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,6 @@ class GapMeter:
         self.real_steps += steps
         paired = summarise([compare(dream, real) for dream, real in pairs])
         return Gap(success(chosen), success(fresh), paired, steps, episodes)
-
-
-def rollout_in_parts(
-    policy: Policy, env: BatchEnv, tasks: Sequence[Task], *, at_once: int, seed: int, max_steps: int, temperature: float, name: str
-) -> list[Trajectory]:
-    """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number."""
-    episodes: list[Trajectory] = []
-    for start in range(0, len(tasks), at_once):
-        part = tasks[start : start + at_once]
-        numbers = range(start, start + len(part))
-        episodes += rollout(policy, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, numbers=numbers)
-    return episodes
 
 
 def _known(rate: Rate) -> float | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from dreamgym.curriculum.task_curriculum import TaskCurriculum
 from dreamgym.evals.attribution import Attribution
-from dreamgym.evals.gap import rollout_in_parts
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
@@ -22,7 +21,7 @@ from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.rows import World
 from dreamgym.returns import statistics
-from dreamgym.rollout import group_by_task
+from dreamgym.rollout import group_by_task, rollout_in_parts
 from dreamgym.types import Task, Trajectory
 
 RolloutFunction = Callable[[Sequence[Task], str, int, str], list[Trajectory]]

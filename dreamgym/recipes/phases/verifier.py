@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dreamgym.evals.gap import rollout_in_parts
 from dreamgym.evals.paired_replay import replay_actions
 from dreamgym.experience.outcome.labels import labelled_claims
 from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
@@ -23,6 +22,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
 from dreamgym.recipes.phases.probe import roll_back
+from dreamgym.rollout import rollout_in_parts
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.statistics import Rate, weighted_rate
 from dreamgym.types import Trajectory, VerdictKind
