@@ -125,7 +125,7 @@ def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environ
         return rollout(agent, env, tasks, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dreamgym.evals.gap.rollout", noted)
+        patch.setattr("dreamgym.rollout.rollout", noted)
         patch.setattr(corridor.CorridorSuite, "max_parallel", 3)
         recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     probed = [(name, n) for name, n, _ in played if "probe" in name]
