@@ -1,13 +1,14 @@
 """Speed and correctness of the local engine, beside transformers, llama.cpp and TRL: same weights, same prompts, one run.
 
     python bench/engine.py [--json] [--full | --smoke] [--model 1m 4m]
-    python bench/engine.py --model smollm2      # a pretrained one, after `dreamgym fetch smollm2`: two turns, the faster precision alone
+    python bench/engine.py --model smollm2      # a pretrained one, after `dreamgym fetch smollm2`: four turns, the faster precision alone
+    python bench/engine.py --model smollm2 --server vllm http://127.0.0.1:8000/v1       # and a server of the same weights
 
 The workload is that of a dream: episodes in lockstep; in each turn a short action of the agent and a longer answer of the experience
 model; prompts that grow to about 1,000 tokens; uneven lengths. Lengths are drawn once and are the same for all; sampling is greedy.
 Every contender runs in a process of its own, with a peak memory of its own. Ratios above 1: dreamgym is faster. `cpu_ratio_vs_generate`
-is the ratio of processor seconds, which other work on the machine distorts less. Of a pretrained model, the floor and training are not
-measured: they would take many minutes.
+is the ratio of processor seconds, which other work on the machine distorts less. Of a pretrained model the floor is not measured, and
+training is that of adapters. Seconds of a server are of the clock: its processor time is its own.
 
 `fraction_of_floor` is the time of bare forward passes over the same token positions (packed prompts, answers token by token at the best
 batch size over a cache of the mean length, without sampling or bookkeeping), divided by the engine's time.
@@ -25,6 +26,7 @@ import torch
 from common import options as cli
 from common.isolation import isolated
 from common.llama_cpp_peer import LlamaCpp
+from common.served_peer import Served
 from common.sft_speed import sft_training, trl_training
 from transformers import StoppingCriteria, StoppingCriteriaList
 
@@ -32,7 +34,7 @@ from dreamgym.engines.local import llama
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.local.runners import FastRunner
 from dreamgym.llm import backbones, packaged, tiny
-from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Request, Sampling
@@ -98,6 +100,11 @@ def model_of(size: str, dtype: torch.dtype = torch.float32) -> Any:
     return tiny.build(tokenizer(), size, seed=0).to(dtype).eval()
 
 
+def adapted(size: str) -> Any:
+    """The packaged model with fresh adapters, as a policy has them."""
+    return backbones.load(BackboneConfig(model=size, device="cpu", dtype="float32", lora=LoraConfig(rank=16)))[0]
+
+
 def ours(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
     """The engine, with a session for each episode and side."""
     model, words = parts_of(size)
@@ -147,6 +154,13 @@ def llama_cpp(size: str, work: Workload) -> dict[str, float]:
     """llama.cpp through its Python binding: one sequence slot per episode and side, caches kept, batched decoding."""
     peer = LlamaCpp(parts_of(size)[0], sequences=work.episodes)
     return timed(lambda: work.play(peer.answer), work.tokens, before=peer.clear)
+
+
+def served(size: str, work: Workload, dialect: str, url: str) -> dict[str, float]:
+    """A server of the same weights, which was started by hand."""
+    model, words = parts_of(size)
+    with Served(dialect, url, module=model, tokenizer=words, concurrency=work.episodes) as peer:
+        return timed(lambda: work.play(peer.answer), work.tokens, warm=False)
 
 
 def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
@@ -239,7 +253,7 @@ def best(run: Callable[[], Any], repeats: int = 7) -> float:
     return min(seconds)
 
 
-def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, Any]:
+def measure(size: str, work: Workload, training: dict[str, int], servers: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Everything about one model."""
     pretrained = size in packaged.PACKAGES
     fast = "bfloat16" if llama.computes_in_bfloat16(torch.device("cpu")) else "float32"
@@ -247,12 +261,12 @@ def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, An
     engine = {dtype: isolated(ours, size, work, dtype) for dtype in kinds}
     peer = {dtype: isolated(transformers_generate, size, work, dtype) for dtype in kinds}
     native, right = isolated(llama_cpp, size, work), isolated(correctness, size)
-    if pretrained:
-        bare = {}
-        fit = trl = {"missing": "not measured for a pretrained model"}
-    else:
-        bare = {dtype: isolated(floor, size, work, dtype) for dtype in kinds}
-        fit, trl = isolated(sft_training, model_of, size, training), isolated(trl_training, model_of, tokenizer(), size, training)
+    asked = {f"{dialect} {url}": isolated(served, size, work, dialect, url) for dialect, url in servers}
+    bare = {} if pretrained else {dtype: isolated(floor, size, work, dtype) for dtype in kinds}
+    fitted, words = (adapted, parts_of(size)[1]) if pretrained else (model_of, tokenizer())
+    bf16 = fast == "bfloat16" or not pretrained
+    fit = isolated(sft_training, fitted, size, training, bf16)
+    trl = isolated(trl_training, fitted, words, size, training, bf16)
     fastest = max(engine, key=lambda dtype: engine[dtype]["tokens_per_s"])
     mine, theirs = engine[fastest]["seconds"], min(one["seconds"] for one in peer.values())
     return {
@@ -271,6 +285,7 @@ def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, An
         "generate": peer,
         "floor": bare,
         "llama_cpp": native,
+        "servers": asked,
         "training": {"ours": fit, "trl": trl},
     }
 
@@ -278,6 +293,7 @@ def measure(size: str, work: Workload, training: dict[str, int]) -> dict[str, An
 def main() -> None:
     parser = cli.parser(__doc__, full="64 episodes of 8 turns, the 1m and the 4m model", smoke="2 episodes of 2 turns, the 100k model")
     parser.add_argument("--model", "--models", dest="models", nargs="*", help="sizes or packaged models (default: 1m; with --full: 1m 4m)")
+    parser.add_argument("--server", nargs=2, action="append", default=[], metavar=("DIALECT", "URL"), help="a running server of the model")
     options = parser.parse_args()
     work = Workload(64, 8) if options.full else Workload(2, 2) if options.smoke else Workload(32, 3)
     rows, length = (512, 700) if options.full else (24, 400) if options.smoke else (96, 400)
@@ -285,7 +301,8 @@ def main() -> None:
     for size in sizes:
         if size in packaged.PACKAGES:
             packaged.find(size)  # before anything is measured
-    found = [measure(size, Workload(32, 2) if size in packaged.PACKAGES else work, {"rows": rows, "length": length}) for size in sizes]
+    training = {"rows": rows, "length": length}
+    found = [measure(size, Workload(32, 4) if size in packaged.PACKAGES else work, training, options.server) for size in sizes]
     for one in found:
         show(one)
     cli.finish(options, found[0] | {"threads": torch.get_num_threads(), "models": found})
@@ -297,7 +314,12 @@ def show(one: dict[str, Any]) -> None:
     for name in ("engine", "generate", "floor"):
         for dtype, row in one[name].items():
             print(f"  {name:<10} {dtype:<9} {row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB")
-    for name, row in (("llama.cpp", one["llama_cpp"]), ("train", one["training"]["ours"]), ("TRL", one["training"]["trl"])):
+    for name, row in (
+        ("llama.cpp", one["llama_cpp"]),
+        *one["servers"].items(),
+        ("train", one["training"]["ours"]),
+        ("TRL", one["training"]["trl"]),
+    ):
         text = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
         print(f"  {name:<20} {text}")
     keys = ("ratio_vs_generate", "cpu_ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties",

@@ -1,4 +1,4 @@
-"""Supervised training on packed rows, beside TRL's SFTTrainer: same model, same rows, same tokens per optimiser step, bfloat16."""
+"""Supervised training on packed rows, beside TRL's SFTTrainer: same model, same rows, same tokens per optimiser step and precision."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ class _StepTimes:
         return {"seconds": seconds, "tokens_per_s": share * sum(len(row) - 1 for row in rows) / seconds, "steps": len(self.marks)}
 
 
-def sft_training(model_of: Callable[[str], Any], size: str, training: dict[str, int]) -> dict[str, float]:
+def sft_training(model_of: Callable[[str], Any], size: str, training: dict[str, int], bf16: bool = True) -> dict[str, float]:
     """`dreamgym.train.sft`: rows alike in length share a step, and no padding is computed."""
     from dreamgym.train import sft
     from dreamgym.train.settings import SFTConfig
 
     rows, times = rows_of(training), _StepTimes()
-    config = SFTConfig(epochs=1.0, lr=1e-3, batch_tokens=STEP_TOKENS)
+    config = SFTConfig(epochs=1.0, lr=1e-3, batch_tokens=STEP_TOKENS, bf16=bf16)
     sft.train(model_of(size), rows, [[1.0] * len(row) for row in rows], config, on_step=lambda *_: times.tick())
     return times.result(rows)
 
 
-def trl_training(model_of: Callable[[str], Any], tokenizer: Any, size: str, training: dict[str, int]) -> dict[str, float]:
+def trl_training(
+    model_of: Callable[[str], Any], tokenizer: Any, size: str, training: dict[str, int], bf16: bool = True
+) -> dict[str, float]:
     """TRL with packing "wrapped" (concatenated rows cut at the context length), its only packing without flash attention."""
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -61,7 +63,7 @@ def trl_training(model_of: Callable[[str], Any], tokenizer: Any, size: str, trai
     context = 1024
     with tempfile.TemporaryDirectory() as folder:
         settings = SFTConfig(
-            output_dir=folder, packing=True, packing_strategy="wrapped", max_length=context, bf16=True, use_cpu=True,
+            output_dir=folder, packing=True, packing_strategy="wrapped", max_length=context, bf16=bf16, use_cpu=True,
             per_device_train_batch_size=STEP_TOKENS // context, num_train_epochs=1, learning_rate=1e-3, report_to="none",
             save_strategy="no", logging_strategy="no", gradient_checkpointing=False, disable_tqdm=True, dataloader_num_workers=0,
         )  # fmt: skip

@@ -26,7 +26,7 @@ def collect(
     play: Play | None = None,
 ) -> list[Trajectory]:
     """`n` episodes on `tasks` distinct tasks of a split (None: as many as there are, up to one an episode), scripted policies drawn by
-    `mix`. Deterministic in `seed`. UsageError for a suite without scripted policies.
+    `mix`. Deterministic in `seed`. UsageError for a suite without scripted policies, and for a split without tasks.
 
     `play` plays them elsewhere, as worker processes do (`WorkerPool.demonstrate`); by default they are played here.
     """
@@ -39,6 +39,8 @@ def collect(
     check_mix(suite, mix)
     rng = random.Random(f"logs/{seed}")
     known = suite.tasks(split, min(n, tasks or n), seed=seed)
+    if not known:
+        raise UsageError(f"The environment suite '{suite.name}' has no {split} tasks to play episodes on. Take another split.")
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
     jobs = [(known[i % len(known)], name, seed + i // len(known)) for i, name in enumerate(names)]
     together = sorted(range(n), key=lambda i: i % len(known))  # a world that takes long to load is loaded once for all its episodes

@@ -17,6 +17,8 @@ KEY = re.compile(
     r"|xox[abposr]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
 )
 BEARER = re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}")
+BASIC = re.compile(r"(?i)(authorization\\?[\"']?\s*[:=]\s*\\?[\"']?basic )([a-z0-9+/=_-]{6,})")
+IN_URL = re.compile(r"(://[^\s:/@\"']{0,64}:)([^\s/\"'\\]+)(?=@)")
 PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?")
 SECRET = r"(?:password|passwd|secret|(?:secret|access|api|private)[_-]?(?:access[_-]?)?key|(?:access|auth)[_-]?token)"
 VALUES = (
@@ -24,8 +26,9 @@ VALUES = (
     r"\\(?P<inner>[\"'])(?P<nested>(?:(?!(?P=inner))[^\\\n]|\\\\(?:\\.|[^\\\n])){6,})(?=\\(?P=inner))",  # the same in JSON that is a string
     r"\\?[\"']?(?P<bare>(?:(?(key)[^\s\"',;\\{}\[\]]|[^\s\"',;\\])){6,})",  # to a space or comma; in JSON also to a bracket
 )
-NAMED = re.compile(rf"(?i){SECRET}(?P<key>\\?[\"'])?\s*[:=]\s*(?:{'|'.join(VALUES)})")
-SECRET_NAME = re.compile(rf"(?i)(?:.*(?:[_-]|(?-i:(?=[A-Z]))))?{SECRET}")
+TOKEN = "token"  # alone: a `next_token` or a `page_token` is none that anybody keeps secret
+NAMED = re.compile(rf"(?i)(?:{SECRET}|(?<![\w-]){TOKEN})(?P<key>\\?[\"'])?\s*[:=]\s*(?:{'|'.join(VALUES)})")
+SECRET_NAME = re.compile(rf"(?i)(?:.*(?:[_-]|(?-i:(?=[A-Z]))))?{SECRET}|{TOKEN}")
 PLACEHOLDER = re.compile(r"redacted-(?:e-mail|key|secret|token)-\d+")
 NAMES = ("passw", "secret", "key", "token")
 HINTS = ("sk", "pk", "rk", "gh", "glpat", "hf_", "xox", "AKIA", "ASIA", "AIza", "eyJ", "github_pat_")
@@ -51,7 +54,10 @@ class Redactor:
             text = KEY.sub(lambda found: self._placeholder("key", found[0]), text)
         if "earer " in text:
             text = BEARER.sub(lambda found: self._placeholder("token", found[0]), text)
+        if "asic " in text.lower():
+            text = BASIC.sub(lambda found: found[1] + self._placeholder("token", found[2]), text)
         if "@" in text:
+            text = IN_URL.sub(lambda found: found[1] + self._placeholder("secret", found[2]), text)
             text = EMAIL.sub(lambda found: self._placeholder("e-mail", found[0]), text)
         if any(name in (lower := text.lower()) for name in NAMES) and (":" in lower or "=" in lower):
             text = NAMED.sub(self._named, text)
@@ -59,7 +65,10 @@ class Redactor:
 
     def _named(self, found: re.Match[str]) -> str:
         value = found["quoted"] or found["nested"] or found["bare"]
-        return found[0].removesuffix(value) + self._placeholder("secret", value)
+        before, placeholder = found[0].removesuffix(value), self._placeholder("secret", value)
+        if found["bare"] and found["key"] and not before.endswith(("'", '"')):  # a number in JSON, where a placeholder is a string
+            placeholder = f"{found['key']}{placeholder}{found['key']}"
+        return before + placeholder
 
     def _message(self, message: Message) -> Message:
         calls = tuple(Call(call.id, call.name, self._value(call.arguments)) for call in message.calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
     env = run.config.get("env", {})  # of the configuration no more than this, so that no model is loaded
     name_of_env, options = env.get("name", "webshop"), env.get("options", {})
     suite: EnvSuite = plugins.make("envs", name_of_env, **options)
-    with start_workers(name_of_env, options, env.get("workers", 0)) as workers:
-        real = workers or EnvPool(suite.require_env, suite.rules)
-        cases = draw([t for t in episodes if t.source == "dream"], logs, config, real=real)
+    dreamed = [episode for episode in episodes if episode.source == "dream"]
+    with start_workers(name_of_env, options, env.get("workers", 0)) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
+        cases = draw(dreamed, logs, config, real=workers or pool)
     stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")
     with progress(len(cases) + min(config.retests, len(cases)), "judging") as advance:
         judged = judge(chat, cases, config, replies=stem.with_name(f"{stem.name}.replies.jsonl"), watch=advance)

@@ -191,7 +191,7 @@ class DreamSessions:
             session.state = prediction.next_state
             session.history.append(query.transition(prediction))
             session.results.append(self._results.result(query, prediction, len(session.history) >= self.horizon))
-            session.under_way = False
+            session.under_way, session.used_s = False, time.monotonic()  # a slow answer is no idleness
             del self._asked[ticket]
             _answer(found, session.results[-1])
 

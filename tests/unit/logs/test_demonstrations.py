@@ -34,3 +34,9 @@ def test_a_suite_without_scripted_policies_plays_no_episodes_and_says_what_to_se
     suite = logs.make(files=("corridor",))
     with pytest.raises(UsageError, match=r"'corridor' has no scripted policies.*logs\.files.*--policy"):
         collect(suite, 3, seed=0)
+
+
+def test_a_split_without_tasks_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(SUITE), "tasks", lambda *_, **__: [])
+    with pytest.raises(UsageError, match="has no dev tasks"):
+        collect(SUITE, 3, seed=0, split="dev")

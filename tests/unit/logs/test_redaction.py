@@ -42,6 +42,10 @@ PARTS = [
     "redacted-secret-1",
     "ab",
     "1234567",
+    "token: ",
+    "Authorization: Basic ",
+    "://ann:",
+    "@db.example.org",
 ]
 
 
@@ -64,7 +68,11 @@ NESTED = json.dumps({"password": 'ab"c, d\\e', "user": "ann"})
         (json.dumps([NESTED]), json.dumps([json.dumps({"password": "redacted-secret-1", "user": "ann"})])),
         ("{'clientSecret': 'ab cdefgh'}", "{'clientSecret': 'redacted-secret-1'}"),
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG next", "AWS_SECRET_ACCESS_KEY=redacted-secret-1 next"),
-        ('{"private_key": 12345678}', '{"private_key": redacted-secret-1}'),
+        ('{"private_key": 12345678}', '{"private_key": "redacted-secret-1"}'),
+        (json.dumps(json.dumps({"password": 12345678})), json.dumps(json.dumps({"password": "redacted-secret-1"}))),
+        ('{"token": "0a1b2c3d", "n": 1}', '{"token": "redacted-secret-1", "n": 1}'),
+        ("Authorization: Basic YW5uOmh1bnRlcjI=", "Authorization: Basic redacted-token-1"),
+        ("postgres://ann:p@ss:word@db.example.org/shop", "postgres://ann:redacted-secret-1@db.example.org/shop"),
         ('{"password": "cut off here', '{"password": "redacted-secret-1 off here'),
     ],
 )
@@ -81,9 +89,9 @@ def test_an_argument_that_is_named_like_a_secret_is_redacted_whatever_its_spelli
 def test_what_only_resembles_the_name_of_a_secret_stays():
     arguments = {
         "token_count": 5, "max_tokens": 1_000_000, "keyboard": "mechanical", "primary_key": 7_000_000, "secretary": "Ann Miller",
-        "password": True, "api_keys": ["mechanical"],
+        "password": True, "api_keys": ["mechanical"], "next_token": "c3RhcnQ6MTAw",
     }  # fmt: skip
-    text = json.dumps(arguments) + ' {"password": false} type="password" id="mechanical"'
+    text = json.dumps(arguments) + ' {"password": false} type="password" id="mechanical" a basic question http://127.0.0.1:8000/a@b'
     assert redacted(arguments) == arguments and Redactor().text(text) == text
 
 

@@ -176,6 +176,18 @@ def test_a_second_step_before_the_first_has_its_answer_is_refused_and_closing_dr
         model.free.set()
 
 
+def test_an_answer_that_takes_longer_than_a_session_may_be_idle_does_not_close_it():
+    model = Held(corridor_dream())
+    with served(model, idle_s=1.0) as dream:
+        opened = dream.open(TASKS[0].id).result(10)
+        slow = dream.step(opened.session, "right")
+        time.sleep(1.5)
+        model.free.set()
+        assert slow.result(10).observation.text
+        time.sleep(0.3)  # time for idle sessions to be looked for
+        assert dream.step(opened.session, "right").result(10).observation.text
+
+
 def test_a_model_that_fails_costs_the_steps_under_way_and_nothing_else():
     model = Held(corridor_dream())
     with served(model) as dream:

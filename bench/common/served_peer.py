@@ -1,0 +1,31 @@
+"""A server that somebody started, such as vLLM, as a contender: the same weights, asked by token ids through `dreamgym`'s own client."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import httpx
+
+from dreamgym.engines import build_engine
+from dreamgym.types import Request, Sampling
+
+
+class Served(AbstractContextManager["Served"]):
+    """Greedy decoding by the first model that the server at `url` (`http://…/v1`) lists. ServerError where its tokenizer is another."""
+
+    def __init__(self, dialect: str, url: str, *, module: Any, tokenizer: Any, concurrency: int) -> None:
+        listed = httpx.get(f"{url}/models", timeout=30).raise_for_status().json()
+        settings = {"name": "server", "base_url": url, "model": listed["data"][0]["id"], "dialect": dialect}
+        self.engine = build_engine(settings | {"concurrency": concurrency, "training": False}, module=module, tokenizer=tokenizer)
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.close()
+
+    def answer(self, side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
+        """All prompts at once; the server keeps what it likes between turns."""
+        asked = [
+            Request(prompt, Sampling(n, temperature=0.0), session=f"{side}{i}")
+            for i, (prompt, n) in enumerate(zip(prompts, lengths, strict=True))
+        ]
+        return [list(one.ids) for one in self.engine.generate(asked)]
