@@ -156,11 +156,13 @@ def llama_cpp(size: str, work: Workload) -> dict[str, float]:
     return timed(lambda: work.play(peer.answer), work.tokens, before=peer.clear)
 
 
-def served(size: str, work: Workload, dialect: str, url: str) -> dict[str, float]:
-    """A server of the same weights, which was started by hand."""
+def served(size: str, work: Workload, dialect: str, url: str) -> dict[str, Any]:
+    """A server of the same weights, which was started by hand; and how far its log-probabilities are from the learner's."""
     model, words = parts_of(size)
     with Served(dialect, url, module=model, tokenizer=words, concurrency=work.episodes) as peer:
-        return timed(lambda: work.play(peer.answer), work.tokens, warm=False)
+        rng = np.random.default_rng(4)
+        prompts = [rng.integers(10, VOCABULARY, int(n)).tolist() for n in rng.integers(5, 100, 32)]
+        return timed(lambda: work.play(peer.answer), work.tokens, warm=False) | {"logprob_gaps": peer.logprob_gaps(prompts, 24)}
 
 
 def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
@@ -321,7 +323,8 @@ def show(one: dict[str, Any]) -> None:
         ("TRL", one["training"]["trl"]),
     ):
         text = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
-        print(f"  {name:<20} {text}")
+        gaps = "".join(f"  {quantile} {value:.2g}" for quantile, value in row.get("logprob_gaps", {}).items())
+        print(f"  {name:<20} {text}{gaps and '  log-probabilities differ by' + gaps}")
     keys = ("ratio_vs_generate", "cpu_ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties",
             "max_logprob_error", "train_ratio_vs_trl")  # fmt: skip
     print("  " + "  ".join(f"{key}={one[key]:.3g}" if isinstance(one[key], float) else f"{key}={one[key]}" for key in keys))

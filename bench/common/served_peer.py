@@ -6,8 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx
+import numpy as np
 
 from dreamgym.engines import build_engine
+from dreamgym.engines.server.weight_sync import score
 from dreamgym.types import Request, Sampling
 
 
@@ -17,6 +19,7 @@ class Served(AbstractContextManager["Served"]):
     def __init__(self, dialect: str, url: str, *, module: Any, tokenizer: Any, concurrency: int) -> None:
         listed = httpx.get(f"{url}/models", timeout=30).raise_for_status().json()
         settings = {"name": "server", "base_url": url, "model": listed["data"][0]["id"], "dialect": dialect}
+        self.module = module
         self.engine = build_engine(settings | {"concurrency": concurrency, "training": False}, module=module, tokenizer=tokenizer)
 
     def __exit__(self, *_: object) -> None:
@@ -29,3 +32,13 @@ class Served(AbstractContextManager["Served"]):
             for i, (prompt, n) in enumerate(zip(prompts, lengths, strict=True))
         ]
         return [list(one.ids) for one in self.engine.generate(asked)]
+
+    def logprob_gaps(self, prompts: list[list[int]], tokens: int) -> dict[str, float]:
+        """Quantiles of |log-probability there - of the module here| of tokens sampled at temperature 1."""
+        asked = [Request(prompt, Sampling(tokens), (i,)) for i, prompt in enumerate(prompts)]
+        gaps = [
+            abs(there - here)
+            for one in self.engine.generate(asked)
+            for there, here in zip(one.logprobs, score(self.module, one), strict=True)
+        ]
+        return {name: float(np.quantile(gaps, share)) for name, share in (("median", 0.5), ("p99", 0.99), ("max", 1.0))}
