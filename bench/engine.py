@@ -105,6 +105,11 @@ def adapted(size: str) -> Any:
     return backbones.load(BackboneConfig(model=size, device="cpu", dtype="float32", lora=LoraConfig(rank=16)))[0]
 
 
+def faster_precision() -> dict[str, str]:
+    """Of this processor, found by trying: in a process of its own, because threads of torch do not survive a fork."""
+    return {"dtype": "bfloat16" if llama.computes_in_bfloat16(torch.device("cpu")) else "float32"}
+
+
 def ours(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
     """The engine, with a session for each episode and side."""
     model, words = parts_of(size)
@@ -153,7 +158,7 @@ def transformers_generate(size: str, work: Workload, dtype: str) -> dict[str, fl
 def llama_cpp(size: str, work: Workload) -> dict[str, float]:
     """llama.cpp through its Python binding: one sequence slot per episode and side, caches kept, batched decoding."""
     peer = LlamaCpp(parts_of(size)[0], sequences=work.episodes)
-    return timed(lambda: work.play(peer.answer), work.tokens, before=peer.clear)
+    return timed(lambda: work.play(peer.answer), work.tokens, warm=size not in packaged.PACKAGES, before=peer.clear)
 
 
 def served(size: str, work: Workload, dialect: str, url: str) -> dict[str, Any]:
@@ -258,14 +263,14 @@ def best(run: Callable[[], Any], repeats: int = 7) -> float:
 def measure(size: str, work: Workload, training: dict[str, int], servers: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Everything about one model."""
     pretrained = size in packaged.PACKAGES
-    fast = "bfloat16" if llama.computes_in_bfloat16(torch.device("cpu")) else "float32"
+    fast = isolated(faster_precision)["dtype"]
     kinds = (fast,) if pretrained else ("float32", "bfloat16")
     engine = {dtype: isolated(ours, size, work, dtype) for dtype in kinds}
     peer = {dtype: isolated(transformers_generate, size, work, dtype) for dtype in kinds}
     native, right = isolated(llama_cpp, size, work), isolated(correctness, size)
     asked = {f"{dialect} {url}": isolated(served, size, work, dialect, url) for dialect, url in servers}
     bare = {} if pretrained else {dtype: isolated(floor, size, work, dtype) for dtype in kinds}
-    fitted, words = (adapted, parts_of(size)[1]) if pretrained else (model_of, tokenizer())
+    fitted, words = (adapted, backbones.load_tokenizer(BackboneConfig(model=size))) if pretrained else (model_of, tokenizer())
     bf16 = fast == "bfloat16" or not pretrained
     fit = isolated(sft_training, fitted, size, training, bf16)
     trl = isolated(trl_training, fitted, words, size, training, bf16)

@@ -40,7 +40,8 @@ class LlamaCpp:
 
     def answer(self, side: str, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
         """Extend the cache of each sequence by the new part of its prompt, then decode all as one batch, each to its length."""
-        names = [2 * i + (side == "model") for i in range(len(prompts))]
+        # Neighbours in number: llama.cpp decodes sequences side by side only where their numbers follow each other.
+        names = [i + (side == "model") * len(prompts) for i in range(len(prompts))]
         feed, last = [], {}
         for name, prompt in zip(names, prompts, strict=True):
             past = len(self.cached.get(name, []))
