@@ -20,7 +20,7 @@ class Served(AbstractContextManager["Served"]):
         listed = httpx.get(f"{url}/models", timeout=30).raise_for_status().json()
         settings = {"name": "server", "base_url": url, "model": listed["data"][0]["id"], "dialect": dialect}
         self.module = module
-        self.engine = build_engine(settings | {"concurrency": concurrency, "training": False}, module=module, tokenizer=tokenizer)
+        self.engine = build_engine(settings | {"concurrency": concurrency, "training": False}, model=module, tokenizer=tokenizer)
 
     def __exit__(self, *_: object) -> None:
         self.engine.close()
