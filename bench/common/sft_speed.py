@@ -35,7 +35,7 @@ class _StepTimes:
         return {"seconds": seconds, "tokens_per_s": share * sum(len(row) - 1 for row in rows) / seconds, "steps": len(self.marks)}
 
 
-def sft_training(model_of: Callable[[str], Any], size: str, training: dict[str, int], bf16: bool = True) -> dict[str, float]:
+def sft_training(model_of: Callable[[str], Any], size: str, training: dict[str, int], bf16: bool) -> dict[str, float]:
     """`dreamgym.train.sft`: rows alike in length share a step, and no padding is computed."""
     from dreamgym.train import sft
     from dreamgym.train.settings import SFTConfig
@@ -46,9 +46,7 @@ def sft_training(model_of: Callable[[str], Any], size: str, training: dict[str, 
     return times.result(rows)
 
 
-def trl_training(
-    model_of: Callable[[str], Any], tokenizer: Any, size: str, training: dict[str, int], bf16: bool = True
-) -> dict[str, float]:
+def trl_training(model_of: Callable[[str], Any], tokenizer: Any, size: str, training: dict[str, int], bf16: bool) -> dict[str, float]:
     """TRL with packing "wrapped" (concatenated rows cut at the context length), its only packing without flash attention."""
     from datasets import Dataset
     from transformers import TrainerCallback

@@ -26,8 +26,8 @@ VALUES = (
     r"\\(?P<inner>[\"'])(?P<nested>(?:(?!(?P=inner))[^\\\n]|\\\\(?:\\.|[^\\\n])){6,})(?=\\(?P=inner))",  # the same in JSON that is a string
     r"\\?[\"']?(?P<bare>(?:(?(key)[^\s\"',;\\{}\[\]]|[^\s\"',;\\])){6,})",  # to a space or comma; in JSON also to a bracket
 )
-TOKEN = "token"  # alone: a `next_token` or a `page_token` is none that anybody keeps secret
-NAMED = re.compile(rf"(?i)(?:{SECRET}|(?<![\w-]){TOKEN})(?P<key>\\?[\"'])?\s*[:=]\s*(?:{'|'.join(VALUES)})")
+TOKEN = "token"  # as a key of JSON alone: `next_token` is none that anybody keeps secret, and code has variables of that name
+NAMED = re.compile(rf"(?i)(?:{SECRET}|(?<=[\"']){TOKEN}(?=\\?[\"']))(?P<key>\\?[\"'])?\s*[:=]\s*(?:{'|'.join(VALUES)})")
 SECRET_NAME = re.compile(rf"(?i)(?:.*(?:[_-]|(?-i:(?=[A-Z]))))?{SECRET}|{TOKEN}")
 PLACEHOLDER = re.compile(r"redacted-(?:e-mail|key|secret|token)-\d+")
 NAMES = ("passw", "secret", "key", "token")

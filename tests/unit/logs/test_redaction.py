@@ -42,7 +42,7 @@ PARTS = [
     "redacted-secret-1",
     "ab",
     "1234567",
-    "token: ",
+    '{"token": ',
     "Authorization: Basic ",
     "://ann:",
     "@db.example.org",
@@ -70,6 +70,7 @@ NESTED = json.dumps({"password": 'ab"c, d\\e', "user": "ann"})
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG next", "AWS_SECRET_ACCESS_KEY=redacted-secret-1 next"),
         ('{"private_key": 12345678}', '{"private_key": "redacted-secret-1"}'),
         (json.dumps(json.dumps({"password": 12345678})), json.dumps(json.dumps({"password": "redacted-secret-1"}))),
+        (json.dumps(json.dumps({"token": "0a1b2c3d"})), json.dumps(json.dumps({"token": "redacted-secret-1"}))),
         ('{"token": "0a1b2c3d", "n": 1}', '{"token": "redacted-secret-1", "n": 1}'),
         ("Authorization: Basic YW5uOmh1bnRlcjI=", "Authorization: Basic redacted-token-1"),
         ("postgres://ann:p@ss:word@db.example.org/shop", "postgres://ann:redacted-secret-1@db.example.org/shop"),
@@ -92,6 +93,7 @@ def test_what_only_resembles_the_name_of_a_secret_stays():
         "password": True, "api_keys": ["mechanical"], "next_token": "c3RhcnQ6MTAw",
     }  # fmt: skip
     text = json.dumps(arguments) + ' {"password": false} type="password" id="mechanical" a basic question http://127.0.0.1:8000/a@b'
+    text += "\ntoken = lexer.following()\ntoken: Callable[[str], None]"
     assert redacted(arguments) == arguments and Redactor().text(text) == text
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,15 +177,21 @@ def test_a_second_step_before_the_first_has_its_answer_is_refused_and_closing_dr
         model.free.set()
 
 
-def test_an_answer_that_takes_longer_than_a_session_may_be_idle_does_not_close_it():
+def test_an_answer_that_takes_longer_than_a_session_may_be_idle_does_not_close_it(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    monkeypatch.setattr("dreamgym.serve.sessions.time", SimpleNamespace(monotonic=lambda: now[0]))
     model = Held(corridor_dream())
-    with served(model, idle_s=1.0) as dream:
-        opened = dream.open(TASKS[0].id).result(10)
+    with served(model, idle_s=60.0) as dream:
+        opened, other = dream.open(TASKS[0].id).result(10), dream.open(TASKS[1].id).result(10)
         slow = dream.step(opened.session, "right")
-        time.sleep(1.5)
+        assert "still under way" in fails(dream.step(opened.session, "right")), "it has begun"
+        now[0] = 100.0
         model.free.set()
         assert slow.result(10).observation.text
-        time.sleep(0.3)  # time for idle sessions to be looked for
+        deadline = time.monotonic() + 10
+        while len(dream) > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "no session" in fails(dream.step(other.session, "right"))
         assert dream.step(opened.session, "right").result(10).observation.text
 
 
