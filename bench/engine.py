@@ -26,7 +26,7 @@ import torch
 from common import options as cli
 from common.isolation import isolated
 from common.llama_cpp_peer import LlamaCpp
-from common.served_peer import Served
+from common.served_peer import Served, first_model
 from common.sft_speed import sft_training, trl_training
 from transformers import StoppingCriteria, StoppingCriteriaList
 
@@ -308,6 +308,8 @@ def main() -> None:
     for size in sizes:
         if size in packaged.PACKAGES:
             packaged.find(size)  # before anything is measured
+    for _, url in options.server:
+        first_model(url)
     training = {"rows": rows, "length": length}
     found = [measure(size, Workload(32, 4) if size in packaged.PACKAGES else work, training, options.server) for size in sizes]
     for one in found:

@@ -13,12 +13,19 @@ from dreamgym.engines.server.weight_sync import score
 from dreamgym.types import Request, Sampling
 
 
+def first_model(url: str) -> str:
+    """The name of the first model that the server lists. SystemExit, with what to do, where none answers there."""
+    try:
+        return str(httpx.get(f"{url}/models", timeout=30).raise_for_status().json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        raise SystemExit(f"No model at {url}/models ({error!r:.200}). Start the server, and give its address with /v1.") from error
+
+
 class Served(AbstractContextManager["Served"]):
     """Greedy decoding by the first model that the server at `url` (`http://…/v1`) lists. ServerError where its tokenizer is another."""
 
     def __init__(self, dialect: str, url: str, *, module: Any, tokenizer: Any, concurrency: int) -> None:
-        listed = httpx.get(f"{url}/models", timeout=30).raise_for_status().json()
-        settings = {"name": "server", "base_url": url, "model": listed["data"][0]["id"], "dialect": dialect}
+        settings = {"name": "server", "base_url": url, "model": first_model(url), "dialect": dialect}
         self.module = module
         self.engine = build_engine(settings | {"concurrency": concurrency, "training": False}, model=module, tokenizer=tokenizer)
 
