@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from dreamgym.bracket_actions import BRACKETS
@@ -28,11 +29,13 @@ def parts(action: Action) -> Iterator[tuple[str, dict[str, str]]]:
         yield call.name, {key: value if isinstance(value, str) else _plain(value) for key, value in arguments.items()}
 
 
-def kinds_of(action: Action) -> list[str]:
+@lru_cache(maxsize=16_384)
+def kinds_of(action: Action) -> tuple[str, ...]:
     """The kind of every call of an action."""
-    return [kind for kind, _ in parts(action)]
+    return tuple(kind for kind, _ in parts(action))
 
 
+@lru_cache(maxsize=16_384)
 def kind_of(action: Action) -> str:
     """The kinds of an action's calls, as one word."""
     return "+".join(kinds_of(action))

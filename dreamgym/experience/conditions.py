@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -33,7 +34,7 @@ import numpy as np
 
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.real_rows import RealRows, transition_of
+from dreamgym.experience.real_rows import RealRows, RealStep, acts
 from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT, Outcome
 from dreamgym.experience.task_recall import TaskRecall, memory_of
 from dreamgym.protocols import ReplayBuffer
@@ -105,7 +106,9 @@ class Conditions(RealRows):
         self.rules, self.task_recall = rules, task_recall
 
     def _clear(self) -> None:
-        self._episodes: list[list[Memory]] = []
+        self._episodes: list[list[RealStep]] = []
+        self._answered: dict[tuple[str, bool], Counter[Outcome]] = defaultdict(Counter)
+        self._acted = Counter[Action]()
         self._found: list[Conditioned] = []
 
     def infer(self, query: Query) -> Memory | None:
@@ -139,68 +142,61 @@ class Conditions(RealRows):
         known = [one for one in self._found if one.kind == kind_of(query.action) and one.first_line is first_line]
         if not known:
             return None
-        *_, answers = self._shown(query.task.env, query.task.id, "", query.history)
+        steps = [(step, acts(step, self.rules), None) for step in query.history]
+        *_, answers = self._shown(query.task.env, query.task.id, "", steps)
         shown = _by_place(answers)
         holding = [one.answer for one in known if one.holds(shown)]
         return holding[0] if len(holding) == 1 else None
 
     def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
         """An answer rests on all rows, so all are mined again."""
-        fresh = [whole for rows in episodes if (whole := _whole(rows))]
+        fresh = [whole for rows in episodes if (whole := _whole(rows, self.rules))]
         if not fresh:
             return
         self._episodes += fresh
+        for real in (real for episode in fresh for real in episode):
+            self._acted[real.memory.action] += real.acts
+            for only_first in (True, False):
+                self._answered[kind_of(real.memory.action), only_first][_answer(real, only_first)] += 1
         first_line = self._few_valued()
         rows: dict[str, list[_Row]] = defaultdict(list)
         for episode in self._episodes:
-            steps = [transition_of(memory) for memory in episode]
-            before = self._shown(episode[0].env, episode[0].task, episode[0].trajectory, steps)
-            for memory, step, answers in zip(episode, steps, before, strict=False):
-                name = kind_of(memory.action)
+            about = episode[0].memory
+            before = self._shown(about.env, about.task, about.trajectory, [(real.step, real.acts, real.delta) for real in episode])
+            for real, answers in zip(episode, before, strict=False):
+                name, memory = kind_of(real.memory.action), real.memory
                 if name in first_line and len(rows[name]) < MOST_ROWS:
-                    rows[name].append(_Row(memory.task or memory.instruction, self._answer(step, first_line[name]), _by_place(answers)))
+                    rows[name].append(_Row(memory.task or memory.instruction, _answer(real, first_line[name]), _by_place(answers)))
         acting = self._acting()
         self._found = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
 
     def _acting(self) -> list[str]:
         """The kinds of action that may change something, and the actions of that kind that are frequent."""
-        often = Counter(memory.action for episode in self._episodes for memory in episode if self._acts(transition_of(memory)))
         kinds = Counter[str]()
-        for action, n in often.items():
+        for action, n in self._acted.items():
             kinds.update(dict.fromkeys(kinds_of(action), n))
-        frequent = Counter({action: n for action, n in often.items() if n >= ENOUGH}) | kinds
+        frequent = Counter({action: n for action, n in self._acted.items() if n >= ENOUGH}) | kinds
         return sorted(name for name, _ in frequent.most_common(MOST_ACTING))
 
     def _few_valued(self) -> dict[str, bool]:
         """The kinds of action that are answered in one of a few ways, and not always in one of them; True: their first lines are few."""
-        answers: dict[tuple[str, bool], Counter[Outcome]] = defaultdict(Counter)
-        for episode in self._episodes:
-            for memory in episode:
-                for first_line in (True, False):
-                    answers[kind_of(memory.action), first_line][self._answer(transition_of(memory), first_line)] += 1
-        few = [key for key, seen in answers.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH]
+        few = [key for key, seen in self._answered.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH]
         return {name: first_line for name, first_line in sorted(few, key=lambda one: not one[1])}
 
-    def _shown(self, env: str, task: str, without: str, steps: Sequence[Transition]) -> Iterator[_Answers]:
-        """What is known before each step, and after the last; each is valid until the next is asked for. `without` is an episode that does
-        not count as another one of the task."""
+    def _shown(self, env: str, task: str, without: str, steps: Sequence[tuple[Transition, bool, str | None]]) -> Iterator[_Answers]:
+        """What is known before each step, and after the last; each is valid until the next is asked for. A step is given with whether it
+        may have changed something, and with what it showed (None: not yet read). `without` is an episode that does not count as another
+        one of the task."""
         first = self.task_recall.first_answers(env, task, without=without) if task else {}
         shown = {action: (_lines(text), frozenset[str]()) for action, text in first.items()}
         yield shown
-        for step in steps:
-            if self._acts(step):
+        for step, acted, delta in steps:
+            if acted:
                 done = {step.action, *kinds_of(step.action)}
                 shown = {action: (lines, since | done) for action, (lines, since) in shown.items()}
             if step.next_state != step.state:
-                shown[step.action] = (_lines(self.rules.encode_delta(step)), frozenset())
+                shown[step.action] = (_lines(self.rules.encode_delta(step) if delta is None else delta), frozenset())
             yield shown
-
-    def _acts(self, step: Transition) -> bool:
-        return step.next_state != step.state and not self.rules.reads_only(step.action)
-
-    def _answer(self, step: Transition, first_line: bool) -> Outcome:
-        text = self.rules.encode_delta(step)
-        return (text.partition("\n")[0] if first_line else text, step.reward, step.terminated)
 
 
 class _Counts:
@@ -211,13 +207,21 @@ class _Counts:
         often = Counter(place for row in rows for place in row.shown)
         self.places = sorted(place for place, n in often.most_common(MOST_PLACES) if n >= LEAST)
         number, self.answers = {place: i for i, place in enumerate(self.places)}, sorted({row.answer for row in rows})
-        self.held = [_held(row.shown, number, acting) for row in rows]
-        self.folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
+        open_after = cache(lambda since: np.array([until not in since for until in acting], bool))
+        held = [_held(row.shown, number, open_after, len(acting)) for row in rows]
+        folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
+        self.rows_with, self.rows_in = (
+            Counter(row.answer for row in rows),
+            [np.flatnonzero(np.array(folds) == fold) for fold in range(FOLDS)],
+        )
         self.held_in = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int16)  # of at most MOST_ROWS rows
         self.ended_in = np.zeros_like(self.held_in)
-        for row, fold, (which, open_) in zip(rows, self.folds, self.held, strict=True):
+        for row, fold, (which, open_) in zip(rows, folds, held, strict=True):
             self.held_in[self.answers.index(row.answer), fold, which] += open_
             self.ended_in[self.answers.index(row.answer), fold, which] += ~open_
+        # What was shown before all rows, one after the other: the row, the place, and which of `acting` have not been done since.
+        self.row = np.repeat(np.arange(len(rows)), [len(which) for which, _ in held])
+        self.place, self.open = np.concatenate([which for which, _ in held]), np.concatenate([open_ for _, open_ in held])
         self.own = np.array([not {until, *kinds_of(until)}.isdisjoint(name.split("+")) for until in acting], bool)
 
     @property
@@ -225,15 +229,17 @@ class _Counts:
         """Frequent answers without a reward, of which a part would go on. None where the rows that are counted have one answer."""
         if len(self.answers) < 2:
             return []
-        return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self._rows_of(a) >= ENOUGH]
+        return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self.rows_with[a] >= ENOUGH]
 
     def judged(self, answer: Outcome, level: float) -> list[bool]:
         """Of each row of a left-out fold that the others' conditions predict to be answered so, whether it is."""
         seen = list[bool]()
         for fold in range(FOLDS):
             kept = self._kept(answer, level, [one for one in range(FOLDS) if one != fold])
-            apart = [j for j, own in enumerate(self.folds) if own == fold]
-            seen += [self.rows[j].answer == answer for j in apart if (kept[self.held[j][0]] & self.held[j][1]).any()]
+            shown = np.flatnonzero(np.asarray(kept.any(1))[self.place])
+            held = (kept[self.place[shown]] & self.open[shown]).any(1)
+            predicted = np.intersect1d(self.row[shown[held]], self.rows_in[fold])
+            seen += [self.rows[j].answer == answer for j in predicted.tolist()]
         return seen
 
     def conditions(self, answer: Outcome, level: float) -> dict[Place, dict[str, int]]:
@@ -253,10 +259,7 @@ class _Counts:
         return np.asarray((against == 0) & enough & (self.own | (ended[others].sum(0) >= ENDED)))
 
     def _least(self, answer: Outcome, level: float) -> float:
-        return math.log(level) / math.log(self._rows_of(answer) / len(self.rows))
-
-    def _rows_of(self, answer: Outcome) -> int:
-        return sum(row.answer == answer for row in self.rows)
+        return math.log(level) / math.log(self.rows_with[answer] / len(self.rows))
 
 
 def _mine(kinds: Sequence[_Counts]) -> Iterator[Conditioned]:
@@ -290,10 +293,13 @@ def _broadest(untils: Mapping[str, int]) -> dict[str, int]:
     return {until: n for until, n in untils.items() if until not in implied}
 
 
-def _held(shown: Shown, number: Mapping[Place, int], acting: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The places [n] that were shown, and of each whether every one of `acting` has not been done since: bool [n, acting]."""
+def _held(
+    shown: Shown, number: Mapping[Place, int], open_after: Callable[[frozenset[str]], np.ndarray], n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The places [k] that were shown, and of each whether every one of the `n` that may end a condition has not been done since: bool
+    [k, n]."""
     known = [(number[place], since) for place, since in shown.items() if place in number]
-    open_ = np.array([[until not in since for until in acting] for _, since in known], bool).reshape(len(known), len(acting))
+    open_ = np.array([open_after(since) for _, since in known], bool).reshape(len(known), n)
     return np.array([place for place, _ in known], np.int64), open_
 
 
@@ -305,11 +311,15 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line)[:MOST_LINES]
 
 
-def _whole(rows: Iterable[Memory]) -> list[Memory]:
+def _answer(real: RealStep, first_line: bool) -> Outcome:
+    return (real.delta.partition("\n")[0] if first_line else real.delta, real.memory.reward, real.memory.terminated)
+
+
+def _whole(rows: Iterable[Memory], rules: TextRules) -> list[RealStep]:
     """An episode's rows up to the first that is missing."""
-    found = list[Memory]()
+    found = list[RealStep]()
     for expected, memory in enumerate(rows):
         if memory.step != expected:
             break
-        found.append(memory)
+        found.append(RealStep.read(memory, rules))
     return found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
+from dreamgym.envs.base import TextRules
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Memory, Observation, Transition
 
@@ -37,6 +39,28 @@ class RealRows(ABC):
         fresh = (memory for memory in self.replay.memories(after=self._read[1]) if memory.source != "dream")
         self._add(rows for _, rows in groupby(fresh, key=lambda memory: memory.trajectory))
         self._read = now
+
+
+@dataclass(frozen=True)
+class RealStep:
+    """A real row, and what the rules read from it: once, for mining looks at every row again whenever rows are added."""
+
+    memory: Memory
+    step: Transition
+    delta: str
+    """What the step showed (`TextRules.encode_delta`)."""
+    acts: bool
+    """Whether it may have changed later answers."""
+
+    @classmethod
+    def read(cls, memory: Memory, rules: TextRules) -> RealStep:
+        step = transition_of(memory)
+        return cls(memory, step, rules.encode_delta(step), acts(step, rules))
+
+
+def acts(step: Transition, rules: TextRules) -> bool:
+    """Whether a step may have changed later answers: the state is another one, and the action is not known to read only."""
+    return step.next_state != step.state and not rules.reads_only(step.action)
 
 
 def transition_of(memory: Memory) -> Transition:

@@ -20,7 +20,7 @@ nothing is recalled. Dreamed rows are no precedents.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
@@ -28,15 +28,16 @@ from typing import get_args
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import holds, narrowed
-from dreamgym.experience.real_rows import RealRows, transition_of
+from dreamgym.experience.real_rows import RealRows, RealStep, acts
 from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Query, Transition
 
 COMPARED = 8
 """Earlier rows of a task with the same action that a row is paired with, at most."""
-Effects = Counter[Action]
-"""Earlier actions of the episode, without those that only read or left the state as it was."""
+_Pairs = dict[str, list[tuple[frozenset[str], bool]]]
+"""By kind of action, of two rows of one task with the same action: the kinds of action that one had before it and the other had not, and
+whether the answers agree."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,40 @@ class Dependence:
 class _Row:
     """A real row, and the earlier actions of its episode that may have changed something."""
 
-    memory: Memory
+    real: RealStep
     earlier: tuple[Action, ...]
+
+    @property
+    def memory(self) -> Memory:
+        return self.real.memory
+
+    @property
+    def outcome(self) -> Outcome:
+        return (self.real.delta, self.memory.reward, self.memory.terminated)
+
+
+class _Task:
+    """The real rows of a task, and how many of them have been paired."""
+
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self.paired = 0
+        self._same: dict[Action, list[_Row]] = defaultdict(list)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the rows are of several trajectories."""
+        return any(row.memory.trajectory != self.rows[0].memory.trajectory for row in self.rows)
+
+    def pair(self, pairs: _Pairs) -> None:
+        """Add the pairs of the rows that came since the last call."""
+        for row in self.rows[self.paired :]:
+            action = row.memory.action
+            same = self._same[action]
+            for other in same[-COMPARED:]:
+                pairs[kind_of(action)].append((_between(row.earlier, other.earlier), other.outcome == row.outcome))
+            same.append(row)
+        self.paired = len(self.rows)
 
 
 class TaskRecall(RealRows):
@@ -67,7 +100,8 @@ class TaskRecall(RealRows):
         self.rules = rules
 
     def _clear(self) -> None:
-        self._tasks: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+        self._tasks: dict[tuple[str, str], _Task] = defaultdict(_Task)
+        self._pairs: _Pairs = defaultdict(list)
         self._changed_by: dict[str, frozenset[str]] = {}
         self._dependences: list[Dependence] = []
         self._agreements: list[Agreement] = []
@@ -85,8 +119,10 @@ class TaskRecall(RealRows):
         changed_by = self._changed_by.get(kind_of(query.action))
         if changed_by is None or query.action in self._unreliable:
             return None
-        own = self._own(query.history, query.action, changed_by) if self._answers_again else None
-        earlier = [step.action for step in query.history if self._acts(step)]
+        acting = [acts(step, self.rules) for step in query.history]
+        seen = _own(query.history, acting, query.action, changed_by) if self._answers_again else None
+        own = (self.rules.encode_delta(query.history[seen]), 0.0, False) if seen is not None else None
+        earlier = [step.action for step, acted in zip(query.history, acting, strict=True) if acted]
         key = _key(query.task.env, query.task.id, query.action, earlier, changed_by)
         outcomes = self._outcomes.get(key, {})
         if own is None and len(outcomes) != 1:
@@ -122,65 +158,56 @@ class TaskRecall(RealRows):
         self._follow()
         return self._dependences
 
-    def _own(self, history: Sequence[Transition], action: Action, changed_by: frozenset[str]) -> Outcome | None:
-        """What the episode itself showed for the action, if it went on then and the answer cannot have changed since."""
-        for step in reversed(history):
-            if step.action == action and not step.reward and step.next_state != step.state:
-                changes_itself = self._acts(step) and changed_by.intersection(kinds_of(step.action))
-                return None if changes_itself else (self.rules.encode_delta(step), 0.0, False)
-            if self._acts(step) and changed_by.intersection(kinds_of(step.action)):
-                return None
-        return None
-
     def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
-        """A dependence rests on all rows, so all are mined again."""
-        if not self._add_rows(episodes):
+        """A dependence rests on all pairs, so they are mined again."""
+        added = self._add_rows(episodes)
+        if not added:
             return
-        repeated = [rows for rows in self._tasks.values() if any(row.memory.trajectory != rows[0].memory.trajectory for row in rows)]
-        self._dependences = list(_mine(repeated, self._outcome))
+        for task in added:
+            if task.repeated:
+                task.pair(self._pairs)
+        self._dependences = list(_mine(self._pairs, self._acting()))
         self._changed_by = {one.kind: frozenset(one.changed_by) for one in self._dependences}
         self._outcomes, self._rows, self._first = defaultdict(lambda: defaultdict(set)), {}, defaultdict(list)
-        for row in (row for rows in self._tasks.values() for row in rows) if self._changed_by else ():
+        for row in (row for task in self._tasks.values() for row in task.rows) if self._changed_by else ():
             changed_by = self._changed_by.get(kind_of(row.memory.action))
             if changed_by is not None:
                 key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
-                self._outcomes[key][self._outcome(row)].add((row.memory.trajectory, row.memory.trajectory))
+                self._outcomes[key][row.outcome].add((row.memory.trajectory, row.memory.trajectory))
                 if self._rows.setdefault(key, row.memory) is row.memory and len(key) == 3:
                     self._first[key[:2]].append(key[2])
         self._estimate()
 
-    def _add_rows(self, episodes: Iterator[Iterable[Memory]]) -> bool:
-        """Add rows to those of their tasks; whether there were any."""
-        added = False
+    def _add_rows(self, episodes: Iterator[Iterable[Memory]]) -> list[_Task]:
+        """Add rows to those of their tasks; the tasks that have new ones."""
+        added: dict[tuple[str, str], _Task] = {}
         for rows in episodes:
             earlier: tuple[Action, ...] = ()
             for expected, memory in enumerate(memory for memory in rows if memory.task):
                 if memory.step != expected:
                     break  # a step is missing, and with it what it may have changed
-                added = True
-                self._tasks[memory.env, memory.task].append(_Row(memory, earlier))
-                if memory.next_state != memory.state and not self.rules.reads_only(memory.action):
+                name = (memory.env, memory.task)
+                added[name] = self._tasks[name]
+                real = RealStep.read(memory, self.rules)
+                added[name].rows.append(_Row(real, earlier))
+                if real.acts:
                     earlier = (*earlier, memory.action)
-        return added
+        return list(added.values())
 
-    def _outcome(self, row: _Row) -> Outcome:
-        return (self.rules.encode_delta(transition_of(row.memory)), row.memory.reward, row.memory.terminated)
+    def _acting(self) -> set[str]:
+        """The kinds of action that may have changed something before a row of a task that several trajectories have."""
+        return {kind_of(one) for task in self._tasks.values() if task.paired for row in task.rows for one in row.earlier}
 
-    def _asked_again(self) -> Iterator[tuple[Action, bool]]:
-        """Each action that a real episode took again, where its own earlier answer would be given, and whether that is right."""
-        for rows in self._tasks.values() if self._changed_by else ():
-            for _, one in groupby(rows, key=lambda row: row.memory.trajectory):
-                past = list[Transition]()
-                for row in one:
-                    memory = row.memory
-                    changed_by = self._changed_by.get(kind_of(memory.action))
-                    if changed_by is not None and (own := self._own(past, memory.action, changed_by)) is not None:
-                        yield memory.action, own == self._outcome(row)
-                    past.append(transition_of(memory))
-
-    def _acts(self, step: Transition) -> bool:
-        """Whether a step may have changed later answers."""
-        return step.next_state != step.state and not self.rules.reads_only(step.action)
+    def _asked_again(self) -> Iterator[bool]:
+        """For each action that a real episode took again, where its own earlier answer would be given: whether that is right."""
+        for task in self._tasks.values() if self._changed_by else ():
+            for _, one in groupby(task.rows, key=lambda row: row.memory.trajectory):
+                rows = list(one)
+                steps, acting = [row.real.step for row in rows], [row.real.acts for row in rows]
+                for i, row in enumerate(rows):
+                    changed_by = self._changed_by.get(kind_of(row.memory.action))
+                    if changed_by is not None and (seen := _own(steps[:i], acting[:i], row.memory.action, changed_by)) is not None:
+                        yield row.outcome == (rows[seen].real.delta, 0.0, False)
 
     def _estimate(self) -> None:
         """Predict every real row from other trajectories with its key, and from its own earlier rows, and choose what is reliable."""
@@ -192,24 +219,14 @@ class TaskRecall(RealRows):
                 by_action[key[2]].append(right)
         self._agreements = [judged("task", name, seen) for name, seen in by_class.items()]
         self._reliable = {one.outcome_class for one in self._agreements if one.used}
-        again = judged("again", "continues", [right for _, right in self._asked_again()])
+        again = judged("again", "continues", list(self._asked_again()))
         self._answers_again = again.used or (again.predicted < ENOUGH and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
         self._unreliable = {action for action, seen in by_action.items() if judged("task", "continues", seen).doubtful}
 
 
-def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]) -> Iterator[Dependence]:
+def _mine(pairs: _Pairs, acting: set[str]) -> Iterator[Dependence]:
     """The dependences that hold in pairs of rows of one task."""
-    pairs: dict[str, list[tuple[frozenset[str], bool]]] = defaultdict(list)
-    for rows in tasks:
-        known: dict[Action, list[tuple[Effects, Outcome]]] = defaultdict(list)
-        for row in rows:
-            own, action, answer = Counter(row.earlier), row.memory.action, outcome_of(row)
-            for other, outcome in known[action][-COMPARED:]:
-                between = frozenset(kind for one in (own - other) + (other - own) for kind in kinds_of(one))
-                pairs[kind_of(action)].append((between, outcome == answer))
-            known[action].append((own, answer))
-    acting = {kind for rows in tasks for row in rows for kind in map(kind_of, row.earlier)}
     for kind, found in sorted(pairs.items()):
         rule = narrowed(found)
         if rule is not None:
@@ -220,8 +237,27 @@ def _mine(tasks: Sequence[Sequence[_Row]], outcome_of: Callable[[_Row], Outcome]
             yield Dependence(kind, changed_by, support, exceptions)
 
 
+def _between(one: tuple[Action, ...], other: tuple[Action, ...]) -> frozenset[str]:
+    """The kinds of the actions that one of the two has more often than the other."""
+    if one == other:
+        return frozenset()
+    own, others = Counter(one), Counter(other)
+    return frozenset(kind for action in own.keys() | others.keys() if own[action] != others[action] for kind in kinds_of(action))
+
+
+def _own(history: Sequence[Transition], acting: Sequence[bool], action: Action, changed_by: frozenset[str]) -> int | None:
+    """The step in which an episode itself took the action, if it went on then and the answer cannot have changed since."""
+    for i in range(len(history) - 1, -1, -1):
+        step, changes = history[i], acting[i] and not changed_by.isdisjoint(kinds_of(history[i].action))
+        if step.action == action and not step.reward and step.next_state != step.state:
+            return None if changes else i
+        if changes:
+            return None
+    return None
+
+
 def _key(env: str, task: str, action: Action, earlier: Sequence[Action], changed_by: frozenset[str]) -> Key:
-    return (env, task, action, *sorted(one for one in earlier if changed_by.intersection(kinds_of(one))))
+    return (env, task, action, *sorted(one for one in earlier if not changed_by.isdisjoint(kinds_of(one))))
 
 
 def memory_of(query: Query) -> Memory:

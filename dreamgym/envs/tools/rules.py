@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from dreamgym.envs.base import TextRules
@@ -170,9 +171,10 @@ def _texts(returned: str, n: int) -> list[str]:
     return ["\n".join(lines) for lines in texts] + [""] * (n - len(texts))
 
 
-def _calls(action: Action) -> list[ToolCall] | None:
+@lru_cache(maxsize=4_096)
+def _calls(action: Action) -> tuple[ToolCall, ...] | None:
     try:
-        return calls_of(action)
+        return tuple(calls_of(action))
     except UsageError:
         return None
 
