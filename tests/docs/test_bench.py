@@ -27,14 +27,3 @@ def test_a_benchmark_runs_and_ends_with_one_json_object(program: Path):
 def test_a_benchmark_names_its_sizes(program: Path):
     text = program.read_text("utf-8")
     assert text.count("cli.parser(__doc__, full=") == text.count("cli.finish(options") - text.count("return cli.finish(options") == 1
-
-
-@pytest.mark.slow
-def test_a_training_of_which_a_node_is_killed_is_the_training_of_one_process():
-    pytest.importorskip("ray")
-    command = [sys.executable, ROOT / "bench" / "scale.py", "--kills", "1", "--json"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["kills"] == 1 and found["trajectories"] == 192
-    assert [found[key] for key in ("lost_after_kill", "differing", "short_groups", "hung")] == [0, 0, 0, 0]

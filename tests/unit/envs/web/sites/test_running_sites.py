@@ -124,11 +124,11 @@ def test_who_repeats_an_experts_actions_with_the_words_of_the_task_and_does_not_
     try:
         solved, tried = 0, 0
         train, test = suite.tasks("train", 5_000), suite.tasks("test", 5_000)
-        for template in suite.benchmark.scripts:
+        for template in islice(suite.benchmark.scripts, 0, None, 2):
             seen = next(task for task in train if f"/{template}/" in task.id)
             turns = suite.demonstrate(seen, "expert", seed=0).turns
             for task in islice((task for task in test if f"/{template}/" in task.id), 2):
                 tried, solved = tried + 1, solved + repeated(seen, turns, task)
-        assert tried > 50 and solved / tried <= 0.15
+        assert tried > 25 and solved / tried <= 0.15
     finally:
         suite.close()
