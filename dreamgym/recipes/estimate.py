@@ -29,8 +29,8 @@ from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 if TYPE_CHECKING:
     from dreamgym.recipes.context import RunContext
 
-FEW, PILOT = 6, 48
-"""Episodes of the pilot: of an environment that takes long for the few, and of any other."""
+FIRST, FEW, PILOT = 1, 6, 48
+"""Episodes of the pilot: the first, with which a browser may start, those of an environment that takes long, and of any other."""
 FIT_S, ACT_TURNS = 2.0, 6
 """Seconds of fitting, and turns of acting, that the rates are measured in."""
 RECOMPUTED = 1 / 3
@@ -157,7 +157,7 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
     silence_progress_bars()
     suite = begin(config)
     files, recorded = config.logs.files or suite.log_files, 0
-    for n in (FEW, PILOT):  # the many only where the few are played at once
+    for n in (FIRST, FEW, PILOT):  # the many only where the few are played at once
         logs_block = config.logs.model_copy(update={"trajectories": n, "transitions": None, "task_pairs": 0})
         few = config.model_copy(update={"logs": logs_block})
         start = time.monotonic()
@@ -165,7 +165,7 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
         played_s = time.monotonic() - start
         if files:
             recorded, logs = len(logs), logs[:PILOT]
-        if files or played_s > FIT_S:
+        if files or (n > FIRST and played_s > FIT_S):
             break
     tokenizer = learn_tokenizer(logs, suite.rules, config.model.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
