@@ -14,6 +14,10 @@ from dreamgym.logs.records import Account, LoggedEpisode, Message
 from dreamgym.tool_calls import ToolCall, action_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
+UNANSWERED = "calls without a result"
+HOLLOW = "episodes most of whose calls have no result"
+"""What would be left of such an episode is words: an outcome without what led to it."""
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -31,12 +35,16 @@ def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, ac
     account.drop("agent messages before the task", early)
     opening, rest = _opening(episode.messages[begin:])
     system = "\n".join(message.text for message in episode.messages if message.role == "system" and message.text.strip())
-    account.drop("system texts, without --system", int(bool(system) and not how.system))
+    account.drop("system texts (--system keeps them)", int(bool(system) and not how.system))
     instruction = "\n".join(filter(None, [system if how.system else "", episode.instruction, opening])).strip()
     if not instruction:
         account.drop("episodes without an instruction")
         return None
+    before = account.dropped[UNANSWERED]
     found = exchanges(rest, account)
+    if 2 * (account.dropped[UNANSWERED] - before) > sum(len(message.calls) for message in rest):
+        account.drop(HOLLOW)
+        return None
     if not found:
         account.drop("episodes without an action")
         return None
@@ -69,7 +77,7 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
             if results[call.id]:
                 answers.append(results[call.id].pop(0))
             elif i + 1 < len(turns):
-                account.drop("calls without a result", detail=call.name)
+                account.drop(UNANSWERED, detail=call.name)
                 continue
             else:
                 account.note("calls of the last turn without a result, kept", detail=call.name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.errors import UsageError
-from dreamgym.logs.conversion import Conversion, trajectory
+from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, trajectory
 from dreamgym.logs.files import LogFile, open_log
 from dreamgym.logs.formats import KIND, LogFormat
 from dreamgym.logs.outcomes import Outcomes
@@ -149,14 +149,24 @@ def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]]
         "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
         "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.given],
-        "warnings": _warnings(ended, work.outcomes, work.redactor), "out": None if out is None else str(out),
+        "warnings": _warnings(ended, work), "out": None if out is None else str(out),
     }  # fmt: skip
 
 
-def _warnings(ended: dict[str, int], outcomes: Outcomes, redactor: Redactor | None) -> list[str]:
-    found = []
+def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
+    found, dropped, redactor = list[str](), work.account.dropped, work.redactor
+    if dropped[UNANSWERED]:
+        found.append(
+            f"{dropped[UNANSWERED]:,} calls have no result and are left out, and with them {dropped[HOLLOW]:,} episodes that lost most of "
+            "their calls. A result belongs to the call whose id it gives (`tool_call_id` of a tool message, `tool_use_id`)."
+        )
+    if not work.tools.calls:
+        found.append("No episode calls a tool: every action is a message to the user. `dreamgym init --env logs` takes actions as texts.")
     if ended["unknown"]:
-        found.append(f"{ended['unknown']} episodes have no known outcome, and train states only. {outcomes.advice}")
+        found.append(
+            f"{ended['unknown']} episodes have no known outcome: they teach the experience model states and no reward, and the policy "
+            f"nothing. {work.outcomes.advice}"
+        )
     if ended["success"] and not ended["failure"]:
         found.append("No episode is a known failure: an experience model cannot learn from these logs what fails.")
     if ended["failure"] and not ended["success"]:

@@ -67,7 +67,10 @@ class Outcomes:
             return "Give --success, --success-ids or --success-score."
         option, asked = ("--success", self.field) if self.field else ("--success-score", self.score)
         seen = ", ".join(f"{what} ({n})" for what, n in self.unknown.most_common(3))
-        return f"{option} asks for {asked}, and there they have {seen}. Give a field that all have, as --success reward or 'reward>=0.5'."
+        return (
+            f"{option} asks for {asked}, and there they have {seen}. Expected true or false, 1 or 0, or a comparison with the value that "
+            "stands there, such as 'reward>=0.5'."
+        )
 
     def of(self, episode: LoggedEpisode, name: str) -> bool | None:
         """True, False, or None where nothing is known. `name` is the id under which the episode is written, its own or another."""

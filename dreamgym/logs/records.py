@@ -48,9 +48,12 @@ class ToolSchema:
     name: str
     description: str
     parameters: Mapping[str, Any]
+    reads_only: bool = False
+    """Whether it is declared to change nothing (`annotations.readOnlyHint`, as MCP writes it)."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        found = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return found | ({"annotations": {"readOnlyHint": True}} if self.reads_only else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
+from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
@@ -69,6 +70,7 @@ class LogAccount:
     longest: int  # steps
     reasoning: bool  # whether some step carries an explanation
     hidden: bool  # whether tools show what no earlier state did
+    reads: tuple[str, ...]  # tools that change nothing, as they declare or the logs show
     vocab_size: int  # of a small model; 0 for a backbone, which has its own
     context: int  # tokens that a whole episode may take
     episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them, with a memory a step
@@ -89,13 +91,23 @@ class LogAccount:
         """What such logs cannot teach, in sentences."""
         found = []
         if self.episodes < FEW_EPISODES:
-            found.append(f"{self.episodes} episodes are few: a dream knows no more. Record {FEW_EPISODES}.")
+            found.append(f"{self.episodes} episodes are few to fit a model to. Record {FEW_EPISODES} or more.")
         if self.unknown:
-            found.append(f"{self.unknown} of {self.episodes} episodes have no known outcome. They teach states and no reward.")
+            found.append(f"{self.unknown} of {self.episodes} episodes have no known outcome. They teach states, no reward and no action.")
         if self.hidden and not self.repeated:
             found.append("No task was recorded twice, so nothing is recalled of what a task hides: the dream draws it. Record tasks again.")
         if not self.failures:
             found.append("No episode is a known failure: the dream cannot learn what fails, and its success says nothing. Add failures.")
+        elif not self.verifiable:
+            found.append(
+                f"{self.successes} known successes and {self.failures} known failures are too few for a verifier, which takes {ENOUGH} of "
+                "each: every success that the dream claims is rewarded, and RL is not held near the policy of the logs."
+            )
+        if self.env == "tools" and not self.reads:
+            found.append(
+                "No tool is known to change nothing, so that a dream cannot tell which earlier answers still hold. Declare the tools that "
+                'only read in the file of tools beside the episodes: "annotations": {"readOnlyHint": true}.'
+            )
         if self.answer_tokens > self.answer_limit:
             found.append(
                 f"A next state takes up to {self.answer_tokens:,} tokens, and a dream writes at most {self.answer_limit:,}: it cannot be "
@@ -110,7 +122,8 @@ class LogAccount:
             f"{self.episodes:,} episodes, {self.steps:,} steps (longest {self.longest}), {self.tasks:,} tasks "
             f"({self.repeated:,} of them recorded more than once); {self.successes:,} successes, "
             f"{self.failures:,} failures, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
-            f"{self.episode_tokens:,} tokens, a next state at most {self.answer_tokens:,}"
+            f"{self.episode_tokens:,} tokens, the longest next state takes {self.answer_tokens:,}"
+            + (f"; tools that only read: {', '.join(self.reads)}" if self.reads else "")
         )
 
 
@@ -149,6 +162,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
         longest=max(len(episode.turns) for episode in episodes),
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
         hidden=rules.partially_observed,
+        reads=tuple(sorted(tool.name for tool in rules.schemas.values() if tool.reads_only)) if isinstance(rules, ToolRules) else (),
         vocab_size=vocab_size,
         context=context,
         episode_tokens=tokens.episode,

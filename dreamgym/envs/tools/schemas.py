@@ -141,7 +141,6 @@ def _tool(found: Any, where: str) -> Tool:
     parameters: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key) is not None), {})
     if not isinstance(parameters, dict):
         raise UsageError(f"{where}: the parameters of '{inner['name']}' are no JSON schema.")
-    hints = inner.get("annotations") or {}
-    return Tool(
-        inner["name"], str(inner.get("description") or ""), parameters, isinstance(hints, dict) and hints.get("readOnlyHint") is True
-    )
+    hints = [one.get("annotations") for one in (inner, found)]
+    reads = any(isinstance(hint, dict) and hint.get("readOnlyHint") is True for hint in hints)
+    return Tool(inner["name"], str(inner.get("description") or ""), parameters, reads)

@@ -105,7 +105,9 @@ def schemas(value: Any) -> tuple[ToolSchema, ...]:
         name = inner.get("name")
         if isinstance(name, str) and NAME.fullmatch(name):
             given: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if key in inner), {})
-            found.append(ToolSchema(name, text(inner.get("description")), table(given)))
+            hints = [table(tool.get("annotations")) for tool in (inner, one)]
+            reads = any(hint.get("readOnlyHint") is True for hint in hints)
+            found.append(ToolSchema(name, text(inner.get("description")), table(given), reads))
     return tuple(found)
 
 

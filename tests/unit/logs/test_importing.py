@@ -26,7 +26,7 @@ from dreamgym.runs.episodes import read_trajectories
 ROOT = Path(__file__).parents[3]
 TAU = "shared/data/tau/airline_gpt-4o_episodes.json.xz"
 AIRLINE = next((path for path in (ROOT / TAU, ROOT.parent / TAU) if path.exists()), None)
-SYSTEM = {"system texts, without --system": 1}
+SYSTEM = {"system texts (--system keeps them)": 1}
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
