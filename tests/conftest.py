@@ -40,27 +40,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    passed = set(config.cache.get(PASSED, [])) if config.getoption("not_passed") and config.cache else set()
+    passed = set(_passed_before(config))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
     items[:] = [item for item in items if item.nodeid not in passed]
 
 
 class Passed:
-    """Notes what passed, in the process that collects the reports of all workers."""
+    """Notes what passed and did not fail in its setup or teardown, in the process that collects the reports of all workers."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.config, self.names = config, set[str]()
+        self.config, self.passed, self.failed = config, set(_passed_before(config)), set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            self.names.add(report.nodeid)
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        assert self.config.cache
-        before = self.config.cache.get(PASSED, []) if self.config.getoption("not_passed") else []
-        self.config.cache.set(PASSED, sorted(self.names.union(before)))
+        self.config.cache.set(PASSED, sorted(self.passed - self.failed))
+
+
+def _passed_before(config: pytest.Config) -> list[str]:
+    """With `--not-passed`, what earlier runs passed."""
+    cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
+    return list(cache.get(PASSED, [])) if cache is not None and config.getoption("not_passed") else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput") and config.cache:
+    if not hasattr(config, "workerinput") and getattr(config, "cache", None) is not None:
         config.pluginmanager.register(Passed(config))

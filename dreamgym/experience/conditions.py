@@ -24,9 +24,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -155,7 +154,8 @@ class Conditions(RealRows):
             return
         self._episodes += fresh
         for real in (real for episode in fresh for real in episode):
-            self._acted[real.memory.action] += real.acts
+            if real.acts:
+                self._acted[real.memory.action] += 1
             for only_first in (True, False):
                 self._answered[kind_of(real.memory.action), only_first][_answer(real, only_first)] += 1
         first_line = self._few_valued()
@@ -207,21 +207,26 @@ class _Counts:
         often = Counter(place for row in rows for place in row.shown)
         self.places = sorted(place for place, n in often.most_common(MOST_PLACES) if n >= LEAST)
         number, self.answers = {place: i for i, place in enumerate(self.places)}, sorted({row.answer for row in rows})
-        open_after = cache(lambda since: np.array([until not in since for until in acting], bool))
-        held = [_held(row.shown, number, open_after, len(acting)) for row in rows]
-        folds = [crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows]
-        self.rows_with, self.rows_in = (
-            Counter(row.answer for row in rows),
-            [np.flatnonzero(np.array(folds) == fold) for fold in range(FOLDS)],
-        )
+        self.rows_with = Counter(row.answer for row in rows)
+        # What was shown before all rows, one after the other: the row, the place, and what had been done since, by its number.
+        after: dict[frozenset[str], int] = {}
+        shown = [
+            (j, number[at], after.setdefault(since, len(after)))
+            for j, row in enumerate(rows)
+            for at, since in row.shown.items()
+            if at in number
+        ]
+        self.row, self.place, self.since = np.array(shown, np.int64).reshape(-1, 3).T
+        self.open = np.array([[until not in since for until in acting] for since in after], bool).reshape(len(after), len(acting))
+        folds = np.array([crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows])
+        self.shown_in = [np.flatnonzero(folds[self.row] == fold) for fold in range(FOLDS)]
         self.held_in = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int16)  # of at most MOST_ROWS rows
         self.ended_in = np.zeros_like(self.held_in)
-        for row, fold, (which, open_) in zip(rows, folds, held, strict=True):
+        ends = np.searchsorted(self.row, np.arange(len(rows) + 1))
+        for row, fold, begin, end in zip(rows, folds.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            which, open_ = self.place[begin:end], self.open[self.since[begin:end]]
             self.held_in[self.answers.index(row.answer), fold, which] += open_
             self.ended_in[self.answers.index(row.answer), fold, which] += ~open_
-        # What was shown before all rows, one after the other: the row, the place, and which of `acting` have not been done since.
-        self.row = np.repeat(np.arange(len(rows)), [len(which) for which, _ in held])
-        self.place, self.open = np.concatenate([which for which, _ in held]), np.concatenate([open_ for _, open_ in held])
         self.own = np.array([not {until, *kinds_of(until)}.isdisjoint(name.split("+")) for until in acting], bool)
 
     @property
@@ -236,10 +241,10 @@ class _Counts:
         seen = list[bool]()
         for fold in range(FOLDS):
             kept = self._kept(answer, level, [one for one in range(FOLDS) if one != fold])
-            shown = np.flatnonzero(np.asarray(kept.any(1))[self.place])
-            held = (kept[self.place[shown]] & self.open[shown]).any(1)
-            predicted = np.intersect1d(self.row[shown[held]], self.rows_in[fold])
-            seen += [self.rows[j].answer == answer for j in predicted.tolist()]
+            shown = self.shown_in[fold]
+            shown = shown[np.asarray(kept.any(1))[self.place[shown]]]
+            held = (kept[self.place[shown]] & self.open[self.since[shown]]).any(1)
+            seen += [self.rows[j].answer == answer for j in np.unique(self.row[shown[held]]).tolist()]
         return seen
 
     def conditions(self, answer: Outcome, level: float) -> dict[Place, dict[str, int]]:
@@ -291,16 +296,6 @@ def _broadest(untils: Mapping[str, int]) -> dict[str, int]:
     """Without the kinds of which an action is there: until that action is taken, none of its kind may have been."""
     implied = {kind for until in untils for kind in kinds_of(until) if until != kind}
     return {until: n for until, n in untils.items() if until not in implied}
-
-
-def _held(
-    shown: Shown, number: Mapping[Place, int], open_after: Callable[[frozenset[str]], np.ndarray], n: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The places [k] that were shown, and of each whether every one of the `n` that may end a condition has not been done since: bool
-    [k, n]."""
-    known = [(number[place], since) for place, since in shown.items() if place in number]
-    open_ = np.array([open_after(since) for _, since in known], bool).reshape(len(known), n)
-    return np.array([place for place, _ in known], np.int64), open_
 
 
 def _by_place(answers: _Answers) -> Shown:

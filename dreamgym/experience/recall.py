@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, get_args
 
 from dreamgym.experience.real_rows import RealRows
@@ -134,7 +135,7 @@ def left_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, bo
     agree."""
     groups = {outcome: {group for group, _ in known} for outcome, known in outcomes.items()}
     for origin in set().union(*outcomes.values()):
-        others = [outcome for outcome, known in groups.items() if known - {origin[0]}]
+        others = list(islice((outcome for outcome, known in groups.items() if len(known) > (origin[0] in known)), 2))
         if len(others) == 1:
             own = {outcome for outcome, known in outcomes.items() if origin in known}
             yield others[0], own == {others[0]}

@@ -53,6 +53,7 @@ class RunContext:
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
     pools: dict[int, EnvPool] = field(default_factory=dict)  # real environments of this process, by the identity of their suite
+    kept: dict[str, Any] = field(default_factory=dict)  # what the verifiers of the run keep for each other
     follows: bool = False  # whether another process publishes the weights that servers sample from
 
     def without(self, ablation: str) -> RunContext:

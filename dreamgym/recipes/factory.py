@@ -209,7 +209,7 @@ def make_guard(context: RunContext) -> Guard:
 
 def verifier_inputs(context: RunContext) -> VerifierInputs:
     """What the verifier of a run is made of, or fitted to."""
-    return VerifierInputs(context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier))
+    return VerifierInputs(context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier), context.kept)
 
 
 def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:

@@ -14,8 +14,9 @@ A verifier with a `usage` (`usage.Usage`) is accounted for beside the experience
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dreamgym.envs.base import TextRules
 from dreamgym.types import Trajectory
@@ -29,3 +30,4 @@ class VerifierInputs:
     logs: Sequence[Trajectory] = ()
     seed: int = 0
     checkpoint: Path | None = None  # the folder for its weights, if it has any
+    kept: dict[str, Any] = field(default_factory=dict)  # what the verifiers of a run keep for each other, such as features of its logs

@@ -15,7 +15,7 @@ from dreamgym import config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.outcome.calibration import CalibrationConfig
 from dreamgym.experience.outcome.labels import labelled_claims
-from dreamgym.experience.outcome.verifier import LearnedVerifier, fit_verifier, prepare
+from dreamgym.experience.outcome.verifier import LearnedVerifier, fit_verifier, prepared
 from dreamgym.experience.verifiers import VerifierInputs
 
 ON_DISAGREEMENT = "zero"  # what it is not sure of it masks itself
@@ -56,7 +56,7 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(found.labels)) if found.labels else []
-    verifier = fit_verifier(prepare(inputs.logs, seed=inputs.seed), found, probes=labels)
+    verifier = fit_verifier(prepared(inputs.kept, inputs.logs, seed=inputs.seed), found, probes=labels)
     verifier.save(inputs.checkpoint)
     return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dreamgym.evals.paired_replay import replay_actions
 from dreamgym.experience.outcome.labels import labelled_claims
-from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepare
+from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepared
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
@@ -204,7 +204,7 @@ class VerifierProbes:
 
     @cached_property
     def _prepared(self) -> PreparedLogs:
-        return prepare(self.context.logs, seed=self.context.config.seed)
+        return prepared(self.context.kept, self.context.logs, seed=self.context.config.seed)
 
     @cached_property
     def _labels(self) -> list[Probe]:
