@@ -15,6 +15,7 @@ from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, import
 from typer.testing import CliRunner
 
 from dreamgym import cli, plugins
+from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.formats import KIND, recognise
@@ -71,6 +72,31 @@ def test_unpaired_calls_and_results_are_counted_with_their_place(tmp_path: Path)
     assert [t.action for t in episode.transitions] == ACTIONS[1:]
     assert found["dropped"] == SYSTEM | {"calls without a result": 1, "results without a call": 1}
     assert found["places"]["calls without a result"] == ["log.jsonl, line 1: get_order"]
+
+
+def test_an_episode_that_lost_most_of_its_calls_is_left_out_and_the_warning_says_what_results_need(tmp_path: Path):
+    nameless = [{key: value for key, value in one.items() if key != "tool_call_id"} for one in openai_messages()]
+    (episode,), found = imported(tmp_path, [{"id": "lost", "messages": nameless, "reward": 1.0}, *openai()], outcomes=outcomes("reward==1"))
+    assert episode.id == "e1" and found["outcomes"]["success"] == 1
+    assert found["dropped"]["episodes most of whose calls have no result"] == 1
+    assert any("2 calls have no result" in text and "`tool_call_id`" in text for text in found["warnings"])
+    with pytest.raises(UsageError, match="episodes most of whose calls have no result: 1"):
+        imported(tmp_path, [{"messages": nameless}])
+
+
+def test_a_log_without_calls_says_so(tmp_path: Path):
+    talk = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}]
+    _, found = imported(tmp_path, [{"messages": talk}])
+    assert any("No episode calls a tool" in text for text in found["warnings"])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_tools_that_declare_to_only_read_are_written_so(tmp_path: Path, inside: bool):
+    hint: dict[str, Any] = {"annotations": {"readOnlyHint": True}}
+    function = {"name": CALLS[0][1], "parameters": {}}
+    tools = [{"type": "function", "function": function | (hint if inside else {})} | ({} if inside else hint)]
+    imported(tmp_path, [openai()[0] | {"tools": tools}])
+    assert [tool.name for tool in read_tools(tools_beside(tmp_path / "episodes.jsonl")) if tool.reads_only] == [CALLS[0][1]]
 
 
 def test_what_states_do_not_show_in_full_is_counted(tmp_path: Path):

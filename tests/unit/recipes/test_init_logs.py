@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tool_desk
 from chat_model import save_instruct_model
 from toy import command
 
 from dreamgym import config
 from dreamgym.envs import corridor
+from dreamgym.envs.tools import recorded_calls
+from dreamgym.envs.tools.schemas import inferred_tools
 from dreamgym.errors import UsageError
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.logs.demonstrations import collect
@@ -48,6 +51,19 @@ def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_rl_near_thei
         verifier = found.experience.verifier
         assert code == 0 and (verifier is not None and verifier.name == "learned") is (failures == 20)
         assert found.rl.algorithm.model_dump().get("kl_coef") == (0.1 if failures == 20 else 0.0)
+
+
+def test_logs_too_few_for_a_verifier_and_tools_of_which_none_is_known_to_read_are_named(tmp_path: Path):
+    file = tmp_path / "logs.jsonl"
+    write_trajectories(file, tool_desk.episodes(20))
+    tools = [{"name": tool.name} for tool in inferred_tools(recorded_calls(tool_desk.episodes(20)))]
+    for reads in (False, True):
+        hint = {"annotations": {"readOnlyHint": True}} if reads else {}
+        (tmp_path / "logs.tools.json").write_text(json.dumps([tools[0] | hint, *tools[1:]]))
+        account = examine([file])
+        warnings = " ".join(account.warnings())
+        assert "too few for a verifier, which takes 20 of each" in warnings
+        assert ("readOnlyHint" in warnings) is not reads and (f"tools that only read: {tools[0]['name']}" in str(account)) is reads
 
 
 def test_few_successes_are_imitated_for_more_epochs_than_many_but_within_bounds(tmp_path: Path):

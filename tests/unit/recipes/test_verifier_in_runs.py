@@ -17,6 +17,7 @@ from dreamgym.envs.logs import LogConfig, LogRules
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ConfigError
+from dreamgym.experience.outcome import verifier as outcome
 from dreamgym.experience.outcome.verifier import LearnedVerifier, Probe
 from dreamgym.experience.verifiers import VerifierInputs, text_check
 from dreamgym.logs.demonstrations import collect
@@ -52,8 +53,11 @@ def claim(name: str, *, real: bool, verdict: str, probability: float = 1.0) -> P
     return Probe(Trajectory(name, Task(name, name, "toy"), "dream", (Turn(step),), True), real, probability, verdict)
 
 
-def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path):
+def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    prepared, prepare = list[int](), outcome.prepare
+    monkeypatch.setattr(outcome, "prepare", lambda logs, *, seed: prepared.append(len(logs)) or prepare(logs, seed=seed))
     summary = recipe.run(settings(), tmp_path / "run", say=lambda _: None)
+    assert len(prepared) == 1, "the phase that fits it and the probes of RL share the features of the logs"
     run = RunDir.view(tmp_path / "run")
     dream, fitted = run.data("dream"), run.data("verifier")
     assert fitted["status"] == "uncertified under policy shift: calibrated on logs" and "verifier" not in policies(run.path)
