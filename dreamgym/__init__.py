@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dreamgym.envs.base import TextRules as TextRules
     from dreamgym.envs.base import play as play
     from dreamgym.plugins import make as make
+    from dreamgym.recipes.acting import TrainedPolicy as TrainedPolicy
     from dreamgym.replay.buffer import ReplayBuffer as ReplayBuffer
     from dreamgym.runs.episodes import write_trajectories as write_trajectories
     from dreamgym.train.objective import LossInputs as LossInputs
@@ -38,6 +39,7 @@ else:
         "train.objective": "LossInputs LossOutputs ObjectiveConfig regularised",
         "loop": "",  # dg.loop.train
         "rollout": "",  # dg.rollout.rollout
+        "recipes.acting": "TrainedPolicy",
         "runs.episodes": "write_trajectories",
     }
     HOME = {name: module for module, names in MODULES.items() for name in names.split() or [module]}

@@ -29,14 +29,7 @@ class Conversion:
 
 def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, account: Account) -> Trajectory | None:
     """The episode; None, and an account of it, where it has no instruction or no action. Reward is 1 at the end of a success, else 0."""
-    start = next((i for i, message in enumerate(episode.messages) if message.role == "user" and message.text.strip()), None)
-    begin = 0 if episode.instruction or start is None else start
-    early = sum(message.role == "agent" for message in episode.messages[:begin])
-    account.drop("agent messages before the task", early)
-    opening, rest = _opening(episode.messages[begin:])
-    system = "\n".join(message.text for message in episode.messages if message.role == "system" and message.text.strip())
-    account.drop("system texts (--system keeps them)", int(bool(system) and not how.system))
-    instruction = "\n".join(filter(None, [system if how.system else "", episode.instruction, opening])).strip()
+    instruction, rest = task_and_turns(episode, account, system=how.system)
     if not instruction:
         account.drop("episodes without an instruction")
         return None
@@ -56,6 +49,18 @@ def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, ac
         _note_shortened(one, account)
     task = Task(episode.task or episode.id, instruction, how.env, difficulty=0)
     return Trajectory(episode.id, task, "demo", tuple(turns), bool(success), behaviour=episode.agent, scored=success is not None)
+
+
+def task_and_turns(episode: LoggedEpisode, account: Account, *, system: bool) -> tuple[str, Sequence[Message]]:
+    """The instruction, "" where there is none, and the messages from the agent's first turn on."""
+    start = next((i for i, message in enumerate(episode.messages) if message.role == "user" and message.text.strip()), None)
+    begin = 0 if episode.instruction or start is None else start
+    early = sum(message.role == "agent" for message in episode.messages[:begin])
+    account.drop("agent messages before the task", early)
+    opening, rest = _opening(episode.messages[begin:])
+    system_text = "\n".join(message.text for message in episode.messages if message.role == "system" and message.text.strip())
+    account.drop("system texts (--system keeps them)", int(bool(system_text) and not system))
+    return "\n".join(filter(None, [system_text if system else "", episode.instruction, opening])).strip(), rest
 
 
 def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:

@@ -47,6 +47,15 @@ class Redactor:
         messages = tuple(map(self._message, episode.messages))
         return replace(episode, messages=messages, instruction=self.text(episode.instruction))
 
+    def restored(self, value: Any) -> Any:
+        """A JSON value with the secrets of the latest episode in place of their placeholders."""
+        if isinstance(value, str):
+            secrets = {placeholder: secret for secret, placeholder in self._known.items()}
+            return PLACEHOLDER.sub(lambda found: secrets.get(found[0], found[0]), value)
+        if isinstance(value, Mapping):
+            return {key: self.restored(one) for key, one in value.items()}
+        return [self.restored(one) for one in value] if isinstance(value, list) else value
+
     def text(self, text: str) -> str:
         if "PRIVATE KEY" in text:
             text = PEM.sub(lambda found: self._placeholder("key", found[0]), text)

@@ -18,7 +18,7 @@ from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm.vocabulary import rows_in
 from dreamgym.policy.templates import Template
 from dreamgym.protocols import LLM
-from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory, View
+from dreamgym.types import Completion, Observation, Request, Sampling, Task, Trajectory, Transition, View
 
 
 @dataclass
@@ -61,6 +61,16 @@ class Agent:
     def begin(self, tasks: Sequence[Task], *, name: str) -> list[Conversation]:
         """One conversation per task; `name` keeps the sessions of different rollouts apart."""
         return [Conversation(f"{name}/{i}", task.instruction) for i, task in enumerate(tasks)]
+
+    def resume(self, task: Task, steps: Sequence[Transition], *, name: str) -> Conversation:
+        """The conversation of an episode that others have played so far, as if this policy had taken their actions."""
+        (talk,) = self.begin([task], name=name)
+        for step in steps:
+            view = self.rules.view(step.state)
+            reply = tuple(self.template.reply(view.refer(step.action)))
+            talk.ids = [*self._prompt(talk, view.text), *reply]
+            talk.turns.append((view.text, reply))
+        return talk
 
     def submit(
         self,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dreamgym import config as configuration
 from dreamgym import plugins
-from dreamgym.errors import ConfigError, UsageError, explained, nearest
+from dreamgym.errors import ConfigError, RunDirError, UsageError, explained, nearest
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import CONFIG, RunDir
@@ -136,6 +136,17 @@ def policies(path: Path) -> list[str]:
         for name in run.finished()
         if not name.startswith(("experience", "tokenizer", "verifier")) and (path / "checkpoints" / name).is_dir()
     ]
+
+
+def policy_of(path: Path, name: str | None = None) -> str:
+    """The policy of that name; by default the one that came last and is no ablation. RunDirError where a run has none yet, UsageError for
+    one that it does not have."""
+    known = policies(path)
+    if not known:
+        raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
+    name = name or next((one for one in reversed(known) if "-no-" not in one), known[-1])
+    require_policy(path, name)
+    return name
 
 
 def require_policy(path: Path, name: str) -> None:

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.errors import UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.factory import TASK_SEED, start_workers
 from dreamgym.recipes.phases.audit import after
 from dreamgym.recipes.phases.verifier_audit import real_episodes_json
-from dreamgym.recipes.settings import policies, require_policy
+from dreamgym.recipes.settings import policy_of
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
 
@@ -58,11 +58,7 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
     if tasks is not None and kept_out is not None and tasks > kept_out:
         raise UsageError(f"This run kept {kept_out} {split} tasks away from its training, and {tasks} are asked for. Ask for no more.")
     tasks = tasks or min(300, kept_out or 300)
-    known = policies(path)
-    if not known:
-        raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
-    name = policy or next((name for name in reversed(known) if "-no-" not in name), known[-1])
-    require_policy(path, name)
+    name = policy_of(path, policy)
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
     with start_workers(context.config.world) as workers:
         found, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)

@@ -25,9 +25,9 @@ from dreamgym.recipes import train as recipe
 from dreamgym.recipes.blocks import VerifierBlock
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.phases import verifier as phase
-from dreamgym.recipes.phases.evaluate import policies
 from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.recipes.phases.verifier import claims_of, probe_rates
+from dreamgym.recipes.settings import policies
 from dreamgym.rollout import rollout
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict

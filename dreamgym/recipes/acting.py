@@ -1,0 +1,86 @@
+"""A trained policy in the agent that it is for: chat messages in, tool calls out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.envs.tools.conversation import START, extend
+from dreamgym.envs.tools.rules import ToolRules
+from dreamgym.errors import UsageError
+from dreamgym.logs.conversion import exchanges, task_and_turns
+from dreamgym.logs.formats.openai import messages_of
+from dreamgym.logs.records import Account, LoggedEpisode, Message
+from dreamgym.logs.redaction import Redactor
+from dreamgym.recipes.context import open_context
+from dreamgym.recipes.settings import policy_of
+from dreamgym.tool_calls import ToolCall, action_of, calls_of
+from dreamgym.types import Observation, Task, Transition
+
+
+class TrainedPolicy:
+    """The policy of a run over tools. It reads a conversation as `dreamgym import` reads logs, so that it sees what it was trained on.
+
+    `policy` names one of the run, by default the one that came last. `system` and `redact` are to be as the logs were imported: whether the
+    system text opens the instruction, and whether secrets are placeholders. Placeholders in the calls become the secrets again.
+    """
+
+    def __init__(self, run: Path | str, policy: str | None = None, *, system: bool = False, redact: bool = True) -> None:
+        """RunDirError where there is no policy yet; UsageError for a run whose actions are no tool calls."""
+        path = Path(run)
+        name = policy_of(path, policy)
+        context = open_context(path)
+        if not isinstance(context.suite.rules, ToolRules):
+            raise UsageError(f"The actions of '{path}' ({context.suite.name}) are no tool calls. Give a run over recorded tool calls.")
+        self.env, self.system, self.redact = context.suite.name, system, redact
+        self.agent = context.agent(context.policy(name))
+        self._numbers = itertools.count()
+
+    def act(self, messages: Sequence[Mapping[str, Any]], *, temperature: float = 0.0, seed: int = 0) -> list[ToolCall]:
+        """The next turn: tool calls, of which `respond(content=...)` is a message to the user.
+
+        `messages` are OpenAI chat messages, from the first on: "user", "assistant" with `tool_calls`, "tool" with `tool_call_id`.
+        Temperature 0 is greedy, as `eval` calls it. UsageError for messages without an instruction, calls without a result, a conversation
+        that no longer fits, and a reply that is no tool call.
+        """
+        episode = LoggedEpisode("", tuple(messages_of([dict(one) for one in messages], Account())))
+        redactor = Redactor()
+        if self.redact:
+            episode = redactor.episode(episode)
+        instruction, turns = task_and_turns(episode, Account(), system=self.system)
+        if not instruction:
+            raise UsageError("The messages hold no instruction. Begin with a message of the role 'user'.")
+        steps, state = _played(turns)
+        number = next(self._numbers)
+        talk = self.agent.resume(Task("", instruction, self.env), steps, name=f"act/{number}")
+        try:
+            self.agent.submit([talk], [state], temperature=temperature, seeds=[(seed, 0, len(steps))])
+            found = self.agent.poll()
+            while not found:
+                found = self.agent.poll()
+        finally:
+            self.agent.end([talk])
+        ((_, completion),) = found
+        if completion.finish == "overflow":
+            raise UsageError(f"The conversation of {len(steps)} turns no longer fits into the policy's context.")
+        try:
+            calls = calls_of(completion.text)
+        except UsageError as error:
+            raise UsageError(f"The policy's reply is no tool call: {error} Ask with temperature=1 and another seed.") from error
+        return [ToolCall(call.name, redactor.restored(call.arguments)) for call in calls]
+
+
+def _played(messages: Sequence[Message]) -> tuple[list[Transition], Observation]:
+    """The steps of a conversation, and the state that it is in."""
+    answered = {result.call_id for message in messages for result in message.results}
+    open_ = [call.name for message in messages for call in message.calls if call.id not in answered]
+    if open_:
+        raise UsageError(f"The call of {open_[0]} has no result. Give a message of the role 'tool' with its `tool_call_id`.")
+    steps, state = list[Transition](), Observation(START)
+    for exchange in exchanges(messages, Account()):
+        after = extend(state, exchange)
+        steps.append(Transition(state, action_of(exchange.calls), after, 0.0, False))
+        state = after
+    return steps, state

@@ -1,0 +1,98 @@
+"""A trained policy outside of its run: it reads chat messages as training laid them out, and answers with tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tool_desk
+from toy import shrink
+from typer.testing import CliRunner
+
+from dreamgym import cli
+from dreamgym.errors import RunDirError, UsageError
+from dreamgym.logs.export import export_episodes
+from dreamgym.policy.agent import demonstrations
+from dreamgym.recipes.acting import TrainedPolicy
+from dreamgym.runs.episodes import write_trajectories
+from dreamgym.runs.files import read_jsonl
+from dreamgym.tool_calls import ToolCall
+from dreamgym.types import Completion, Request
+
+SMALL = ["model.size=test", "model.vocab_size=512", "rl.iterations=1", "rl.tasks_per_iter=4", "rl.group_size=4", "rl.train_tasks=20"]
+SMALL += [f"{name}.{what}" for name in ("experience.training", "warm_start") for what in ("epochs=2", "bf16=false")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run over recorded tool calls, trained for seconds."""
+    folder = tmp_path_factory.mktemp("acting")
+    write_trajectories(folder / "episodes.jsonl", tool_desk.episodes(60))
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        for arguments in (
+            ["init", str(folder / "train.toml"), "--logs", str(folder / "episodes.jsonl")],
+            ["train", str(folder / "run"), *SMALL, "--config", str(folder / "train.toml")],
+        ):
+            done = CliRunner().invoke(cli.app, arguments)
+            assert done.exit_code == 0, done.output
+        yield folder / "run"
+
+
+@pytest.fixture
+def messages(tmp_path: Path) -> list[dict[str, Any]]:
+    """A recorded episode as chat messages: the task, a call with its result, and so on."""
+    write_trajectories(tmp_path / "one.jsonl", tool_desk.episodes(1))
+    export_episodes(tmp_path / "one.jsonl", tmp_path / "messages.jsonl", "openai")
+    return next(iter(read_jsonl(tmp_path / "messages.jsonl")))["messages"]
+
+
+def test_a_conversation_is_read_as_its_episode_was_in_training(run: Path, messages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
+    policy, asked = TrainedPolicy(run), list[Request]()
+    submit = policy.agent.llm.submit
+    monkeypatch.setattr(policy.agent.llm, "submit", lambda requests: asked.extend(requests) or submit(requests))
+    (episode,) = tool_desk.episodes(1)
+    ((ids, weights),) = demonstrations(episode, policy.agent.template, policy.agent.rules)
+    replies = [i for i in range(1, len(ids)) if weights[i] and not weights[i - 1]]
+    ends = [i for i, one in enumerate(messages) if one["role"] == "assistant"]
+    assert len(ends) == len(replies) > 1
+    for end in ends:
+        try:
+            calls = policy.act(messages[:end])
+        except UsageError as error:  # two epochs teach no grammar
+            assert "is no tool call" in str(error)
+        else:
+            assert all(isinstance(call, ToolCall) for call in calls)
+    assert [list(request.prompt) for request in asked] == [list(ids[:begin]) for begin in replies]
+
+
+def test_placeholders_in_its_calls_are_the_secrets_again(run: Path, monkeypatch: pytest.MonkeyPatch):
+    policy, seen = TrainedPolicy(run), list[str]()
+    written = 'send(to="redacted-e-mail-1")'
+
+    def resume(task: Any, steps: Any, *, name: str) -> Any:
+        seen.append(task.instruction)
+        return type(policy.agent).resume(policy.agent, task, steps, name=name)
+
+    monkeypatch.setattr(policy.agent, "resume", resume)
+    monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), written, "stop", 0))])
+    assert policy.act([{"role": "user", "content": "Write to ann@example.com."}]) == [ToolCall("send", {"to": "ann@example.com"})]
+    assert seen == ["Write to redacted-e-mail-1."]
+
+
+@pytest.mark.parametrize(
+    ("cut", "says"),
+    [(slice(0, 0), "hold no instruction"), (slice(0, 2), "has no result")],
+)
+def test_a_conversation_that_cannot_go_on_is_refused(run: Path, messages: list[dict[str, Any]], cut: slice, says: str):
+    with pytest.raises(UsageError, match=says):
+        TrainedPolicy(run).act(messages[cut])
+
+
+def test_a_policy_that_a_run_does_not_have_is_named(run: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="has no policy 'draem'. Did you mean 'dream'"):
+        TrainedPolicy(run, "draem")
+    with pytest.raises(RunDirError):
+        TrainedPolicy(tmp_path)
