@@ -59,8 +59,9 @@ def import_logs(
             table(title, ["reason", "count", "for example"], rows)
     for warning in found["warnings"]:
         print(f"warning: {warning}")
-    if found["out"]:
-        print(f"written: {found['out']}")
+    if out is not None and found["out"]:
+        print(f"written: {out}, {importing.tools_beside(out)}")
+        print(f"next: dreamgym init train.toml --logs {out}")
 
 
 def export_logs(

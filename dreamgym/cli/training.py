@@ -231,7 +231,8 @@ def init(
     from dreamgym.runs.files import write_atomic
 
     if file and file.exists():
-        raise UsageError(f"'{file}' exists, and is left as it is. Give another name.")
+        more = " Several files of logs are given as --logs A --logs B." if logs else ""
+        raise UsageError(f"'{file}' exists, and is left as it is. Give another name.{more}")
     if (size or backbone) and not logs:
         raise UsageError("--size and --backbone go with --logs. Set model.size or policy.backbone in the file.")
     if size and backbone:
