@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.tools.conversation import START, extend
+from dreamgym.envs.tools.conversation import START, Limits, extend
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.errors import UsageError
 from dreamgym.logs.conversion import exchanges, task_and_turns
@@ -32,9 +32,10 @@ class TrainedPolicy:
         path = Path(run)
         name = policy_of(path, policy)
         context = open_context(path)
-        if not isinstance(context.suite.rules, ToolRules):
+        rules = context.suite.rules
+        if not isinstance(rules, ToolRules):
             raise UsageError(f"The actions of '{path}' ({context.suite.name}) are no tool calls. Give a run over recorded tool calls.")
-        self.env, self.system, self.redact = context.suite.name, system, redact
+        self.env, self.limits, self.system, self.redact = context.suite.name, rules.limits, system, redact
         self.agent = context.agent(context.policy(name))
         self._numbers = itertools.count()
 
@@ -45,6 +46,8 @@ class TrainedPolicy:
         Temperature 0 is greedy, as `eval` calls it. UsageError for messages without an instruction, calls without a result, a conversation
         that no longer fits, and a reply that is no tool call.
         """
+        if wrong := next((one for one in messages if not isinstance(one, Mapping) or "role" not in one), None):
+            raise UsageError(f"{wrong!r:.100} is no chat message. Expected an object with 'role' and 'content'.")
         episode = LoggedEpisode("", tuple(messages_of([dict(one) for one in messages], Account())))
         redactor = Redactor()
         if self.redact:
@@ -52,7 +55,7 @@ class TrainedPolicy:
         instruction, turns = task_and_turns(episode, Account(), system=self.system)
         if not instruction:
             raise UsageError("The messages hold no instruction. Begin with a message of the role 'user'.")
-        steps, state = _played(turns)
+        steps, state = _played(turns, self.limits)
         number = next(self._numbers)
         talk = self.agent.resume(Task("", instruction, self.env), steps, name=f"act/{number}")
         try:
@@ -72,7 +75,7 @@ class TrainedPolicy:
         return [ToolCall(call.name, redactor.restored(call.arguments)) for call in calls]
 
 
-def _played(messages: Sequence[Message]) -> tuple[list[Transition], Observation]:
+def _played(messages: Sequence[Message], limits: Limits) -> tuple[list[Transition], Observation]:
     """The steps of a conversation, and the state that it is in."""
     answered = {result.call_id for message in messages for result in message.results}
     open_ = [call.name for message in messages for call in message.calls if call.id not in answered]
@@ -80,7 +83,7 @@ def _played(messages: Sequence[Message]) -> tuple[list[Transition], Observation]
         raise UsageError(f"The call of {open_[0]} has no result. Give a message of the role 'tool' with its `tool_call_id`.")
     steps, state = list[Transition](), Observation(START)
     for exchange in exchanges(messages, Account()):
-        after = extend(state, exchange)
+        after = extend(state, exchange, limits)
         steps.append(Transition(state, action_of(exchange.calls), after, 0.0, False))
         state = after
     return steps, state

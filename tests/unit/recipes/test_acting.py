@@ -91,6 +91,12 @@ def test_a_conversation_that_cannot_go_on_is_refused(run: Path, messages: list[d
         TrainedPolicy(run).act(messages[cut])
 
 
+@pytest.mark.parametrize("wrong", ["Cancel order 17.", {"content": "Cancel order 17."}])
+def test_what_is_no_chat_message_is_named(run: Path, wrong: Any):
+    with pytest.raises(UsageError, match="Cancel order 17.* is no chat message"):
+        TrainedPolicy(run).act([wrong])
+
+
 def test_a_policy_that_a_run_does_not_have_is_named(run: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="has no policy 'draem'. Did you mean 'dream'"):
         TrainedPolicy(run, "draem")
