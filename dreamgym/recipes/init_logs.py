@@ -51,6 +51,7 @@ HIDDEN = (
     "top_p = 0.95",
     "redraws = 3  # of drawn answers that cannot be read",
 )
+LEAST = 600_000  # tokens that any fit is shown, whatever the epochs: some forty optimiser steps, without which few short logs teach nothing
 PARTS = PromptParts()  # all that an answer can have
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
 
@@ -230,9 +231,9 @@ class _Models(NamedTuple):
 
 
 def _epochs(tokens: int, epoch: int, limits: tuple[int, int]) -> int:
-    """As many epochs of that many tokens as show the model `tokens`, within the limits."""
+    """As many epochs of that many tokens as show the model `tokens`, within the limits, and in any case `LEAST`."""
     least, most = limits
-    return min(most, max(least, math.ceil(tokens / epoch)))
+    return max(math.ceil(LEAST / epoch), min(most, max(least, math.ceil(tokens / epoch))))
 
 
 def _from_scratch(account: LogAccount, size: str) -> _Models:
