@@ -168,9 +168,10 @@ def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
             f"nothing. {work.outcomes.advice}"
         )
     if ended["success"] and not ended["failure"]:
-        found.append("No episode is a known failure: an experience model cannot learn from these logs what fails.")
+        missing = "No episode is a known failure: an experience model cannot learn from these logs what fails."
+        found.append(f"{missing} {work.outcomes.values}".rstrip())
     if ended["failure"] and not ended["success"]:
-        found.append("No episode is a known success: there is nothing to start a policy from.")
+        found.append(f"No episode is a known success: there is nothing to start a policy from. {work.outcomes.values}".rstrip())
     if redactor and (n := sum(redactor.counts.values())):
         found.append(
             f"{n:,} values are placeholders now. A policy that learns from these episodes must see such values as placeholders when it "

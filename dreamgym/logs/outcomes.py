@@ -59,18 +59,27 @@ class Outcomes:
     ids: frozenset[str] | None = None
     unknown: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
     """What was found instead of an outcome, and how often: `of` counts it."""
+    known: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
+    """The values that were outcomes, and how often."""
 
     @property
     def advice(self) -> str:
         """What to do about unknown outcomes."""
         if self.field is None and self.score is None:
             return "Give --success, --success-ids or --success-score."
-        option, asked = ("--success", self.field) if self.field else ("--success-score", self.score)
-        seen = ", ".join(f"{what} ({n})" for what, n in self.unknown.most_common(3))
         return (
-            f"{option} asks for {asked}, and there they have {seen}. Expected true or false, 1 or 0, or a comparison with the value that "
-            "stands there, such as 'reward>=0.5'."
+            f"{self._asked}, and there they have {_most(self.unknown)}. Expected true or false, 1 or 0, or a comparison with the value "
+            "that stands there, such as 'reward>=0.5'."
         )
+
+    @property
+    def values(self) -> str:
+        """The values that outcomes were read from, as a sentence; empty where they are from no field."""
+        return f"{self._asked}, and there they have {_most(self.known)}." if self.known else ""
+
+    @property
+    def _asked(self) -> str:
+        return f"--success asks for {self.field}" if self.field else f"--success-score asks for {self.score}"
 
     def of(self, episode: LoggedEpisode, name: str) -> bool | None:
         """True, False, or None where nothing is known. `name` is the id under which the episode is written, its own or another."""
@@ -82,10 +91,9 @@ class Outcomes:
 
     def _judged(self, condition: Condition, value: Any, among: Mapping[str, Any]) -> bool | None:
         found = condition.holds(value)
-        if found is None:
-            known = ", ".join(list(among)[:MOST_NAMED]) or "none"
-            missing = f"no '{condition.path}' among {known}"
-            self.unknown[missing if value is MISSING else f"the value {json.dumps(value, default=str):.40}"] += 1
+        known = ", ".join(list(among)[:MOST_NAMED]) or "none"
+        shown = f"no '{condition.path}' among {known}" if value is MISSING else f"the value {json.dumps(value, default=str):.40}"
+        (self.unknown if found is None else self.known)[shown] += 1
         return found
 
 
@@ -114,6 +122,11 @@ def condition(text: str) -> Condition:
         return Condition(path, operator or "", json.loads(value) if value else None)
     except (ValueError, RecursionError):
         return Condition(path, operator, value.strip("'\""))
+
+
+def _most(counts: Counter[str]) -> str:
+    """The three most frequent, with their counts."""
+    return ", ".join(f"{what} ({n})" for what, n in counts.most_common(3))
 
 
 def _held(text: str) -> bool | int | float | None:

@@ -51,6 +51,10 @@ def test_a_condition_that_no_record_meets_says_what_they_have_instead(tmp_path: 
     assert "--success asks for 'reward==1', and there they have the value true (3)" in found["warnings"][0]
     _, found = imported(tmp_path, flags, outcomes=outcomes("rewrd"))
     assert "they have no 'rewrd' among id, " in found["warnings"][0] and "reward" in found["warnings"][0]
+    scores = [openai()[0] | {"id": str(i), "reward": 0.7} for i in range(3)]
+    _, found = imported(tmp_path, scores, outcomes=outcomes("reward==1"))
+    assert "No episode is a known success" in found["warnings"][0]
+    assert "asks for 'reward==1', and there they have the value 0.7 (3)." in found["warnings"][0]
     _, found = imported(tmp_path, flags)
     assert "Give --success, --success-ids or --success-score." in found["warnings"][0]
 
