@@ -1,17 +1,24 @@
 """Writes docs/results.md and docs/results.svg from docs/results/*.json; `make results` runs it.
 
 A JSON file is one table. Its keys: name, order, section, title, text, command, commit, date, machine, seeds, hours (null: not recorded),
-columns (key to heading), rows (key to cell), claims ({what, asked, got, interval, met}) and notes. A cell is a number, a text, null, or
-{"by_seed": [...]}: one number a seed, which is printed with the mean and, from three seeds on, with the 95 % t interval over seeds.
+columns (key to heading), rows (key to cell), claims and notes. A cell is a number, a text, null, or {"by_seed": [...]}: one number a
+seed, which is printed with the mean and, from three seeds on, with the 95 % t interval over seeds.
+
+A claim is {what, asked, got, interval}, and one of two kinds. With `by_seed`, the value of every seed, it is a claim over seeds, and
+`verdict` computes its word: `seeds` names them where they are not the table's, and `blind` counts those on which nothing was chosen where
+that is not all (0: the claim itself was thought of afterwards), with `why`. Without, it is about one measurement, and has `met`: what
+`asked` says of `got`, or another word with `why`.
 """
 
 from __future__ import annotations
 
 import json
+import operator
+import re
 from pathlib import Path
 from typing import Any
 
-from dreamgym.statistics import seed_mean
+from dreamgym.statistics import CLAIM_SEEDS, seed_mean
 
 HERE = Path(__file__).parent
 KEYS = (
@@ -31,12 +38,14 @@ KEYS = (
     "claims",
     "notes",
 )
-CLAIM_KEYS = ("what", "asked", "got", "interval", "met")
+CLAIM_KEYS = ("what", "asked", "got", "interval")
+SIDES = {"above": operator.gt, "at least": operator.ge, "at most": operator.le, "below": operator.lt}
 
 INTRODUCTION = """# Results
 
 The present results, one table a file of `docs/results/*.json`; `make results` writes this page from them. Older tables, ablations and
-comparisons of algorithms are on [a page of the lab](lab/older_results.md), and no claim rests on them.
+comparisons of algorithms are on [a page of the lab](lab/older_results.md). No claim on this page rests on them. Some notes link to them,
+and some statements about the shop on [trust](trust.md) rest on them and say so.
 
 **Rows.** `warm_start`: the experience model's weights, fitted briefly to the successful logged episodes. `sft`: the same fit, continued.
 `dream`: RL inside the experience model, from the warm start, without a real training step. `s2r` (sim-to-real): the dream's policy,
@@ -47,11 +56,21 @@ Real steps are environment steps in the logs, in training, and in probes during 
 
 **Numbers.** "93.9 (94.3, 93.5)" is the mean over seeds and the value of each seed. From three seeds on the 95 % t interval over seeds
 is given in brackets. An interval over two seeds is nearly meaningless (its half width is 12.7 times the distance of the values from their
-mean), so tables of two seeds have none and carry no claim. A bound below 0 or above 100 % says the same of three. One training run is an
+mean), so tables of two seeds have none. A bound below 0 or above 100 % says the same of three. One training run is an
 example, not an estimate.
 
-**Claims.** A claim over seeds needs at least five of them. "Not decided" means that fewer were run, or that the interval holds the
-figure asked for. "Not met" means that no seed reached it.
+**Claims.** A claim over seeds is about the mean of such runs. It shows the value of each seed where there are several, and a program takes
+its word in the last column from them. A seed is blind where nothing was chosen on it: no setting, and not the claim itself.
+
+- "Met": five or more seeds are blind, and the 95 % interval over seeds lies wholly on the side asked for.
+- "Not met": five or more are blind, and the interval lies wholly on the other side.
+- "Not decided": fewer are blind, or the interval lies on both sides. Why seeds are not blind stands beside it.
+
+"Met" does not mean that every seed reached the figure, nor "not met" that none did. Intervals that name episodes or dreams are of
+one seed and decide nothing. Where a table does not say that something was chosen on a seed, the seed counts as blind.
+
+A claim about one measurement, such as a count, seconds or a ratio of speeds, is met where the figure lies on the side asked for. Where
+somebody set another word, the reason stands beside it.
 """
 
 
@@ -84,16 +103,39 @@ def markdown(headings: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(headings)} |", "|" + "---|" * len(headings), *(f"| {' | '.join(row)} |" for row in rows)]
 
 
+def reached(asked: str, values: list[float]) -> bool | None:
+    """Whether all values lie on the side asked for, such as "at least 70"; None where some do. ValueError where it is no such text."""
+    found = re.fullmatch(r"(above|at least|at most|below) (\S+)", asked)
+    if not found:
+        raise ValueError(f"'{asked}' is not a side and a figure, such as 'at least 70'.")
+    sides = {SIDES[found[1]](value, float(found[2])) for value in values}
+    return sides.pop() if len(sides) == 1 else None
+
+
+def verdict(claim: dict[str, Any]) -> tuple[bool | None, str]:
+    """Whether a claim is met (None: not decided), and why where the figures alone do not say it."""
+    if claim["asked"] is None:
+        return None, "no figure was asked for"
+    if "by_seed" not in claim:
+        return claim["met"], claim.get("why", "")
+    values, why = claim["by_seed"], claim.get("why")
+    blind = claim.get("blind", len(values))
+    if blind < CLAIM_SEEDS:
+        seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
+        return None, (f"{blind} of {seeds} blind: {why}" if blind else why) if why else seeds
+    return reached(claim["asked"], seed_interval(values) or values), ""
+
+
 def claims(table: dict[str, Any]) -> list[str]:
     words = {True: "met", False: "not met", None: "not decided"}
     rows = []
     for claim in table["claims"]:
-        got = claim["got"]
-        if "by_seed" in claim:
-            got = f"{cell(got)} ({', '.join(f'{one:g}' for one in claim['by_seed'])})"
-        bounds = claim["interval"]
-        interval = f"[{', '.join(f'{one:g}' for one in bounds)}]" if isinstance(bounds, list) else bounds or ""
-        rows.append([claim["what"], cell(claim["asked"]), cell(got), interval, words[claim["met"]]])
+        got, bounds = cell(claim["got"]), claim["interval"]
+        if len(claim.get("by_seed", ())) > 1:
+            got += f" ({', '.join(f'{one:.1f}' for one in claim['by_seed'])})"
+        interval = f"[{', '.join(f'{one:.1f}' for one in bounds)}]" if isinstance(bounds, list) else bounds or ""
+        met, why = verdict(claim)
+        rows.append([claim["what"], cell(claim["asked"]), got, interval, f"{words[met]} ({why})" if why else words[met]])
     return markdown(["claim", "asked", "got", "95 % interval over seeds", ""], rows)
 
 
