@@ -298,7 +298,7 @@ class ActorCritic(Objective, Protocol):
     """Advantages from a learned value function. Sequences are `train.batch.TokenSequence`, which the methods fill in."""
 
     critic: Any
-    """The `train.critic.CriticConfig`. Its `bootstrap` says whether episodes cut at the horizon go on in their value."""
+    """The `train.critic.CriticConfig`. The `bootstrap` of `config` says whether episodes cut at the horizon go on in their value."""
 
     def mark(self, sequences: Sequence[Any]) -> None:
         """Mark the tokens before which values are read."""

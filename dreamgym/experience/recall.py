@@ -2,16 +2,16 @@
 
 What counts as the same situation is estimated from the real rows themselves. The candidates:
 
-    state      (state, action)
-    previous   (previous state, previous action, state, action)
-    task       (instruction, state, action)
+    state        (state, action)
+    previous     (previous state, previous action, state, action)
+    instruction  (instruction, state, action)
 
 For every candidate and class of outcome (steps that go on without a reward; steps that pay or end), each real row is predicted from
-other rows with the same key: of other instructions, or for `task` of other trajectories. So a reward that depends on the instruction is
-not recalled for another one, even where logged agents seldom end an episode in a state that is not their goal. A candidate is used for
-a class where the lower confidence bound of being right reaches `MIN_AGREEMENT`, and never for an action whose own rows are
-significantly below it: going back leads elsewhere by another way. A finer key without rows of its own to judge by is as reliable as
-`state`. Dreamed rows are no precedents.
+other rows with the same key: of other instructions, or for `instruction` of other trajectories. So a reward that depends on the
+instruction is not recalled for another one, even where logged agents seldom end an episode in a state that is not their goal. A
+candidate is used for a class where the lower confidence bound of being right reaches `MIN_AGREEMENT`, and never for an action whose own
+rows are significantly below it: going back leads elsewhere by another way. A finer key without rows of its own to judge by is as
+reliable as `state`. Dreamed rows are no precedents.
 """
 
 from __future__ import annotations

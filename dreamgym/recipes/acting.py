@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,15 @@ from dreamgym.recipes.context import open_context
 from dreamgym.recipes.settings import policy_of
 from dreamgym.tool_calls import ToolCall, action_of, calls_of
 from dreamgym.types import Observation, Task, Transition
+
+LEFT_OUT = {
+    "system texts (--system keeps them)",
+    "thinking of the agent",
+    "texts beside tool calls",
+    "agent messages before the task",
+    "images, audio and files",
+}
+"""What `dreamgym import` leaves out of conversations, so that the policy was trained without it."""
 
 
 class TrainedPolicy:
@@ -43,19 +53,26 @@ class TrainedPolicy:
         """The next turn: tool calls, of which `respond(content=...)` is a message to the user.
 
         `messages` are OpenAI chat messages, from the first on: "user", "assistant" with `tool_calls`, "tool" with `tool_call_id`.
-        Temperature 0 is greedy, as `eval` calls it. UsageError for messages without an instruction, calls without a result, a conversation
-        that no longer fits, and a reply that is no tool call.
+        Temperature 0 is greedy, as `eval` calls it. UsageError for messages without an instruction, what is no message of these roles,
+        calls without a result and results without a call, a conversation that no longer fits, and a reply that is no tool call.
         """
-        if wrong := next((one for one in messages if not isinstance(one, Mapping) or "role" not in one), None):
-            raise UsageError(f"{wrong!r:.100} is no chat message. Expected an object with 'role' and 'content'.")
-        episode = LoggedEpisode("", tuple(messages_of([dict(one) for one in messages], Account())))
+        for one in messages:
+            if not isinstance(one, Mapping) or "role" not in one:
+                raise UsageError(f"{one!r:.100} is no chat message. Expected an object with 'role' and 'content'.")
+        account = Account()
+        episode = LoggedEpisode("", tuple(messages_of([dict(one) for one in messages], account)))
         redactor = Redactor()
         if self.redact:
             episode = redactor.episode(episode)
-        instruction, turns = task_and_turns(episode, Account(), system=self.system)
+        instruction, turns = task_and_turns(episode, account, system=self.system)
         if not instruction:
             raise UsageError("The messages hold no instruction. Begin with a message of the role 'user'.")
-        steps, state = _played(turns, self.limits)
+        steps, state = _played(turns, self.limits, account)
+        if lost := [reason for reason in account.dropped if reason not in LEFT_OUT]:
+            raise UsageError(
+                f"The policy would not see all of the conversation: {', '.join(lost)}. Expected OpenAI chat messages: the roles system, "
+                "user, assistant with `tool_calls`, and tool with the `tool_call_id` of its call."
+            )
         number = next(self._numbers)
         talk = self.agent.resume(Task("", instruction, self.env), steps, name=f"act/{number}")
         try:
@@ -75,14 +92,15 @@ class TrainedPolicy:
         return [ToolCall(call.name, redactor.restored(call.arguments)) for call in calls]
 
 
-def _played(messages: Sequence[Message], limits: Limits) -> tuple[list[Transition], Observation]:
+def _played(messages: Sequence[Message], limits: Limits, account: Account) -> tuple[list[Transition], Observation]:
     """The steps of a conversation, and the state that it is in."""
-    answered = {result.call_id for message in messages for result in message.results}
-    open_ = [call.name for message in messages for call in message.calls if call.id not in answered]
-    if open_:
-        raise UsageError(f"The call of {open_[0]} has no result. Give a message of the role 'tool' with its `tool_call_id`.")
+    results = Counter(result.call_id for message in messages for result in message.results)
+    for call in (call for message in messages for call in message.calls):
+        if not results[call.id]:  # ids may come again: each result answers one call
+            raise UsageError(f"The call of {call.name} has no result. Give a message of the role 'tool' with its `tool_call_id`.")
+        results[call.id] -= 1
     steps, state = list[Transition](), Observation(START)
-    for exchange in exchanges(messages, Account()):
+    for exchange in exchanges(messages, account):
         after = extend(state, exchange, limits)
         steps.append(Transition(state, action_of(exchange.calls), after, 0.0, False))
         state = after

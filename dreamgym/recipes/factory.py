@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dreamgym import plugins
-from dreamgym.curriculum.task_curriculum import TaskCurriculum
+from dreamgym.curriculum.task_curriculum import TaskCurriculum, Vary
 from dreamgym.curriculum.wording_support import WordingSupport
 from dreamgym.envs import worker_pool
 from dreamgym.envs.base import EnvSuite, TextRules
@@ -237,17 +237,18 @@ def _inputs(context: RunContext, replay: AnyReplay, guard: Guard) -> ModelInputs
     return ModelInputs(guard, replay, context.logs, context.config.seed, context.experience_vocabulary, context.fitted_models.tokenizer)
 
 
-def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, experience: ExperienceModel | None) -> TaskCurriculum:
-    """The curriculum of a loop. Without an experience model it generates no tasks."""
+def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, vary: Vary | None) -> TaskCurriculum:
+    """The curriculum of a loop. `vary` is the loop's experience model, as it is whenever tasks are varied; without it, no task is
+    generated."""
     suite = context.suite
-    config = block.curriculum if experience else block.curriculum.model_copy(update={"synthetic_share": 0.0})
+    config = block.curriculum if vary else block.curriculum.model_copy(update={"synthetic_share": 0.0})
     # of the logs alone: what else is real in the buffer depends on when the loop was interrupted
     pages = {m.next_state: m for m in replay.memories(env=suite.name) if m.source == "demo"}
     return TaskCurriculum(
         training_tasks(context, block.train_tasks, logged=block.logged_tasks),
         config,
         rules=suite.rules,
-        vary=(lambda seeds, i, level: experience.vary(seeds, seed=i, level=level)) if experience else None,
+        vary=vary,
         memories=lambda: pages.values(),
         supported=None if _judges_feasibility(suite.rules) else WordingSupport(t.task.instruction for t in context.logs),
         held_out=[task.instruction for task in held_out_tasks(suite, context.config)],

@@ -84,18 +84,18 @@ def micro_batches(
     ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], order: Sequence[int], *, tokens: int
 ) -> Iterator[Batch]:
     """The sequences named by `order` in padded batches of at most `tokens` positions."""
-    for chosen in cut(ids, order, tokens=tokens):
+    for chosen in cut(list(map(len, ids)), order, tokens=tokens):
         yield pad(ids, weights, chosen)
 
 
-def cut(ids: Sequence[Sequence[int]], order: Sequence[int], *, tokens: int) -> list[list[int]]:
-    """The sequences named by `order` in lots of at most `tokens` padded positions, of similar lengths within a lot.
+def cut(lengths: Sequence[int], order: Sequence[int], *, tokens: int) -> list[list[int]]:
+    """The sequences named by `order`, of `lengths` in tokens, in lots of at most `tokens` padded positions, of similar lengths within a lot.
 
     The partition changes speed only: losses are sums, and their normaliser is computed once for all of them.
     """
     lots: list[list[int]] = []
-    for i in sorted(order, key=lambda i: (len(ids[i]), i)):
-        if lots and len(ids[i]) * (len(lots[-1]) + 1) <= tokens:
+    for i in sorted(order, key=lambda i: (lengths[i], i)):
+        if lots and lengths[i] * (len(lots[-1]) + 1) <= tokens:
             lots[-1].append(i)
         else:
             lots.append([i])

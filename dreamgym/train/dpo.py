@@ -108,7 +108,7 @@ def _step(
 ) -> dict[str, float]:
     """One optimiser step on the named pairs. Both sequences of a pair share a micro-batch, since the loss does not part them."""
     n = len(sequences) // 2
-    longest = [range(max(len(sequences[i][0]), len(sequences[n + i][0]))) for i in range(n)]
+    longest = [max(len(sequences[i][0]), len(sequences[n + i][0])) for i in range(n)]
     loss, right, margin = 0.0, 0.0, 0.0
     optimiser.zero_grad(set_to_none=True)
     for lot in cut(longest, pairs, tokens=config.micro_tokens // 2):

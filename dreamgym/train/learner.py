@@ -42,7 +42,7 @@ class Learner:
         """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is.
 
         `closing`: the prompt that would have followed an episode's last turn (`Agent.closing`). Algorithms that bootstrap episodes cut at
-        the horizon read a value there.
+        the horizon read a value there. ConfigError for settings that exclude each other.
         """
         self.sharded = parallel.sharded(model)
         if config.old == "sampler" and algorithm.config.importance_cap:
@@ -60,7 +60,11 @@ class Learner:
         self.reference = Reference(model) if algorithm.config.kl_coef else None
 
     def update(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-        """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Groups without a signal are only counted."""
+        """One iteration: advantages, then `epochs` x `minibatches` steps, then publish. Returns the metrics of docs/metrics.md.
+
+        Rollouts whose advantages are all 0 are left out. UsageError for an algorithm that compares rollouts and a group of one;
+        InvariantError for a gradient that is not finite.
+        """
         if self.algorithm.grouped and any(len(group) < 2 for group in groups):
             name = type(self.algorithm).__name__
             raise UsageError(f"{name} compares rollouts of the same task, so it needs group_size >= 2.")
@@ -180,7 +184,7 @@ class Learner:
         for _ in range(self.config.epochs):
             for chosen in _split_trajectories(sequences, parts, rng):
                 sums["grad_norm"] += self._step(sequences, chosen, sums, scale)
-                if rough and not measured:  # by the first step, which is taken at the weights that sampled
+                if "mismatch" not in measured:  # by the first step, which is taken at the weights that sampled
                     measured["mismatch"] = sums["off"] / max(1.0, sums["trained"])
                 steps += 1
         self._train_mode(False)

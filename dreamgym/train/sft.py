@@ -74,11 +74,12 @@ def train(
 
 def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:
     """Epoch after epoch of batches, without the first `skip`: sequences shuffled, cut into pools, alike in length within a batch."""
-    pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(len(sequence) for sequence in ids)))
+    lengths = list(map(len, ids))
+    pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(lengths)))
     for epoch in itertools.count():
         rng = np.random.default_rng((config.seed, epoch))
         order = rng.permutation(len(ids)).tolist()
-        batches = [b for i in range(0, len(order), pool) for b in cut(ids, order[i : i + pool], tokens=config.batch_tokens)]
+        batches = [b for i in range(0, len(order), pool) for b in cut(lengths, order[i : i + pool], tokens=config.batch_tokens)]
         for i in rng.permutation(len(batches)):
             skip -= 1
             if skip < 0:

@@ -229,7 +229,7 @@ def test_turns_that_go_on_share_a_row_and_a_slid_window_opens_another():
 def test_lots_hold_every_row_once_and_no_more_positions_than_allowed():
     rng = np.random.default_rng(0)
     ids = [[0] * int(n) for n in rng.integers(1, 40, 50)]
-    lots = cut(ids, range(50), tokens=100)
+    lots = cut(list(map(len, ids)), range(50), tokens=100)
     assert sorted(i for lot in lots for i in lot) == list(range(50))
     assert all(len(lot) == 1 or len(lot) * max(len(ids[i]) for i in lot) <= 100 for lot in lots)
 
@@ -321,7 +321,7 @@ def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_
     groups = random_groups(tiny(), shift=0.0)
     _, exact, plain = step(groups)
     _, rough, half = step(groups, bf16=True)
-    assert "mismatch" not in plain and 0.0 < half["mismatch"] < 0.05  # where nothing was measured, nothing is said
+    assert plain["mismatch"] < 1e-5 and 0.0 < half["mismatch"] < 0.05  # measured without that pass as well
     assert half["approx_kl"] == pytest.approx(0.0, abs=1e-6) and half["clipped"] == 0.0
     assert torch.nn.functional.cosine_similarity(exact, rough, dim=0) > 0.99
     # What the sampler reported plays no part then, so the same rollouts give the same step however far off it was.

@@ -23,7 +23,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from dreamgym.experience.outcome.features import kind
+from dreamgym.envs.actions import kind_of
 from dreamgym.experience.outcome.head import LabelledClaim
 from dreamgym.replay.encoders.lexical import HashedText
 from dreamgym.statistics import difference, wilson
@@ -82,7 +82,7 @@ def write_like(episodes: Sequence[Trajectory]) -> frozenset[str]:
                 differs = t.transitions[start].next_state != step.next_state
                 total[0] += differs
                 total[1] += 1
-                for name in {kind(one.action) for one in t.transitions[start + 1 : i]}:
+                for name in {kind_of(one.action) for one in t.transitions[start + 1 : i]}:
                     changed[name][0] += differs
                     changed[name][1] += 1
             before[step.action] = i
@@ -125,7 +125,7 @@ def _truncated(t: Trajectory, *, writes: frozenset[str], rng: random.Random) -> 
     steps = t.transitions
     if len(steps) < 2:
         return None
-    last = [i for i in range(len(steps) - 1) if kind(steps[i].action) in writes]
+    last = [i for i in range(len(steps) - 1) if kind_of(steps[i].action) in writes]
     cut = last[-1] if last else rng.randrange(len(steps) - 1)
     return LabelledClaim(t.task.instruction, (*steps[:cut], replace(steps[-1], state=steps[cut].state)), 0.0)
 
@@ -138,11 +138,11 @@ def _replacer(episodes: Sequence[Trajectory], rng: random.Random, change: Replac
     pool: dict[str, list[Transition]] = defaultdict(list)
     for t in episodes:
         for step in t.transitions:
-            pool[kind(step.action)].append(step)
+            pool[kind_of(step.action)].append(step)
 
     def corrupt(t: Trajectory) -> LabelledClaim | None:
         i = rng.randrange(len(t.transitions))
-        other = rng.choice(pool[kind(t.transitions[i].action)])
+        other = rng.choice(pool[kind_of(t.transitions[i].action)])
         changed = change(t, i, other)
         return None if changed == t.transitions else LabelledClaim(t.task.instruction, changed, 0.0)
 

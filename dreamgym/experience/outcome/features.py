@@ -29,6 +29,7 @@ from zlib import crc32
 import numpy as np
 
 from dreamgym.bracket_actions import ELEMENT
+from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.types import Transition
 
 DIM = 1 << 18
@@ -94,7 +95,7 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
             add(1.0, *name, "at least", str(i))
 
     last = steps[-1]
-    kinds = [kind(step.action) for step in steps]
+    kinds = [kind_of(step.action) for step in steps]
     add(1.0, "always")
     add(LEXICAL, "length", str(min(len(steps), 12)))
     count("novel lines", of=novel)
@@ -134,12 +135,6 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
     return found
 
 
-def kind(action: str) -> str:
-    """The first word of an action: the name of a tool, or a verb."""
-    words = _words(action)
-    return words[0] if words else ""
-
-
 def new_lines(step: Transition) -> list[str]:
     """The lines of the next state that the state before did not have."""
     old = set(step.state.text.split("\n"))
@@ -152,7 +147,7 @@ def _places(
     """The words of each place of an episode, by its name. `beside` are those of the steps' elements, `lines` those of the last state."""
     found: dict[str, set[str]] = {"state": {word for line in lines for word in line}}
     for name, step, words in zip(kinds, steps, beside, strict=True):
-        found.setdefault(f"action {name}", set()).update(_words(step.action)[1:])
+        found.setdefault(f"action {name}", set()).update(_words(step.action)[len(_words(kinds_of(step.action)[0])) :])
         if words:
             found.setdefault(f"beside {name}", set()).update(words)
         if _role(words):

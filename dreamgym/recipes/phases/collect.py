@@ -42,7 +42,6 @@ class Environments:
     def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, world: World) -> None:
         self.context, self.replay, self.name, self.world = context, replay, name, world
         self.refreshes = 0
-        self.temperature = 1.0  # of the policy in the phase's rollouts, as their collector says
         self.verifier = context.verifier  # its checkpoint
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
@@ -90,7 +89,6 @@ class Collector:
         self.ahead: Ahead | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.ahead else None
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
-        envs.temperature = block.learner.temperature
         self.seed = envs.context.config.seed
         self.max_steps = envs.context.suite.max_steps
         self.refills = 0  # of the present iteration
@@ -206,7 +204,7 @@ class Collector:
             at_once=self.envs.context.suite.max_parallel if env is self.envs.real else len(tasks),
             seed=seed,
             max_steps=self.max_steps,
-            temperature=self.envs.temperature,
+            temperature=self.block.learner.temperature,
             name=name,
         )
 

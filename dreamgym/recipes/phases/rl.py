@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,12 +70,22 @@ class RLPhase:
 
     def __init__(self, run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
         self.run, self.context, self.name, self.block = run, context, name, block
+        with ExitStack() as opened:  # what is open when one of them fails is closed: nobody else could, as there is no phase yet
+            self._build(start, world, opened)
+            self._opened = opened.pop_all()
+        self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
+
+    def _build(self, start: str, world: World, opened: ExitStack) -> None:
+        """The collaborators, as they begin or as the checkpoint has them."""
+        run, context, name, block = self.run, self.context, self.name, self.block
         self.remote: RemoteRollouts | None = None
         if context.config.exec:
             from dreamgym.recipes.phases.remote import RemoteRollouts
 
             self.remote = RemoteRollouts(context, name, start=start, block=block, world=world)
+            opened.callback(self.remote.close)
         self.replay: ReplayBuffer = self.remote.replay if self.remote else factory.replay_buffer(context, name)
+        opened.callback(self.replay.close)
         self.envs = Environments(context, self.replay, name, world)
         self.model = context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)
@@ -83,20 +94,16 @@ class RLPhase:
         self.learner = Learner(
             self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
         )
-        self.curriculum = factory.curriculum(context, block, self.replay, self.envs.experience)
+        self.curriculum = factory.curriculum(context, block, self.replay, self._vary if self.envs.experience else None)
         self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)
+        opened.callback(self.collector.close)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
         self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
         self.verifier_probes = self._verifier_probes(start)
         self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before
         self.prefix_caches = PrefixCaches()
-        try:
-            self._restore()
-        except BaseException:
-            self.close()  # nobody else can: there is no phase yet
-            raise
-        self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
+        self._restore()
 
     def run_loop(self) -> None:
         """Iterate to the end of the block, or until a budget is spent or the gap opens."""
@@ -119,10 +126,12 @@ class RLPhase:
 
     def close(self) -> None:
         """Close the replay buffer, and end the workers that this phase has in other processes."""
-        self.replay.close()
-        if self.remote:
-            self.remote.close()
-        self.collector.close()
+        self._opened.close()
+
+    def _vary(self, seeds: Sequence[Task], seed: int, level: int) -> list[str]:
+        """Variations by the experience model as it is now: the weights that dream also vary tasks (Eq. 6)."""
+        assert self.envs.experience is not None
+        return self.envs.experience.vary(seeds, seed=seed, level=level)
 
     def _remote_rollout(self) -> RolloutFunction:
         assert self.remote is not None
@@ -224,7 +233,8 @@ class RLPhase:
         if second is None or block is None or not isinstance(second.verifier, LearnedVerifier):
             return None
         settings = build(LearnedVerifierConfig, block.settings, prefix="experience.verifier.")
-        return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start)
+        temperature = self.block.learner.temperature
+        return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start, temperature=temperature)
 
     def _hit_rates(self) -> dict[str, float]:
         return self.prefix_caches.hit_rates({"prefix_hit_rate": self.agent.llm, "dream_prefix_hit_rate": self.envs.engine})

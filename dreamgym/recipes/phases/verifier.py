@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,20 @@ class VerifierProbes:
     """Chooses claims to try in the real environment during RL, refits the verifier to what was found, and stops when it proves wrong."""
 
     def __init__(
-        self, envs: Environments, agent: Agent, model: Any, verifier: LearnedVerifier, settings: LearnedVerifierConfig, *, start: str
+        self,
+        envs: Environments,
+        agent: Agent,
+        model: Any,
+        verifier: LearnedVerifier,
+        settings: LearnedVerifierConfig,
+        *,
+        start: str,
+        temperature: float,
     ) -> None:
+        """`temperature` is the one of the phase's rollouts: the same policy acts in probes."""
         self.envs, self.agent, self.model, self.verifier, self.settings, self.start = envs, agent, model, verifier, settings, start
-        self.context, self.name, self.block = envs.context, envs.name, settings.probes
-        self.every = 0 if "probes" in self.context.skipped else self.block.every
+        self.context, self.name, self.temperature = envs.context, envs.name, temperature
+        self.every = 0 if "probes" in self.context.skipped else settings.probes.every
         self.probes: list[Probe] = []
         self.tried: list[TriedClaim] = []
         self.steps = 0  # real steps of probes
@@ -124,19 +134,19 @@ class VerifierProbes:
         found["claims_masked"] = _share(made, lambda t: t.masked)
         if not self.every or iteration % self.every:
             return found
-        drawn = draw_probes(made, self.verifier, self.block.episodes, seed=self.context.config.seed, iteration=iteration)
+        drawn = draw_probes(made, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
         chosen = self._affordable(drawn)
         if drawn and not chosen:
             self.stopped = (
-                f"{self.steps:,} of {self.block.max_real_steps:,} real steps of probes are spent, and what is left is too little to try a "
-                "claim (experience.verifier.probes.max_real_steps)"
+                f"{self.steps:,} of {self.settings.probes.max_real_steps:,} real steps of probes are spent, and what is left is too little "
+                "to try a claim (experience.verifier.probes.max_real_steps)"
             )
             return found
-        new = self._acted(chosen, iteration) if self.block.by == "rollouts" else self._repeated(chosen, iteration)
+        new = self._acted(chosen, iteration) if self.settings.probes.by == "rollouts" else self._repeated(chosen, iteration)
         self.probes += new
         false = accepted_false([one for one in self.tried if one.iteration == iteration])
         found["tried_accepted_false"] = false.value if false.n else None
-        self._stop_if_false([one for one in self.tried if one.iteration > iteration - 2 * self.every])
+        self._stop_if_false(false)
         if not new:
             return found
         self._refit()
@@ -156,14 +166,11 @@ class VerifierProbes:
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
     def _affordable(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]]) -> list[tuple[Trajectory, float, VerdictKind]]:
-        """As many claims as the real steps that are left are enough for, however long their episodes get."""
-        chosen, left = [], self.block.max_real_steps - self.steps
-        for one in drawn:
-            longest = self.context.suite.max_steps if self.block.by == "rollouts" else len(one[0].turns)
-            if longest <= left:
-                chosen.append(one)
-                left -= longest
-        return chosen
+        """The first claims, as many as the real steps that are left are enough for, however long their episodes get. The first that does
+        not fit is the last one looked at: to go on with shorter ones would draw by length, which the probabilities do not know."""
+        lengths = [self.context.suite.max_steps if self.settings.probes.by == "rollouts" else len(episode.turns) for episode, _, _ in drawn]
+        left = self.settings.probes.max_real_steps - self.steps
+        return [one for one, needed in zip(drawn, accumulate(lengths), strict=True) if needed <= left]
 
     def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""
@@ -187,7 +194,7 @@ class VerifierProbes:
             at_once=suite.max_parallel,
             seed=seed,
             max_steps=suite.max_steps,
-            temperature=self.envs.temperature,
+            temperature=self.temperature,
             name=f"{self.name}/verifier-probe/{iteration}/0",
         )
         self._charge(real)
@@ -216,12 +223,14 @@ class VerifierProbes:
         self.verifier.save(self.context.checkpoint(self.judged_with))
         self.envs.judge_with(self.judged_with)
 
-    def _stop_if_false(self, recent: Sequence[TriedClaim]) -> None:
-        """Stop, and bring back the last good policy, when accepted claims proved false twice in a row."""
-        rate = accepted_false(recent)
-        bad = rate.n > 0 and rate.low > self.block.max_accepted_false
+    def _stop_if_false(self, rate: Rate) -> None:
+        """Stop, and bring back the last good policy, when the claims that two probes in a row had accepted proved false. Each probe counts
+        with its own claims: the first one's refit may have cured the verifier. One that accepted nothing says nothing."""
+        if not rate.n:
+            return
+        bad = rate.low > self.settings.probes.max_accepted_false
         self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
-        self.passed = not bad if rate.n else None
+        self.passed = not bad
         if self.false_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.start)
             self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"

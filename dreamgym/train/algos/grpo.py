@@ -3,8 +3,9 @@
     A_i = (R_i - mean_g R) / (std_g R + eps)
     L   = -sum m * min(rho * A, clip(rho, 1 - low, 1 + high) * A) / Z  +  beta * sum m * KL / Z  -  eta * sum m * H / Z
 
-Z is the number of trained tokens in the whole batch (token-mean, DAPO), given by the caller, so that micro-batches do not matter.
-A group without variance, or of one rollout, has advantage 0. Rollouts of advantage 0 are left out, and their tokens do not count in Z.
+Z is the number of trained tokens in the whole mini-batch (token-mean, DAPO), given by the caller, so that micro-batches do not matter.
+A group without variance, or of one rollout, has advantage 0, less the penalties of its turns where the configuration has any. Rollouts of
+advantage 0 are left out, and their tokens do not count in Z.
 `negative_weight` scales negative advantages; at 0 only successes are trained on, which is more stable for small policies.
 """
 

@@ -12,7 +12,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, Unreadable
-from dreamgym.experience.recall import MIN_AGREEMENT, ExactRecall
+from dreamgym.experience.recall import ExactRecall
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.factory import open_replay
@@ -58,16 +58,16 @@ def test_a_reward_that_depends_on_the_instruction_is_recalled_for_the_same_instr
     assert across.right < 0.3 * across.predicted, "of other instructions; with those of the same one it would be 98 %"
 
 
-def test_in_a_stochastic_environment_no_step_that_varies_is_recalled():
-    suite = corridor(slip=0.3)
+@pytest.mark.parametrize("slip", [0.0, 0.3])
+def test_in_a_stochastic_environment_no_step_that_varies_is_recalled(slip: float):
+    suite = corridor(slip=slip)
     recall = ExactRecall(open_replay(None, collect(suite, 300, seed=0)))
     episodes = collect(suite, 60, seed=5, split="dev")
     moves = [
         query for query in queries(episodes) if query.action in ("left", "right") and suite.rules.admissible(query.state, (), query.action)
     ]
-    assert len(moves) > 50 and not any(recall.recall(query) for query in moves)
-    _, found, exact = recalled(recall, episodes)
-    assert exact >= MIN_AGREEMENT * found
+    found = sum(recall.recall(query) is not None for query in moves)
+    assert len(moves) > 50 and (found == 0 if slip else found > 0.5 * len(moves))
 
 
 def test_precedents_that_contradict_each_other_are_no_answer():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,33 @@ def test_a_conversation_that_cannot_go_on_is_refused(run: Path, messages: list[d
         TrainedPolicy(run).act(messages[cut])
 
 
-@pytest.mark.parametrize("wrong", ["Cancel order 17.", {"content": "Cancel order 17."}])
+TASK = {"role": "user", "content": "Cancel order 17."}
+
+
+def call(name: str, *, id: str = "call_0") -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}]}
+
+
+@pytest.mark.parametrize("wrong", ["Cancel order 17.", {"content": "Cancel order 17."}, {}])
 def test_what_is_no_chat_message_is_named(run: Path, wrong: Any):
-    with pytest.raises(UsageError, match="Cancel order 17.* is no chat message"):
+    with pytest.raises(UsageError, match=f"{re.escape(repr(wrong))} is no chat message"):
         TrainedPolicy(run).act([wrong])
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([TASK, {"role": "Assistant", "content": "Which one?"}, TASK], "messages of an unknown role"),
+        ([TASK, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}], "blocks of another format"),
+        ([TASK, call("find"), {"role": "tool", "tool_call_id": "other", "content": "3"}], "The call of find has no result"),
+        ([TASK, {"role": "tool", "tool_call_id": "other", "content": "3"}, call("find")], "The call of find has no result"),
+        ([TASK, call("find"), {"role": "tool", "tool_call_id": "call_0", "content": "3"}, call("cancel")], "The call of cancel has no"),
+        ([TASK, call(""), TASK], "calls without a usable tool name"),
+    ],
+)
+def test_a_conversation_of_which_the_policy_would_not_see_all_is_refused(run: Path, messages: list[dict[str, Any]], says: str):
+    with pytest.raises(UsageError, match=says):
+        TrainedPolicy(run).act(messages)
 
 
 def test_a_policy_that_a_run_does_not_have_is_named(run: Path, tmp_path: Path):

@@ -230,20 +230,40 @@ def test_rates_of_probes_weigh_each_by_one_over_its_probability():
     assert rates.claims_true.value == pytest.approx(2 / 7)
 
 
-def test_a_verifier_that_proves_wrong_twice_stops_the_phase_and_the_last_good_policy_comes_back(
+def probed_run(path: Path, *, iterations: int) -> dict[str, Any]:
+    """What the dream of a run leaves that is probed after every iteration."""
+    config, probes = settings(iterations=iterations), {"every": 1, "episodes": 16, "max_real_steps": 5000, "max_accepted_false": 0.5}
+    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    recipe.run(config.model_copy(update={"experience": block}), path, say=lambda _: None)
+    return RunDir.view(path).data("dream")
+
+
+def answer_probes(monkeypatch: pytest.MonkeyPatch, *holds: bool) -> None:
+    """Every claim is accepted; the claims of the first probes have a real success or none, as given, and later ones as the last."""
+    answers, found = iter(holds), phase.replay_actions
+    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
+
+    def replayed(*args: Any) -> list[tuple[Trajectory, Trajectory]]:
+        success = next(answers, holds[-1])
+        return [(dream, replace(real, success=success)) for dream, real in found(*args)]
+
+    monkeypatch.setattr(phase, "replay_actions", replayed)
+
+
+def test_a_verifier_that_two_probes_prove_wrong_stops_the_phase_and_the_last_good_policy_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Every claim is accepted and every probe says false."""
-    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
-    found = phase.replay_actions
-    monkeypatch.setattr(phase, "replay_actions", lambda *args: [(dream, replace(real, success=False)) for dream, real in found(*args)])
-    config, probes = settings(iterations=12), {"every": 1, "episodes": 16, "max_real_steps": 5000, "max_accepted_false": 0.5}
-    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
-    recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
-    dream = RunDir.view(tmp_path / "run").data("dream")
-    assert dream["iterations"] < 12 and "of probed accepted claims have no real success, rolled back to the" in dream["stopped"]
-    assert "the policy it started from" in dream["stopped"], "no probe had found it good"
+    answer_probes(monkeypatch, False)
+    dream = probed_run(tmp_path / "run", iterations=12)
+    assert dream["iterations"] == 2
+    assert dream["stopped"].startswith("100% of probed accepted claims have no real success, rolled back to the policy it started from")
     json.dumps(dream, allow_nan=False)
+
+
+def test_one_bad_probe_does_not_stop_the_phase_where_the_claims_of_the_next_one_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    answer_probes(monkeypatch, False, True)
+    dream = probed_run(tmp_path / "run", iterations=4)
+    assert dream["iterations"] == 4 and dream["stopped"] == "" and dream["verifier"]["probes"] > 16
 
 
 def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):
