@@ -77,7 +77,8 @@ def _method(tool: Mapping[str, Any], *, plain: bool) -> Callable[..., str]:
         raise UsageError(f"The recorded tool '{name:.64}' cannot be a method of a TRL environment: that name is taken. Use DreamRollouts.")
     required = set(schema.get("required", ()))
     parameters, described = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], list[str]()
-    for key, value in sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required):
+    for key, given in sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required):
+        value = given if isinstance(given, Mapping) else {}  # true: any value
         default = inspect.Parameter.empty if key in required else None
         try:
             made = inspect.Parameter(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
 from dreamgym.recipes.rows import ROWS
@@ -62,6 +63,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(f"labelled by a person, false among claimed successes: {rate(found['false_success_among_accepted'])}")
     for warning in summary.get("warnings") or ():
         print(f"warning: {warning}")
+    if isinstance(gap := summary.get("gap"), dict):
+        print(gap_sentence(gap))
     if isinstance(audit := summary.get("audit"), dict):
         table(
             "The trained policy's dreams, replayed in the real environment",

@@ -23,6 +23,10 @@ def import_logs(
     ] = None,
     success_ids: Annotated[Path | None, typer.Option(help="A file with the ids of successes, one a line; all others failed.")] = None,
     success_score: Annotated[str | None, typer.Option(help="The name of an evaluation in the log, also with a comparison.")] = None,
+    truncated: Annotated[
+        str | None,
+        typer.Option(help="Where a record says that its episode was cut off, as for --success: 'stop_condition==max_turns_reached'."),
+    ] = None,
     env: Annotated[str, typer.Option(help="The environment that the tasks are of.")] = "tools",
     system: Annotated[bool, typer.Option("--system", help="Open the instruction with the system text.")] = False,
     redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Replace keys, tokens and e-mail addresses.")] = True,
@@ -32,13 +36,13 @@ def import_logs(
     """Read the logs of a tool-calling agent as episodes. Outcomes come from where you say; without that they are unknown."""
     from dreamgym.errors import UsageError
     from dreamgym.logs import importing
-    from dreamgym.logs.outcomes import outcomes
+    from dreamgym.logs.outcomes import outcomes, truncations
 
     if out is None and not dry_run:
         raise UsageError("Give --out FILE, such as --out episodes.jsonl, or --dry-run.")
     found = importing.import_logs(
-        logs, None if dry_run else out, form=form, outcomes=outcomes(success, success_ids, success_score), env=env, system=system,
-        redact=redact,
+        logs, None if dry_run else out, form=form, outcomes=outcomes(success, success_ids, success_score),
+        truncations=truncations(truncated), env=env, system=system, redact=redact,
     )  # fmt: skip
     if as_json:
         print(json.dumps(found))
@@ -47,6 +51,7 @@ def import_logs(
         print(f"{path}: {name}")
     counts = [["episodes", f"{found['episodes']:,}"], ["steps", f"{found['steps']:,}"]]
     counts += [[f"outcome: {name}", f"{n:,}"] for name, n in found["outcomes"].items()]
+    counts += [["truncated", f"{found['truncated']:,}"]]
     counts += [[f"redacted: {name}", f"{n:,}"] for name, n in found["redacted"].items()]
     table("understood", ["what", "count"], counts)
     inferred = set(found["inferred_tools"])

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dreamgym.cli._show import ARMS, AUDIT, KINDS, Json, Run, rate, show_decided, table
+from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 
 HELD_OUT = (
@@ -44,33 +45,40 @@ def fidelity(
     folder = RunDir.view(run)
     if policy:
         require_policy(run, policy)
-    if folder.done("logs") and not folder.data("logs").get("has_env", True):
-        return _without_env(folder, _held_out(run, held_out, split, policy), as_json)
     forced = _held_out(run, held_out, split, policy)
-    if not folder.done("audit") and forced["held_out"] is not None:  # of a comparison, or of a world whose dreams cannot be replayed
-        return print(json.dumps(forced)) if as_json else show_held_out(forced)
-    if not folder.done("audit") and folder.summary():
-        raise RunDirError(
-            f"'{run}' has no audit: it never dreamed, or its eval.paired_replays is 0. Give a run with RL in a dream, or --held-out."
-        )
-    if not folder.done("audit"):
+    if folder.done("logs") and not folder.data("logs").get("has_env", True):
+        return _without_env(folder, forced, as_json)
+    if not folder.done("audit") and not folder.done("gap") and forced["held_out"] is None:
+        if folder.summary():
+            raise RunDirError(
+                f"'{run}' has no audit: it never dreamed, or its eval.paired_replays and eval.gap_tasks are 0. Give a run with RL in a "
+                "dream, or --held-out."
+            )
         raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
+    from dreamgym.recipes.fidelity import dream_measures  # after the refusals, which need no torch
+
     audit = _audit(folder, replays)
     with reading(folder.path / PHASES):
+        found = dream_measures(folder, audit)
         if as_json:
-            from dreamgym.recipes.fidelity import audited
-
-            print(json.dumps(audited(audit) | forced))
+            return print(json.dumps(found | forced))
+        if audit is not None:
+            _print(audit)
+        if found["gap"]:
+            print(gap_sentence(found["gap"]))
+        if forced["held_out"] is None:
+            print("Predictions of held-out real transitions: not measured yet. `--held-out 400` measures them in minutes.")
         else:
-            _print(audit, forced)
+            show_held_out(forced)
 
 
-def _audit(folder: Any, replays: int | None) -> dict[str, Any]:
-    """The run's own audit, or one with so many dreams, made now or kept from an earlier call."""
+def _audit(folder: Any, replays: int | None) -> dict[str, Any] | None:
+    """The run's own audit, or one with so many dreams, made now or kept from an earlier call. None where the run replays no dream."""
     from dreamgym.recipes import fidelity as recipe
 
-    found: dict[str, Any] = folder.data("audit") if replays is None else recipe.replays(folder.path, replays)
-    return found
+    if replays is not None:
+        return recipe.replays(folder.path, replays)
+    return dict(folder.data("audit")) if folder.done("audit") else None
 
 
 def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
@@ -80,8 +88,10 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
         found = folder.data("fidelity")
         forced = {"held_out": found["held_out"], "held_out_no_model": found.get("no_model"), "reason": found.get("reason", "")}
     if as_json:
-        print(json.dumps(forced | {"repeated": repeated, "uncertified": uncertified, "near_misses": "left out: they need an environment"}))
-        return
+        from dreamgym.recipes.fidelity import dream_measures
+
+        alone = {"repeated": repeated, "uncertified": uncertified, "near_misses": "left out: they need an environment"}
+        return print(json.dumps(dream_measures(folder, None) | forced | alone))
     if forced["held_out"] is None:
         print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
     else:
@@ -99,7 +109,7 @@ def show_uncertified(found: dict[str, Any]) -> None:
         table("Dream success, uncertified: no environment confirms it", ["policy", "uncertified dream success", "masked"], rows)
 
 
-def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
+def _print(audit: dict[str, Any]) -> None:
     bound = audit["with_guard"]["bound"]
     table(
         "Dreams replayed in the real environment",
@@ -113,10 +123,6 @@ def _print(audit: dict[str, Any], forced: dict[str, Any]) -> None:
         f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
         + (", which says nothing about success in [0, 1]." if "theorem" in bound["vacuous"] else ".")
     )
-    if forced["held_out"] is None:
-        print("Predictions of held-out real transitions: not measured yet. `--held-out 400` measures them in minutes.")
-    else:
-        show_held_out(forced)
 
 
 def show_support(guarded: dict[str, Any]) -> None:
@@ -158,7 +164,7 @@ def _held_out(run: Any, n: int | None, split: str, policy: str) -> dict[str, Any
     if policy and n is None:
         raise UsageError("--policy goes with --held-out: say how many of its episodes.")
     found = recipe.latest(run) if n is None else recipe.held_out(run, n, split=split, policy=policy)
-    return _named(found) if found else {"held_out": None}
+    return _named(found) if found else {"held_out": None, "held_out_no_model": None}
 
 
 def _named(found: dict[str, Any]) -> dict[str, Any]:

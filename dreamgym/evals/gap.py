@@ -1,20 +1,23 @@
-"""The gap meter: a small budget of real episodes, spent during training, that says whether the dream still tells the truth.
+"""The gap between dream and real success: of a trained policy, and during training, as a small budget of real episodes measures it.
 
-Two questions, both on the same tasks: does the policy succeed as often in the real environment (fresh episodes) as in the dreams it just
-trained on, which are one update older, and were those dreams true (paired replay of their actions)?
+The gap meter asks two questions, both on the same tasks: does the policy succeed as often in the real environment (fresh episodes) as in
+the dreams it just trained on, which are one update older, and were those dreams true (paired replay of their actions)?
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from dreamgym.envs.base import EnvSuite
 from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
 from dreamgym.evals.success import success
 from dreamgym.protocols import Policy, RealEnv
 from dreamgym.rollout import rollout_in_parts
-from dreamgym.statistics import Rate
+from dreamgym.statistics import Interval, Rate, bootstrap
 from dreamgym.types import Trajectory
 
 
@@ -46,6 +49,46 @@ class Gap:
             "state_exact": _known(self.paired.state_exact),
             "first_divergence": self.paired.first_divergence,
         }
+
+
+@dataclass(frozen=True)
+class PolicyGap:
+    """One policy on the same tasks in the dream and, acting anew, in the real environment. Rates are over the tasks that have an outcome on
+    both sides."""
+
+    dream_success: Rate
+    real_success: Rate
+    gap: Interval  # dream minus real, task by task
+    masked: int  # dreams that the guard left out
+    failed_rollouts: int  # tasks with a rollout that failed on either side, for technical reasons
+
+
+def compare_success(dreamed: Sequence[Trajectory], real: Sequence[Trajectory], *, seed: int) -> PolicyGap:
+    """The gap between two lists of episodes, of the same tasks in the same order. `seed` draws its bootstrap interval."""
+    pairs = [(one, other) for one, other in zip(dreamed, real, strict=True) if not one.masked]
+    sound = [(one, other) for one, other in pairs if one.error is None and other.error is None and other.scored]
+    differences = [float(one.success) - float(other.success) for one, other in sound]
+    return PolicyGap(
+        success([one for one, _ in sound]),
+        success([other for _, other in sound]),
+        bootstrap([differences], lambda drawn: float(np.mean(drawn)), seed),
+        masked=len(dreamed) - len(pairs),
+        failed_rollouts=len(pairs) - len(sound),
+    )
+
+
+def gap_sentence(found: Mapping[str, Any]) -> str:
+    """A PolicyGap as plain values, as people read it."""
+    dream, real, gap = found["dream_success"], found["real_success"], found["gap"]
+    lost = {"masked dreams": found["masked"], "failed rollouts": found["failed_rollouts"]}
+    left_out = f" Left out: {', '.join(f'{n} {what}' for what, n in lost.items() if n)}." if any(lost.values()) else ""
+    if not gap["n"]:
+        return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
+    rates = [f"{100 * one['value']:.1f} % [{100 * one['low']:.1f}, {100 * one['high']:.1f}]" for one in (dream, real)]
+    return (
+        f"On {gap['n']} training tasks the policy succeeds in {rates[0]} of its dreams and, acting anew, in {rates[1]} of real episodes: a "
+        f"gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}"
+    )
 
 
 class GapMeter:

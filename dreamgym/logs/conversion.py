@@ -28,7 +28,8 @@ class Conversion:
 
 
 def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, account: Account) -> Trajectory | None:
-    """The episode; None, and an account of it, where it has no instruction or no action. Reward is 1 at the end of a success, else 0."""
+    """The episode; None, and an account of it, where it has no instruction or no action. Reward is 1 at the end of a success, else 0: one
+    that was truncated has no end, and its last step pays nothing."""
     instruction, rest = task_and_turns(episode, account, system=how.system)
     if not instruction:
         account.drop("episodes without an instruction")
@@ -43,12 +44,15 @@ def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, ac
         return None
     state, turns = Observation(START), list[Turn]()
     for i, one in enumerate(found):
-        after, last = extend(state, one), i + 1 == len(found)
-        turns.append(Turn(Transition(state, action_of(one.calls), after, float(last and bool(success)), last)))
+        after, ends = extend(state, one), i + 1 == len(found) and not episode.truncated
+        turns.append(Turn(Transition(state, action_of(one.calls), after, float(ends and bool(success)), ends)))
         state = after
         _note_shortened(one, account)
     task = Task(episode.task or episode.id, instruction, how.env, difficulty=0)
-    return Trajectory(episode.id, task, "demo", tuple(turns), bool(success), behaviour=episode.agent, scored=success is not None)
+    account.note("successes that were truncated", int(episode.truncated and bool(success)))
+    return Trajectory(
+        episode.id, task, "demo", tuple(turns), bool(success), episode.truncated, behaviour=episode.agent, scored=success is not None
+    )
 
 
 def task_and_turns(episode: LoggedEpisode, account: Account, *, system: bool) -> tuple[str, Sequence[Message]]:

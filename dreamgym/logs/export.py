@@ -29,7 +29,7 @@ def export_episodes(source: Path, out: Path, form: str) -> int:
 
 
 def openai(episode: Trajectory) -> dict[str, Any]:
-    """A record with `messages`, `reward` and, where it is known, `success`."""
+    """A record with `messages`, `truncated` and, where they are known, `success` and `reward`."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.instruction}]
     for i, transition in enumerate(episode.transitions):
         text, calls, results, user_text = _answer(transition)
@@ -45,7 +45,7 @@ def openai(episode: Trajectory) -> dict[str, Any]:
 
 
 def atif(episode: Trajectory) -> dict[str, Any]:
-    """An ATIF v1.8 trajectory; the outcome, for which ATIF has no field, is in `extra`."""
+    """An ATIF v1.8 trajectory; the outcome and `truncated`, for which ATIF has no field, are in `extra`."""
     steps: list[dict[str, Any]] = [{"source": "user", "message": episode.task.instruction}]
     for i, transition in enumerate(episode.transitions):
         text, calls, results, user_text = _answer(transition)
@@ -70,7 +70,8 @@ FORMS: Mapping[str, Callable[[Trajectory], dict[str, Any]]] = {"atif": atif, "op
 
 
 def _outcome(episode: Trajectory) -> dict[str, Any]:
-    return {"success": episode.success, "reward": episode.total_reward} if episode.scored else {}
+    found: dict[str, Any] = {"truncated": episode.truncated}
+    return found | ({"success": episode.success, "reward": episode.total_reward} if episode.scored else {})
 
 
 def _answer(transition: Transition) -> Answer:
@@ -96,8 +97,8 @@ def _results(turn: str, n: int) -> tuple[list[str], str]:
         elif line.startswith(USER):
             user_text = line.removeprefix(USER)
         elif line != EMPTY:
-            marked = line[1:].startswith((CALL, FURTHER, USER))
-            results[-1].append(line[1:] if marked else line)
+            escaped = line[:1] == line[1:2] and line[1:].startswith((CALL, FURTHER, USER))  # its marker was doubled
+            results[-1].append(line[1:] if escaped else line)
     return ["\n".join(lines) for lines in (*results, *[[]] * (n - len(results)))], user_text
 
 

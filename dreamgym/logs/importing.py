@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym import plugins
+from dreamgym.envs.tools.schemas import Tool, ToolInference
 from dreamgym.errors import UsageError
 from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, trajectory
 from dreamgym.logs.files import LogFile, open_log
@@ -18,11 +19,10 @@ from dreamgym.logs.formats import KIND, LogFormat
 from dreamgym.logs.outcomes import Outcomes
 from dreamgym.logs.records import Account
 from dreamgym.logs.redaction import Redactor
-from dreamgym.logs.tool_schemas import ToolCatalogue
 from dreamgym.runs.episodes import trajectory_to_json
 from dreamgym.runs.files import dumps, write_atomic, writing_lines
 from dreamgym.runs.progress import Advance, progress
-from dreamgym.tool_calls import calls_of
+from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
 from dreamgym.types import Trajectory
 
 
@@ -49,13 +49,36 @@ class Names:
 
 
 @dataclass
+class _Tools:
+    """The tools of the logs: as the logs define them, or else as their calls show them."""
+
+    defined: dict[str, Tool] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    inference: ToolInference = field(default_factory=ToolInference)
+
+    def add(self, tools: Sequence[Tool], calls: Sequence[ToolCall]) -> None:
+        for tool in tools:
+            self.defined.setdefault(tool.name, tool)
+        for call in calls:
+            self.inference.add(call)
+        self.calls.update(call.name for call in calls if call.name != RESPOND)
+
+    def found(self) -> list[Tool]:
+        """Sorted by name."""
+        tools = {tool.name: tool for tool in self.inference.tools()} | self.defined
+        return [tools[name] for name in sorted(tools)]
+
+
+@dataclass
 class _Import:
     outcomes: Outcomes
+    truncations: Outcomes
     how: Conversion
     redactor: Redactor | None
     account: Account = field(default_factory=Account)
-    tools: ToolCatalogue = field(default_factory=ToolCatalogue)
+    tools: _Tools = field(default_factory=_Tools)
     ended: Counter[str] = field(default_factory=Counter)
+    truncated: int = 0
     ids: Names = field(default_factory=Names)
     logged_ids: set[str] = field(default_factory=set)  # as the logs have them
     task_ids: Names = field(default_factory=Names)
@@ -69,6 +92,7 @@ class _Import:
                 shown = self.redactor.episode(found) if self.redactor else found
                 wanted = shown.id.replace("/as/", "/") or f"episode-{len(self.ids.taken) + 1}"
                 success = self.outcomes.of(found, self.ids.next(wanted))  # not as redacted: ids and scores are as the user knows them
+                shown = replace(shown, truncated=bool(self.truncations.of(found, wanted)) or found.truncated)
                 made = trajectory(shown, self.how, success, self.account)
                 if made is None:
                     continue
@@ -76,10 +100,11 @@ class _Import:
                 made = self._named(made, wanted, file.path, named=bool(found.task))
                 calls = [call for turn in made.transitions for call in calls_of(turn.action)]
                 if shown.tools:
-                    known = {tool.name for tool in shown.tools} | {"respond"}
+                    known = {tool.name for tool in shown.tools} | {RESPOND}
                     self.account.note("calls of tools that the log does not define", sum(call.name not in known for call in calls))
                 self.tools.add(shown.tools, calls)
                 self.ended["unknown" if success is None else "success" if success else "failure"] += 1
+                self.truncated += made.truncated
                 self.steps += len(made.turns)
                 yield made
 
@@ -106,6 +131,7 @@ def import_logs(
     *,
     form: str = "auto",
     outcomes: Outcomes | None = None,
+    truncations: Outcomes | None = None,
     env: str = "tools",
     system: bool = False,
     redact: bool = True,
@@ -118,7 +144,7 @@ def import_logs(
     files = [open_log(path, chosen) for path in paths]
     if out is not None and any(out.exists() and path.samefile(out) for path in paths):
         raise UsageError(f"'{out}' is one of the logs. Give another path to --out.")
-    work = _Import(outcomes or Outcomes(), Conversion(env, system), Redactor() if redact else None)
+    work = _Import(outcomes or Outcomes(), truncations or Outcomes(), Conversion(env, system), Redactor() if redact else None)
     with progress(sum(path.stat().st_size for path in paths), "importing, bytes") as advance:
         with writing_lines(out) if out is not None else nullcontext() as write:
             for file in files:
@@ -128,7 +154,7 @@ def import_logs(
             if not work.ids.taken:
                 reasons = ", ".join(f"{reason}: {n}" for reason, n in work.account.dropped.items())
                 raise UsageError(f"No episode was found in {', '.join(map(str, paths))} ({reasons or 'the files are empty'}).")
-    tools = [tool.to_json() for tool in work.tools.tools()]
+    tools = [tool.to_json() for tool in work.tools.found()]
     if out is not None:
         write_atomic(tools_beside(out), json.dumps(tools, indent=1) + "\n")
     if work.outcomes.ids is not None:
@@ -145,10 +171,10 @@ def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]]
     account, ended = work.account, {name: work.ended[name] for name in ("success", "failure", "unknown")}
     return {
         "episodes": len(work.ids.taken), "steps": work.steps, "dropped": dict(account.dropped), "outcomes": ended,
-        "tools": {tool["name"]: work.tools.calls[tool["name"]] for tool in tools}, 
+        "truncated": work.truncated, "tools": {tool["name"]: work.tools.calls[tool["name"]] for tool in tools},
         "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
-        "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.given],
+        "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.defined],
         "warnings": _warnings(ended, work), "out": None if out is None else str(out),
     }  # fmt: skip
 
@@ -167,6 +193,8 @@ def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
             f"{ended['unknown']} episodes have no known outcome: they teach the experience model states and no reward, and the policy "
             f"nothing. {work.outcomes.advice}"
         )
+    if work.truncations.field and not work.truncations.known:
+        found.append(f"No record says whether its episode was truncated. {work.truncations.advice}")
     if ended["success"] and not ended["failure"]:
         missing = "No episode is a known failure: an experience model cannot learn from these logs what fails."
         found.append(f"{missing} {work.outcomes.values}".rstrip())

@@ -1,4 +1,5 @@
-"""Whether an episode succeeded, from where the user says and nowhere else. What is not said is unknown."""
+"""Whether an episode succeeded, from where the user says and nowhere else; what is not said is unknown. Whether one was truncated, as far
+as the user says where that stands."""
 
 from __future__ import annotations
 
@@ -57,6 +58,7 @@ class Outcomes:
     field: Condition | None = None
     score: Condition | None = None
     ids: frozenset[str] | None = None
+    option: str = "--success"  # of the command, that names the field
     unknown: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
     """What was found instead of an outcome, and how often: `of` counts it."""
     known: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
@@ -79,7 +81,7 @@ class Outcomes:
 
     @property
     def _asked(self) -> str:
-        return f"--success asks for {self.field}" if self.field else f"--success-score asks for {self.score}"
+        return f"{self.option} asks for {self.field}" if self.field else f"--success-score asks for {self.score}"
 
     def of(self, episode: LoggedEpisode, name: str) -> bool | None:
         """True, False, or None where nothing is known. `name` is the id under which the episode is written, its own or another."""
@@ -110,6 +112,11 @@ def outcomes(success: str | None = None, ids: Path | None = None, score: str | N
     if score is not None:
         return Outcomes(score=condition(score))
     return Outcomes(field=condition(success)) if success is not None else Outcomes()
+
+
+def truncations(text: str | None) -> Outcomes:
+    """What `--truncated` names: True for an episode that was cut off, None where no field says it."""
+    return Outcomes(field=None if text is None else condition(text), option="--truncated")
 
 
 def condition(text: str) -> Condition:

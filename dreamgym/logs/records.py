@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dreamgym.envs.tools.schemas import Tool
+
 Role = Literal["system", "user", "agent", "tool"]
 EXAMPLES = 3  # places that are named for each reason
 
@@ -42,32 +44,18 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolSchema:
-    """A tool: `parameters` is a JSON schema of its arguments."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    reads_only: bool = False
-    """Whether it is declared to change nothing (`annotations.readOnlyHint`, as MCP writes it)."""
-
-    def to_json(self) -> dict[str, Any]:
-        found = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
-        return found | ({"annotations": {"readOnlyHint": True}} if self.reads_only else {})
-
-
-@dataclass(frozen=True, slots=True)
 class LoggedEpisode:
     """One conversation in order, without copied context. What it says of an outcome is in `record` and `scores`, unjudged."""
 
     id: str
     messages: tuple[Message, ...]
-    tools: tuple[ToolSchema, ...] = ()
+    tools: tuple[Tool, ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)  # the fields that a path of `--success` looks in
     scores: Mapping[str, Any] = field(default_factory=dict)  # name -> value, of evaluations in the log
     instruction: str = ""  # where the format has one outside of the messages
     agent: str = ""  # the model, where it is named
     task: str = ""  # the id of the task, where the format names one beside that of the episode
+    truncated: bool = False  # whether the format says that the episode was cut off: that neither agent nor environment ended it
 
 
 @dataclass

@@ -362,3 +362,6 @@ class EvalBlock(Config):
     paired_replays: int = Field(default=1024, ge=0, le=MOST)
     """Dreamed episodes replayed in the real environment to measure the dream under the trained policy. Without an environment, dreams of
     every policy, whose success is uncertified."""
+    gap_tasks: int = Field(default=0, ge=0, le=MOST)
+    """Training tasks that the policy of the dream plays once in the dream and once in the real environment, sampled: the gap. It needs no
+    replay, so that it can be measured where a dream draws what the world hides. 0 leaves it out."""

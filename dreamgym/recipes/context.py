@@ -35,7 +35,7 @@ from dreamgym.types import Trajectory
 log = logging.getLogger(__name__)
 INDUCED = "rules.toml"
 """The file of induced rules in a run directory."""
-NEED_ENV = ("evaluation", "probes", "audit", "choice of SFT on development tasks")
+NEED_ENV = ("evaluation", "probes", "audit", "gap", "choice of SFT on development tasks")
 
 
 @dataclass

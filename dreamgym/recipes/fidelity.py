@@ -12,6 +12,7 @@ from typing import Any
 
 from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import RunDirError, UsageError
+from dreamgym.evals.attribution import shares
 from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
@@ -173,12 +174,22 @@ def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, split: str = SPLIT,
     return usual + collect(suite, half, seed=seed + 1, mix=best, split=split, play=play)
 
 
-def audited(audit: dict[str, Any]) -> dict[str, Any]:
-    """The audit of a run, paired replay with the guard and without, under the names that programs read."""
+def dream_measures(run: RunDir, audit: dict[str, Any] | None) -> dict[str, Any]:
+    """What a run knows of its trained policy's dreams: `audited`, with the gap and what decided the steps of RL in the dream."""
+    dreams = [found for name in run.finished() if "decided_by" in (found := run.data(name))]
+    return audited(audit, run.data("gap") if run.done("gap") else None, shares(dreams[0]["decided_by"]) if dreams else None)
+
+
+def audited(audit: dict[str, Any] | None, gap: dict[str, Any] | None = None, decided_by: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Paired replay with the guard, without it and of the control (`audit`), and the gap, under the names that programs read. None for what
+    was not measured. `decided_by` is taken where no dream was replayed."""
+    kinds = ("with_guard", "without_guard", "no_model")
+    if audit is None:
+        return dict.fromkeys((*kinds, "reward_error", "transition_error", "bound")) | {"decided_by": decided_by, "gap": gap}
     bound = audit["with_guard"]["bound"]
     errors = {name: bound[name] for name in ("reward_error", "transition_error")}
-    kinds = {kind: _replayed(audit[kind]) for kind in ("with_guard", "without_guard", "no_model") if kind in audit}
-    return kinds | errors | {"bound": bound, "decided_by": audit["with_guard"]["decided_by"]}
+    replayed = {kind: _replayed(audit[kind]) if kind in audit else None for kind in kinds}
+    return replayed | errors | {"bound": bound, "decided_by": audit["with_guard"]["decided_by"], "gap": gap}
 
 
 def _replayed(found: dict[str, Any]) -> dict[str, Any]:

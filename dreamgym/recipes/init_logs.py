@@ -15,6 +15,7 @@ from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError
+from dreamgym.experience.outcome.cases import ended
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import Vocabulary
@@ -37,7 +38,7 @@ IMITATION = 2_500_000  # tokens that the warm start is shown, in more epochs whe
 EPOCHS = (3, 12)  # of the warm start, at least and at most
 CALL = 24  # tokens that the tool format of a chat template puts around a call, at most
 LARGE = 1_000_000_000  # parameters of a backbone from which it is loaded in bfloat16 and steps of RL are a tenth as large
-ENOUGH = 20  # logged successes, and failures, from which on a verifier is fitted to them
+ENOUGH = 20  # logged successes, and failures, that ended, from which on a verifier is fitted to them
 VERIFIED = (
     'verifier = {name = "learned"}  # which claims of success to believe, as the logs show it; for another policy it is not certified'
 )
@@ -53,6 +54,7 @@ HIDDEN = (
 )
 LEAST = 600_000  # tokens that any fit is shown, whatever the epochs: some forty optimiser steps, without which few short logs teach nothing
 PARTS = PromptParts()  # all that an answer can have
+FRAME = 32  # tokens of an answer that no text of a step stands for, at most: markers, and reward and end
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
 
 
@@ -66,6 +68,7 @@ class LogAccount:
     successes: int
     failures: int
     unknown: int  # episodes without an outcome
+    ended: tuple[int, int]  # of the successes and of the failures, those that were not truncated: what a verifier is fitted to
     tasks: int
     repeated: int  # tasks of several episodes
     longest: int  # steps
@@ -76,7 +79,7 @@ class LogAccount:
     context: int  # tokens that a whole episode may take
     episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them, with a memory a step
     action_tokens: int  # of 99 in 100 actions, at most
-    answer_tokens: int  # of the longest next state, as the experience model writes it
+    answer_tokens: int  # of the longest next state of all episodes, as the experience model writes it
 
     @property
     def answer_limit(self) -> int:
@@ -86,7 +89,7 @@ class LogAccount:
     @property
     def verifiable(self) -> bool:
         """Whether a verifier of claims of success can be fitted to them."""
-        return min(self.successes, self.failures) >= ENOUGH
+        return min(self.ended) >= ENOUGH
 
     def warnings(self) -> list[str]:
         """What such logs cannot teach, in sentences."""
@@ -101,8 +104,9 @@ class LogAccount:
             found.append("No episode is a known failure: the dream cannot learn what fails, and its success says nothing. Add failures.")
         elif not self.verifiable:
             found.append(
-                f"{self.successes} known successes and {self.failures} known failures are too few for a verifier, which takes {ENOUGH} of "
-                "each: every success that the dream claims is rewarded, and RL is not held near the policy of the logs."
+                f"{self.ended[0]} known successes and {self.ended[1]} known failures that were not truncated are too few for a verifier, "
+                f"which takes {ENOUGH} of each: every success that the dream claims is rewarded, and RL is not held near the policy of the "
+                "logs."
             )
         if self.env == "tools" and not self.reads:
             found.append(
@@ -134,7 +138,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
     succeeds (no policy could start from them), and for a backbone that is not here."""
     found = [(file, episode) for file in files for episode in read_trajectories(file)]
     episodes = [episode for _, episode in found]
-    wins = sum(episode.success for episode in episodes)
+    wins, claims = sum(episode.success for episode in episodes), Counter(episode.success for episode in ended(episodes))
     unknown = sum(not episode.scored for episode in episodes)
     if not wins:
         raise UsageError(
@@ -148,9 +152,10 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
     require_logs(found, suite.name)
     rules, tasks = suite.rules, Counter(suite.task_key(episode.task) for episode in episodes)
     if backbone:
-        vocab_size, context, tokens = 0, int(PART * _positions(backbone)), _lengths(sample, rules, _words(backbone))
+        vocab_size, context, words = 0, int(PART * _positions(backbone)), _words(backbone)
+        tokens = _lengths(sample, rules, words)
     else:
-        (vocab_size, tokens), context = _smallest(sample, rules), CONTEXT
+        (vocab_size, words, tokens), context = _smallest(sample, rules), CONTEXT
     return LogAccount(
         env=env,
         episodes=len(episodes),
@@ -158,6 +163,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
         successes=wins,
         failures=len(episodes) - wins - unknown,
         unknown=unknown,
+        ended=(claims[True], claims[False]),
         tasks=len(tasks),
         repeated=sum(n > 1 for n in tasks.values()),
         longest=max(len(episode.turns) for episode in episodes),
@@ -168,7 +174,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
         context=context,
         episode_tokens=tokens.episode,
         action_tokens=tokens.action,
-        answer_tokens=tokens.answer,
+        answer_tokens=_longest_answer(episodes, rules, words),
     )
 
 
@@ -330,23 +336,21 @@ def _names_of_tools(file: Path) -> set[str]:
 
 
 class _Lengths(NamedTuple):
-    """Tokens of nine in ten episodes at most, of 99 in 100 actions, and of the longest next state."""
+    """Tokens of nine in ten episodes at most, and of 99 in 100 actions."""
 
     episode: int
     action: int
-    answer: int
 
 
-def _smallest(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, _Lengths]:
-    """The smaller vocabulary, unless the larger one is worth it, with what it makes of the episodes."""
-    small, large = (
-        (size, _lengths(sample, rules, factory.vocabulary(factory.learn_tokenizer(sample, rules, size)))) for size in VOCABULARIES
-    )
-    return large if large[1].episode <= WORTH * small[1].episode else small
+def _smallest(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, Vocabulary, _Lengths]:
+    """The smaller vocabulary, unless the larger one is worth it, with its size and with what it makes of the episodes."""
+    made = [(size, factory.vocabulary(factory.learn_tokenizer(sample, rules, size))) for size in VOCABULARIES]
+    small, large = ((size, words, _lengths(sample, rules, words)) for size, words in made)
+    return large if large[2].episode <= WORTH * small[2].episode else small
 
 
 def _lengths(sample: Sequence[Trajectory], rules: TextRules, words: Vocabulary) -> _Lengths:
-    lengths, actions, answers = list[int](), list[int](), list[int]()
+    lengths, actions = list[int](), list[int]()
     for episode in sample:
         shown = [episode.transitions[0].state.text]
         total = len(opening(words, episode.task.instruction, shown[0]))
@@ -354,11 +358,29 @@ def _lengths(sample: Sequence[Trajectory], rules: TextRules, words: Vocabulary) 
             step = Step(transition, delta=encode_delta(rules, transition))
             written = sum(map(len, answer(words, step, tuple(shown), PARTS).values()))
             actions.append(len(words.encode(transition.action)))
-            answers.append(written)
             total += written + actions[-1] + 3 + len(words.encode(rules.memory_text(_memory(episode, transition))))
             shown.append(transition.next_state.text)
         lengths.append(total)
-    return _Lengths(_quantile(lengths, 0.9), _quantile(actions, 0.99), max(answers))
+    return _Lengths(_quantile(lengths, 0.9), _quantile(actions, 0.99))
+
+
+def _longest_answer(episodes: Sequence[Trajectory], rules: TextRules, words: Vocabulary) -> int:
+    """Tokens of the longest next state. A token has at least a byte, so that no text is longer that has fewer bytes than the longest one
+    has tokens: those, most of a log, are not encoded."""
+    found = list[tuple[int, str, Trajectory, int]]()
+    for episode in episodes:
+        for i, transition in enumerate(episode.transitions):
+            delta = encode_delta(rules, transition)
+            text = f"{transition.info.reasoning}{delta or transition.next_state.text}"
+            found.append((len(text.encode("utf-8", "replace")), delta, episode, i))
+    longest = 0
+    for size, delta, episode, i in sorted(found, key=lambda one: -one[0]):
+        if size + FRAME <= longest:
+            break
+        visible = tuple(transition.state.text for transition in episode.transitions[: i + 1])
+        written = answer(words, Step(episode.transitions[i], delta=delta), visible, PARTS)
+        longest = max(longest, sum(map(len, written.values())))
+    return longest
 
 
 def _words(backbone: BackboneConfig) -> Vocabulary:

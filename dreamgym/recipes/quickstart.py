@@ -17,6 +17,7 @@ from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.baselines import converge_sft
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.gap import measure_gap
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_ablation, run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
@@ -73,8 +74,9 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
             rows.append("real_equal")
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)
-        say("7/7 audit: dreams of the trained policy, replayed in the real environment")
+        say("7/7 audit: the trained policy in the dream and in the real environment")
         audit(run, shared, "dream")
+        measure_gap(run, shared, "dream")
         for ablation in config.ablations:
             say(f"   ablation: the dream without {ablation}, from the same warm start at the same budget")
             run_ablation(run, shared, "dream", ablation, config.dream)
@@ -89,7 +91,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
 def summarise(run: RunDir, shared: RunContext, config: RunConfig, budget: str) -> dict[str, Any]:
     """summary.json: one entry per row of the table, real transitions by kind, and the audit."""
     found = {"ablations": {name: tables.ablation(run, name) for name in config.ablations}}
-    found |= {phase: run.data(phase) for phase in ("audit", "experience") if run.done(phase)}
+    found |= {phase: run.data(phase) for phase in ("audit", "gap", "experience") if run.done(phase)}
     about = tables.about(run, [config.seed]) | {"budget": budget, "skipped": shared.skipped}
     table = tables.table(run, ROWS)
     return table | {"gains": gains(table, found["ablations"].get("model"))} | found | about
@@ -102,7 +104,7 @@ def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     rows["ablations"] = {name: tables.pool([summary["ablations"][name] for summary in summaries]) for name in last["ablations"]}
     rows["gains"] = gains({row: rows[row] for row in ROWS}, rows["ablations"].get("model"))
     return rows | {
-        "audit": [summary["audit"] for summary in summaries if "audit" in summary],
+        **{phase: [summary[phase] for summary in summaries if phase in summary] for phase in ("audit", "gap")},
         "skipped": last["skipped"],
         "seeds": [seed for summary in summaries for seed in summary["seeds"]],
         "commit": ", ".join(dict.fromkeys(summary["commit"] for summary in summaries)),

@@ -12,13 +12,16 @@ from dreamgym.recipes.rows import ROWS, Row, ablated, ablation_row
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.statistics import seed_mean, wilson
 
+AUDITED = ("dream_success", "false_success", "false_failure", "accepted_false")
+
 
 def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
-    """An entry per row, None for policies that the run does not have; the dream's also says what its audit found."""
+    """An entry per row, None for policies that the run does not have; the dream's also says what its audit found, None for what was not
+    measured."""
     found = {name: entry(run, name, ROWS[name]) for name in rows}
-    if (dream := found.get("dream")) and run.done("audit"):
-        guarded = run.data("audit")["with_guard"]
-        dream |= {name: guarded[name]["value"] for name in ("dream_success", "false_success", "false_failure", "accepted_false")}
+    if dream := found.get("dream"):
+        measured = run.data("audit")["with_guard"] if run.done("audit") else run.data("gap") if run.done("gap") else {}
+        dream |= {name: measured[name]["value"] if name in measured else None for name in AUDITED}
     return found
 
 
@@ -96,7 +99,7 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         "per_seed_sampled": drawn,
         "seed_ci95_sampled": seed_mean(drawn).interval,
         "episodes": n,
-        **{key: sum(entry[key] for entry in entries) / len(entries) for key in averaged},
+        **{key: _mean([entry[key] for entry in entries]) for key in averaged},
         "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
         **({"verifiers": _pooled([entry["verifiers"] for entry in entries])} if all("verifiers" in entry for entry in entries) else {}),
     }
@@ -111,6 +114,12 @@ def _pooled(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[
 
     names = [name for name in found[0] if all(name in one for one in found)]
     return {name: {rate: pooled([one[name][rate] for one in found]) for rate in found[0][name]} for name in names}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where a seed does not have the value."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _mean_shares(found: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, float]] | None:

@@ -19,6 +19,7 @@ from dreamgym.recipes.label import labelled
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.gap import measure_gap
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
 from dreamgym.recipes.phases.uncertified import dream_uncertified, repeat_recorded
@@ -61,6 +62,7 @@ def run(
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real":
             audit(directory, shared, names[0])
+            measure_gap(directory, shared, names[0])
         table = tables.table(directory, ["warm_start", *LOOPS])
         summary = table | {
             "gains": gains(table),
@@ -71,8 +73,7 @@ def run(
         }
         for phase, reason in shared.skipped.items():
             say(f"skipped: {phase}, because {reason}")
-        if directory.done("audit"):
-            summary["audit"] = directory.data("audit")
+        summary |= {phase: directory.data(phase) for phase in ("audit", "gap") if directory.done(phase)}
         if not shared.suite.has_env and config.dreams:
             say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
             measure_recorded(directory, shared)

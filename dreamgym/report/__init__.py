@@ -55,6 +55,7 @@ def render(run: RunDir) -> str:
         gains=sentences.gains(found),
         status=sentences.status(found),
         scale=data.scale(found.rows),
+        gap=sentences.policy_gap(found),
         audits=[(audit, sentences.fidelity(audit)) for audit in found.audits],
         audit_rows=data.AUDIT_ROWS,
         success=curves.success(found),

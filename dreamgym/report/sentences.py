@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from dreamgym.evals.gap import gap_sentence
 from dreamgym.recipes.gains import lines
 from dreamgym.recipes.rows import LOOPS, ROWS, base_of
 from dreamgym.report.data import Audit, Fidelity, Row, Run, block, number
@@ -152,6 +153,13 @@ def gains(run: Run) -> list[str]:
 
 def _interval(rate: Rate) -> str:
     return f"{percent(rate.value)} % [{percent(rate.low)}, {percent(rate.high)}]"
+
+
+def policy_gap(run: Run) -> str:
+    """Success of the trained policy in the dream and, acting anew, in the real environment; "" where it was not measured."""
+    with suppress(KeyError, TypeError, ValueError):  # the page shows what there is
+        return gap_sentence(found) if (found := block(run.phases, "gap")) else ""
+    return ""
 
 
 def fidelity(audit: Audit) -> list[str]:

@@ -89,7 +89,7 @@ def micro_batches(
 
 
 def cut(lengths: Sequence[int], order: Sequence[int], *, tokens: int) -> list[list[int]]:
-    """The sequences named by `order`, of `lengths` in tokens, in lots of at most `tokens` padded positions, of similar lengths within a lot.
+    """The sequences named by `order`, of `lengths` in tokens, in lots of at most `tokens` padded positions, of similar lengths in a lot.
 
     The partition changes speed only: losses are sums, and their normaliser is computed once for all of them.
     """

@@ -23,6 +23,7 @@ import dreamgym
 from dreamgym import cli
 from dreamgym.evals.attribution import decided_json
 from dreamgym.evals.bound import measure as measure_bound
+from dreamgym.evals.gap import compare_success
 from dreamgym.evals.one_step import measure
 from dreamgym.evals.paired_replay import summarise
 from dreamgym.evals.recorded_actions import Repeated
@@ -117,7 +118,8 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
     kinds = {"with_guard": predictions, "without_guard": predictions}
     about = ("episodes", "transitions", "near_misses", "near_misses_that_took_effect", "near_misses_lost")
     about = (*about, "split", "episodes_seed", "recorded", "policy")
-    found = audited(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit)) | {
+    gap = {"policy": "dream", "real_steps": 0, **asdict(compare_success([], [], seed=0))}
+    found = audited(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit), gap) | {
         "experience": "experience",
         "held_out": dict.fromkeys(about) | kinds,
         "held_out_no_model": kinds,

@@ -85,7 +85,7 @@ class ToolRules(TextRules):
     def reads_only(self, action: Action) -> bool:
         """Whether the schemas declare it of every tool that is called."""
         calls = _calls(action)
-        return bool(calls) and all(call.name in self.schemas and self.schemas[call.name].reads_only for call in calls or ())
+        return calls is not None and all(call.name in self.schemas and self.schemas[call.name].reads_only for call in calls)
 
     def fault(self, action: Action) -> str:
         """Why an action cannot be made; "" where nothing speaks against it."""
@@ -187,4 +187,5 @@ def _about(tools: Sequence[Tool]) -> str:
 
 def _parameters(schema: Mapping[str, Any]) -> str:
     known, required = schema.get("properties") or {}, schema.get("required") or ()
-    return json.dumps({key + ("" if key in required else "?"): value.get("type", "any") for key, value in known.items()}) if known else ""
+    types = {key: value.get("type", "any") if isinstance(value, Mapping) else "any" for key, value in known.items()}  # true: any value
+    return json.dumps({key + ("" if key in required else "?"): kind for key, kind in types.items()}) if known else ""

@@ -28,6 +28,10 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # JSON schema of the arguments
     reads_only: bool = False  # whether it is declared to change nothing (`annotations.readOnlyHint` of MCP)
 
+    def to_json(self) -> dict[str, Any]:
+        found = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return found | ({"annotations": {"readOnlyHint": True}} if self.reads_only else {})
+
 
 MESSAGE = Tool(RESPOND, "A message to the user.", {"properties": {"content": {"type": "string"}}, "required": ["content"]})
 
@@ -47,27 +51,64 @@ def read_tools(path: Path) -> list[Tool]:
 
 def tools_of(found: Sequence[Any], *, where: str = "tools") -> list[Tool]:
     """Tools from their JSON form. UsageError for an entry that is none, and for a name that two tools have."""
-    tools = [_tool(one, f"{where}, entry {i}") for i, one in enumerate(found)]
+    tools = [_checked(one, f"{where}, entry {i}") for i, one in enumerate(found)]
     twice = [name for name, n in Counter(tool.name for tool in tools).items() if n > 1]
     if twice:
         raise UsageError(f"{where}: several tools are called '{twice[0]}'. Give each name once.")
     return tools
 
 
+def tool_of(found: Any) -> Tool | None:
+    """A tool as OpenAI, Anthropic, MCP and OpenTelemetry define it, with what stands for its parameters, unchecked; None for what has no
+    name."""
+    inner = found.get("function", found) if isinstance(found, dict) else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        return None
+    parameters: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key) is not None), {})
+    hints = [one.get("annotations") for one in (inner, found)]
+    reads = any(isinstance(hint, dict) and hint.get("readOnlyHint") is True for hint in hints)
+    return Tool(inner["name"], str(inner.get("description") or ""), parameters, reads)
+
+
+class ToolInference:
+    """The tools of recorded calls, which are added one after the other: memory is bounded by the number of tools and arguments.
+
+    An argument that `ALWAYS` calls or more name has the types that were seen, and is required where every call names it. Whatever values
+    were seen, others stay possible: what a schema excludes is refused by rule.
+    """
+
+    def __init__(self) -> None:
+        self._calls = Counter[str]()  # whose arguments are an object
+        self._named: dict[str, Counter[str]] = {}  # by tool, how often each argument is named
+        self._types: dict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def add(self, call: ToolCall) -> None:
+        if call.name == RESPOND:
+            return
+        named = self._named.setdefault(call.name, Counter())
+        if isinstance(call.arguments, Mapping):
+            self._calls[call.name] += 1
+            named.update(call.arguments.keys())
+            for key, value in call.arguments.items():
+                self._types[call.name, key].add(_type(value))
+
+    def tools(self) -> list[Tool]:
+        """Sorted by name."""
+        return [Tool(name, "", self._parameters(name)) for name in sorted(self._named)]
+
+    def _parameters(self, name: str) -> dict[str, Any]:
+        calls, named = self._calls[name], self._named[name]
+        properties = {key: _schema(self._types[name, key]) if named[key] >= ALWAYS else {} for key in sorted(named)}
+        required = [key for key in properties if calls >= ALWAYS and named[key] == calls]
+        return {"type": "object", "properties": properties, "required": required}
+
+
 def inferred_tools(calls: Iterable[ToolCall]) -> list[Tool]:
-    """The tools of recorded calls. An argument has the types that were seen, and is required where every one of `ALWAYS` calls or more
-    names it."""
-    seen: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    """The tools of recorded calls, as `ToolInference` finds them."""
+    inference = ToolInference()
     for call in calls:
-        if call.name != RESPOND and isinstance(call.arguments, Mapping):
-            seen[call.name].append(call.arguments)
-    tools = list[Tool]()
-    for name, arguments in sorted(seen.items()):
-        keys = sorted({key for one in arguments for key in one})
-        types = {key: sorted({_type(one[key]) for one in arguments if key in one}) for key in keys}
-        required = [key for key in keys if len(arguments) >= ALWAYS and all(key in one for one in arguments)]
-        tools.append(Tool(name, "", {"properties": {key: {"type": types[key]} for key in keys}, "required": required}))
-    return tools
+        inference.add(call)
+    return inference.tools()
 
 
 def fault(tools: Mapping[str, Tool], call: ToolCall) -> str:
@@ -134,13 +175,15 @@ def _type(value: Any) -> str:
     return next((kind for kind in TYPES if kind != "integer" and _is(value, kind)), "object")
 
 
-def _tool(found: Any, where: str) -> Tool:
-    inner = found.get("function", found) if isinstance(found, dict) else None
-    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+def _schema(types: set[str]) -> dict[str, Any]:
+    """Of an argument with these types; one that was only null could be anything else."""
+    return {"type": sorted(types)} if types != {"null"} else {}
+
+
+def _checked(found: Any, where: str) -> Tool:
+    tool = tool_of(found)
+    if tool is None:
         raise UsageError(f'{where} is no tool. Expected {{"name", "description", "parameters"}}.')
-    parameters: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key) is not None), {})
-    if not isinstance(parameters, dict):
-        raise UsageError(f"{where}: the parameters of '{inner['name']}' are no JSON schema.")
-    hints = [one.get("annotations") for one in (inner, found)]
-    reads = any(isinstance(hint, dict) and hint.get("readOnlyHint") is True for hint in hints)
-    return Tool(inner["name"], str(inner.get("description") or ""), parameters, reads)
+    if not isinstance(tool.parameters, dict):
+        raise UsageError(f"{where}: the parameters of '{tool.name}' are no JSON schema.")
+    return tool

@@ -142,7 +142,7 @@ def prepare(logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
         why = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
         raise UsageError(
             f"A learned verifier needs logged successes, and of {len(logs)} logged episodes {why}. Give outcomes when importing "
-            "(dreamgym import --outcome), label episodes, or set no verifier."
+            "(dreamgym import --success), label episodes, or set no verifier."
         )
     if unscored := sum(not t.scored for t in logs):
         messages.append(f"{unscored} logged episodes have no outcome, and the verifier does not learn from them.")

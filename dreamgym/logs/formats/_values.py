@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from dreamgym.logs.records import Account, Call, ToolSchema
+from dreamgym.envs.tools.schemas import Tool, tool_of
+from dreamgym.logs.records import Account, Call
 from dreamgym.tool_calls import NAME
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text")
@@ -97,18 +99,10 @@ def arguments_of(value: Any, account: Account) -> Mapping[str, Any] | str:
     return text(value)
 
 
-def schemas(value: Any) -> tuple[ToolSchema, ...]:
-    """Tool definitions as OpenAI, Anthropic, MCP and OpenTelemetry write them; what has no name is none."""
-    found = []
-    for one in tables(value):
-        inner = one["function"] if isinstance(one.get("function"), dict) else one
-        name = inner.get("name")
-        if isinstance(name, str) and NAME.fullmatch(name):
-            given: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if key in inner), {})
-            hints = [table(tool.get("annotations")) for tool in (inner, one)]
-            reads = any(hint.get("readOnlyHint") is True for hint in hints)
-            found.append(ToolSchema(name, text(inner.get("description")), table(given), reads))
-    return tuple(found)
+def schemas(value: Any) -> tuple[Tool, ...]:
+    """Tool definitions; what has no name that a call could have is none."""
+    known = [tool for one in tables(value) if (tool := tool_of(one)) and NAME.fullmatch(tool.name)]
+    return tuple(replace(tool, parameters=table(tool.parameters)) for tool in known)
 
 
 def named(value: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class ATIFFormat:
             extra = values.table(unit.get("extra"))
             yield LoggedEpisode(
                 values.text(name), tuple(messages), values.schemas(agent.get("tool_definitions")), unit, values.named(extra.get("scores")),
-                agent=values.text(agent.get("model_name")),
+                agent=values.text(agent.get("model_name")), truncated=unit.get("continued_trajectory_ref") is not None,
             )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result,
 
 COLUMNS = (("messages",), ("traj",), ("conversation",), ("prompt", "completion"))
 """Where messages are: of the first that has any, the columns joined."""
+CUT = ("prompt_too_long", "timeout_reached", "max_total_completion_tokens_reached")
+"""Stop conditions of verifiers' rollouts that were cut off. `max_turns_reached` need not be one: a task of one turn ends so."""
 TOOLS = ("tools", "functions", "tool_defs", "oai_tools")
 ROLES: dict[str, Role] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "agent", "tool": "tool", "function": "tool",
@@ -48,6 +50,7 @@ class OpenAIFormat:
                 values.named(values.first(unit.get(key) for key in ("scores", "metrics"))),
                 agent=values.text(unit.get("model")),
                 task=values.text(values.first([task, unit.get("example_id")])),
+                truncated=unit.get("stop_condition") in CUT,
             )
 
 

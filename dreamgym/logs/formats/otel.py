@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dreamgym.envs.tools.schemas import Tool
 from dreamgym.logs.formats import _values as values
 from dreamgym.logs.formats._spans import attributes, indexed, spans_of
 from dreamgym.logs.formats.openai import messages_of
-from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result, ToolSchema
+from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result
 
 ARGUMENTS = ("gen_ai.tool.call.arguments", "tool.arguments", "tool.input", "request.arguments", "tool.parameters", "input.value")
 OUTPUT = (
@@ -50,7 +51,7 @@ class OTelFormat:
         scores = {name: value for unit in spans for name, value in _scores(unit)}
         record = {name: value for span in reversed(spans) for name, value in span["attributes"].items()}
         record["metadata"] = values.table(values.first([record.get("metadata"), record.get("wmh.trace.metadata")]))
-        found, tools = list[Message](), tuple[ToolSchema, ...]()
+        found, tools = list[Message](), tuple[Tool, ...]()
         if histories:
             longest, span = max(histories, key=lambda one: len(one[0]))
             found, tools = longest, _tools(span["attributes"])
@@ -170,7 +171,7 @@ def _from_tool_spans(spans: Sequence[Span], account: Account) -> Iterator[Messag
         yield Message("tool", results=(Result(call_id, values.text(output)),))
 
 
-def _tools(found: dict[str, Any]) -> tuple[ToolSchema, ...]:
+def _tools(found: dict[str, Any]) -> tuple[Tool, ...]:
     flat = [values.parsed(values.table(one.get("tool")).get("json_schema")) for one in indexed(found, "llm.tools")]
     return values.schemas(found.get("gen_ai.tool.definitions")) or values.schemas(flat)
 

@@ -8,6 +8,9 @@ from typing import Any
 from dreamgym.logs.formats import _values as values
 from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result
 
+ENDS = ("agent_stop", "user_stop")
+"""Reasons of an end that the agent or the user brought about. Every other one tau2's evaluator calls premature."""
+
 
 class Tau2Format:
     name = "tau2"
@@ -43,7 +46,10 @@ class Tau2Format:
                 continue
             name = values.text(values.first([unit.get("id"), unit.get("task_id")]))
             ticket, task = values.text(unit.get("ticket")), values.text(unit.get("task_id"))
-            yield LoggedEpisode(name, tuple(messages), values.schemas(unit.get("tools")), unit, instruction=ticket, task=task)
+            yield LoggedEpisode(
+                name, tuple(messages), values.schemas(unit.get("tools")), unit, instruction=ticket, task=task,
+                truncated=values.text(unit.get("termination_reason")) not in ("", *ENDS),
+            )  # fmt: skip
 
 
 def _message(one: dict[str, Any], theirs: set[str], account: Account) -> Iterator[Message]:

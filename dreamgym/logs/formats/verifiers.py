@@ -14,6 +14,8 @@ from dreamgym.logs.records import Account, LoggedEpisode
 from dreamgym.runs.files import is_number
 
 OTHERS = "traces of agents that are not trained"
+CUT = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "error")
+"""Stop conditions of a trace that was refused a further turn, or broke before it ended. Those that tasks define are ends of theirs."""
 
 
 class VerifiersFormat:
@@ -58,6 +60,7 @@ class VerifiersFormat:
                 {**values.named(unit.get("metrics")), **values.named(rewards)},
                 agent=values.text(values.first(call.get("model") for call in reversed(calls))),
                 task=values.text(values.first([task.get("key"), row.get("name"), row.get("idx")])),
+                truncated=unit.get("stop_condition") in CUT,
             )
 
 

@@ -23,6 +23,7 @@ from dreamgym.recipes import init_logs
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.init_logs import examine, settings
 from dreamgym.runs.episodes import write_trajectories
+from dreamgym.types import Observation, Turn
 
 EPISODES = collect(corridor.make(), 80, seed=0)
 
@@ -84,6 +85,32 @@ def test_next_states_that_are_too_long_to_be_dreamed_are_said(tmp_path: Path):
     assert [one.answer_limit for one in (short, long, longest)] == [128, 1664, account.context // 2]
     assert not any("cannot be dreamed" in text for one in (short, long) for text in one.warnings())
     assert any("up to 4,000 tokens" in text and "cannot be dreamed" in text for text in longest.warnings())
+
+
+def test_the_longest_next_state_of_all_episodes_can_be_dreamed(tmp_path: Path):
+    """Also one that no episode has from which a vocabulary is tried."""
+    *others, last = tool_desk.episodes(init_logs.SAMPLE + 10)
+    long = " ".join(f"{n}x" for n in range(150))
+    step = replace(last.transitions[0], next_state=Observation(f"> {last.transitions[0].action}\n{long}"), terminated=True)
+    found = {}
+    for name, episodes in (("short", [*others, last]), ("long", [*others, replace(last, turns=(Turn(step),))])):
+        write_trajectories(tmp_path / f"{name}.jsonl", episodes)
+        found[name] = examine([tmp_path / f"{name}.jsonl"])
+    assert found["short"].answer_tokens < 50 and found["long"].answer_limit > found["long"].answer_tokens > 300
+    assert found["long"].episode_tokens == found["short"].episode_tokens
+
+
+def test_a_verifier_needs_outcomes_of_episodes_that_ended(tmp_path: Path):
+    win, loss = (next(one for one in EPISODES if one.success is kind and not one.truncated) for kind in (True, False))
+    last = replace(loss.turns[-1], transition=replace(loss.transitions[-1], terminated=False))
+    cut = replace(loss, turns=(*loss.turns[:-1], last), truncated=True)
+    for lost in (loss, cut):
+        write_trajectories(tmp_path / "e.jsonl", [replace(one, id=f"{i}") for i, one in enumerate([*[win] * 20, *[lost] * 20])])
+        account = examine([tmp_path / "e.jsonl"])
+        assert account.failures == 20 and account.verifiable is (lost is loss)
+        assert any("20 known successes and 0 known failures that were not truncated" in text for text in account.warnings()) is (
+            lost is cut
+        )
 
 
 def test_a_backbone_acts_and_dreams_with_adapters_and_its_tokens_are_counted(

@@ -57,7 +57,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert code == 0, err
     found: Any = RunDir.view(tmp_path / "run").summary()
     assert found["warm_start"] is None and found["dream"] is None and "audit" not in found
-    assert found["skipped"].keys() == {"evaluation", "probes", "audit", "choice of SFT on development tasks"}
+    assert found["skipped"].keys() == {"evaluation", "probes", "audit", "gap", "choice of SFT on development tasks"}
     assert "logs and no environment" in found["skipped"]["probes"] and "skipped: evaluation, because" in err
     assert RunDir.view(tmp_path / "run").done("dream")
     run = RunDir.view(tmp_path / "run")

@@ -177,6 +177,17 @@ def test_inferred_schemas_accept_every_call_they_were_inferred_from():
     assert not fault({tool.name: tool for tool in inferred_tools(calls[:2])}, ToolCall("f", {}))  # two calls require nothing
 
 
+def test_an_argument_that_was_only_null_may_be_anything_and_a_tool_called_with_text_alone_is_known():
+    found = {tool.name: tool for tool in inferred_tools([ToolCall("f", {"id": None}), ToolCall("g", "half a")])}
+    assert found["f"].parameters["properties"] == {"id": {}} and not fault(found, ToolCall("f", {"id": "a"}))
+    assert not fault(found, ToolCall("g", {"id": "a"}))
+
+
+def test_a_property_whose_schema_is_true_may_be_anything():
+    rules = ToolRules("desk", [Tool("f", parameters={"properties": {"any": True, "n": {"type": "number"}}, "required": ["n"]})])
+    assert '{"any?": "any", "n": "number"}' in rules.about and not rules.fault('f(any="x", n=1)')
+
+
 def test_a_suite_is_made_from_logs_alone(tmp_path: Path):
     write_trajectories(tmp_path / "e.jsonl", [episode(i, one("check", "on"), one("toggle", "off")) for i in range(30)])
     suite = tools.make(files=(tmp_path / "e.jsonl",))

@@ -1,0 +1,38 @@
+"""The gap of a policy: the same tasks in the dream and, acting anew, in the real environment."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from dreamgym.evals.gap import compare_success, gap_sentence
+from dreamgym.types import Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
+
+
+def episode(task: int, source: Source, *, success: bool, error: str | None = None, masked: bool = False) -> Trajectory:
+    verdict: Any = "masked" if masked else "passed"
+    step = Transition(Observation("a"), "act", Observation("b"), float(success), True, StepInfo(verdict=Verdict(verdict)))
+    reason = "masked by the guard: unsure" if masked else error
+    return Trajectory(f"{source}/{task}", Task(str(task), "t", "toy"), source, (Turn(step),), success, error=reason)
+
+
+def test_the_gap_is_over_the_tasks_that_have_an_outcome_on_both_sides():
+    dreamed = [episode(i, "dream", success=i < 8) for i in range(10)]
+    real = [episode(i, "real", success=i < 5) for i in range(10)]
+    whole = compare_success(dreamed, real, seed=0)
+    assert (whole.dream_success.value, whole.real_success.value, whole.masked, whole.failed_rollouts) == (0.8, 0.5, 0, 0)
+    assert whole.gap.value == pytest.approx(0.3) and whole.gap.low is not None and 0.0 <= whole.gap.low < 0.3
+    dreamed[0] = episode(0, "dream", success=False, masked=True)
+    real[9] = episode(9, "real", success=False, error="the environment broke")
+    fewer = compare_success(dreamed, real, seed=0)
+    assert (fewer.masked, fewer.failed_rollouts, fewer.gap.n) == (1, 1, 8)
+    assert (fewer.dream_success.value, fewer.real_success.value) == (7 / 8, 4 / 8)
+
+
+def test_the_sentence_says_what_was_left_out_and_that_nothing_was_measured_without_tasks():
+    dreamed = [episode(0, "dream", success=True), episode(1, "dream", success=True, masked=True)]
+    found = gap_sentence(asdict(compare_success(dreamed, [episode(0, "real", success=True), episode(1, "real", success=True)], seed=0)))
+    assert found.startswith("On 1 training tasks the policy succeeds in 100.0 % [") and found.endswith("Left out: 1 masked dreams.")
+    assert "was not measured" in gap_sentence(asdict(compare_success([], [], seed=0)))
