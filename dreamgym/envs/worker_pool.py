@@ -25,6 +25,7 @@ from typing import Any
 from dreamgym.envs.batch import AsyncBatchEnv
 from dreamgym.envs.worker_process import GRACE_S, Lost, serve
 from dreamgym.errors import InvariantError, UsageError
+from dreamgym.runs.progress import Advance, progress
 from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Trajectory, Transition
 
 TRIES = 3
@@ -162,7 +163,8 @@ class WorkerPool(AsyncBatchEnv):
             task, behaviour, seed = jobs[place]
             raise InvariantError(self._blame(task, f"behaviour '{behaviour}', seed {seed}", answer))
 
-        return self._each([("demonstrate", *job) for job in jobs], lost)
+        with progress(len(jobs), "scripted episodes") as advance:
+            return self._each([("demonstrate", *job) for job in jobs], lost, advance)
 
     def close(self) -> None:
         """End the workers, and whatever they have started. A pool that is used again starts new ones."""
@@ -185,14 +187,17 @@ class WorkerPool(AsyncBatchEnv):
         """How many of `n` things each worker gets."""
         return -(-n // len(self.workers)) or 1
 
-    def _each(self, requests: Sequence[Request], lost: Callable[[int, Lost], None]) -> list[Any]:
-        """The answers, in order, of requests that any worker may serve; None where `lost` was called and returned."""
+    def _each(self, requests: Sequence[Request], lost: Callable[[int, Lost], None], advance: Advance | None = None) -> list[Any]:
+        """The answers, in order, of requests that any worker may serve; None where `lost` was called and returned. `advance` follows
+        each."""
         share, found = self._spread(len(requests)), dict[int, Any]()
 
         def on_answer(place: int, answer: Any) -> None:
             if isinstance(answer, Lost):
                 lost(place, answer)
             found[place] = None if isinstance(answer, Lost) else answer
+            if advance:
+                advance()
 
         self._ask([place // share for place in range(len(requests))], requests.__getitem__, on_answer)
         return [found[place] for place in range(len(requests))]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dreamgym.protocols import BatchEnv, Policy
 from dreamgym.rollout import rollout
+from dreamgym.runs.progress import progress
 from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Task, Trajectory
 
@@ -29,7 +30,9 @@ def evaluate(
 ) -> list[Trajectory]:
     """One episode per task, in batches; temperature 0 is greedy."""
     episodes: list[Trajectory] = []
-    for start in range(0, len(tasks), batch):
-        chunk = tasks[start : start + batch]
-        episodes += rollout(agent, env, chunk, seed=seed + start, max_steps=max_steps, temperature=temperature, name=f"{name}/{start}")
+    with progress(len(tasks), name) as advance:
+        for start in range(0, len(tasks), batch):
+            chunk = tasks[start : start + batch]
+            episodes += rollout(agent, env, chunk, seed=seed + start, max_steps=max_steps, temperature=temperature, name=f"{name}/{start}")
+            advance(len(chunk))
     return episodes

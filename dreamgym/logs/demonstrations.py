@@ -8,6 +8,7 @@ from functools import partial
 
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import UsageError, nearest
+from dreamgym.runs.progress import progress
 from dreamgym.types import Task, Trajectory
 
 Job = tuple[Task, str, int]
@@ -59,4 +60,9 @@ def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
 
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
     """The episodes, in order, played in this process."""
-    return [suite.demonstrate(task, behaviour, seed=seed) for task, behaviour, seed in jobs]
+    episodes = list[Trajectory]()
+    with progress(len(jobs), "scripted episodes") as advance:
+        for task, behaviour, seed in jobs:
+            episodes.append(suite.demonstrate(task, behaviour, seed=seed))
+            advance()
+    return episodes
