@@ -39,7 +39,11 @@ METRICS: dict[str, dict[str, Metric]] = {
         "real_transitions_online": Metric(
             "steps", "real steps taken to train the policy", "above 0 for a policy that was trained in the dream alone"
         ),
-        "real_transitions_probe": Metric("steps", "real steps of probes during training", "large beside the training steps"),
+        "real_transitions_probe": Metric(
+            "steps",
+            "real steps of probes during training, and on development tasks where they chose the length of imitation",
+            "large beside the training steps",
+        ),
         "dream_transitions": Metric("steps", "steps inside the experience model", "0 after a dream"),
         "seconds": Metric(
             "s",
@@ -86,7 +90,9 @@ METRICS: dict[str, dict[str, Metric]] = {
             "share", "the same, of actions that changed something and that no rule and no memory answered", "not above the control's"
         ),
         "decided_by": Metric(
-            "shares", "of next states and of rewards: what decided them, a rule, a precedent, a composition of memories or the model", "-"
+            "shares",
+            "what decided next states and rewards: a rule, a precedent, a mined condition, a composition of memories or the model",
+            "-",
         ),
         "in_support": Metric(
             "rates", "the audit's rates for dreams all of whose actions some real memory holds, and their share", "its share below a half"
