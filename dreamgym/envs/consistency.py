@@ -76,7 +76,7 @@ def repeat_rules(episodes: Sequence[Trajectory], shown: Shown) -> Iterator[Repea
                 found[one.kind].append(one)
     for kind, repeats in sorted(found.items()):
         for scope in get_args(Scope):
-            rule = _narrowed(kind, scope, [one for one in repeats if scope == "anywhere" or one.same_state])
+            rule = _repeat_rule(kind, scope, [one for one in repeats if scope == "anywhere" or one.same_state])
             if rule is not None:
                 yield rule
                 break
@@ -120,13 +120,13 @@ def holds(n: int, exceptions: int) -> bool:
     return n >= MIN_SUPPORT and exceptions <= MAX_EXCEPTIONS * n
 
 
-def _narrowed(kind: str, scope: Scope, repeats: Sequence[_Repeat]) -> RepeatRule | None:
+def _repeat_rule(kind: str, scope: Scope, repeats: Sequence[_Repeat]) -> RepeatRule | None:
     """The rule that is left when the kinds of action that change the answer are excepted."""
-    found = narrowed([(one.between, one.agrees) for one in repeats])
+    found = changing_kinds([(one.between, one.agrees) for one in repeats])
     return RepeatRule(kind, scope, *found) if found else None
 
 
-def narrowed(cases: Sequence[tuple[frozenset[str], bool]]) -> tuple[tuple[str, ...], int, int] | None:
+def changing_kinds(cases: Sequence[tuple[frozenset[str], bool]]) -> tuple[tuple[str, ...], int, int] | None:
     """Of (kinds of action between two answers, whether the answers agree): the kinds to except, one after the other those after which most
     changed, until what is left holds; with the number of cases left and of exceptions among them. None where too few are left."""
     left, excepted = list(cases), list[str]()

@@ -27,7 +27,7 @@ from typing import get_args
 
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
-from dreamgym.envs.consistency import holds, narrowed
+from dreamgym.envs.consistency import changing_kinds, holds
 from dreamgym.experience.real_rows import RealRows, RealStep, acts
 from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
@@ -228,7 +228,7 @@ class TaskRecall(RealRows):
 def _mine(pairs: _Pairs, acting: set[str]) -> Iterator[Dependence]:
     """The dependences that hold in pairs of rows of one task."""
     for kind, found in sorted(pairs.items()):
-        rule = narrowed(found)
+        rule = changing_kinds(found)
         if rule is not None:
             changed_by, support, exceptions = rule
             after_itself = [agrees for between, agrees in found if kind in between and not between.intersection(changed_by)]

@@ -114,7 +114,7 @@ class Agent:
             found.append((ticket, replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))))
         return found
 
-    def closing(self, trajectory: Trajectory) -> list[int]:
+    def next_prompt(self, trajectory: Trajectory) -> list[int]:
         """The prompt after the last turn: where a critic values an episode that the horizon cut."""
         talk = Conversation(trajectory.id, trajectory.task.instruction)
         for turn in trajectory.turns:

@@ -37,12 +37,12 @@ class Learner:
         *,
         total_updates: int | None = None,
         on_publish: Callable[[int], None] | None = None,
-        closing: Callable[[Trajectory], Sequence[int]] | None = None,
+        next_prompt: Callable[[Trajectory], Sequence[int]] | None = None,
     ) -> None:
         """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is.
 
-        `closing`: the prompt that would have followed an episode's last turn (`Agent.closing`). Algorithms that bootstrap episodes cut at
-        the horizon read a value there. ConfigError for settings that exclude each other.
+        `next_prompt`: the prompt that would have followed an episode's last turn (`Agent.next_prompt`). Algorithms that bootstrap episodes
+        cut at the horizon read a value there. ConfigError for settings that exclude each other.
         """
         self.sharded = parallel.sharded(model)
         if config.old == "sampler" and algorithm.config.importance_cap:
@@ -54,7 +54,7 @@ class Learner:
         self.model, self.algorithm, self.config, self.total_updates = model, algorithm, config, total_updates
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.critic = Critic(model, algorithm.critic) if isinstance(algorithm, ActorCritic) else None
-        self.version, self.updates, self._on_publish, self._closing = 0, 0, on_publish, closing
+        self.version, self.updates, self._on_publish, self._next_prompt = 0, 0, on_publish, next_prompt
         self.failed_in_a_row = 0
         self.optimiser_steps = 0  # since the start
         self.reference = Reference(model) if algorithm.config.kl_coef else None
@@ -138,23 +138,23 @@ class Learner:
             sequences, self._values([sequence.ids for sequence in sequences], [sequence.valued for sequence in sequences]), strict=True
         ):
             sequence.values = values
-        after = self._closing_values(episodes)
+        after = self._bootstrap_values(episodes)
         for i, (episode, own) in enumerate(zip(episodes, by_episode, strict=True)):
             self.algorithm.assign(episode, own, after.get(i, 0.0))
         self.algorithm.finish(sequences)
         return sequences, _explained(sequences)
 
-    def _closing_values(self, episodes: Sequence[Trajectory]) -> dict[int, float]:
+    def _bootstrap_values(self, episodes: Sequence[Trajectory]) -> dict[int, float]:
         """Of every episode cut at the horizon, the value of the state that would have come next."""
         cut = [i for i, episode in enumerate(episodes) if episode.truncated and episode.turns]
         if not cut or not self.algorithm.config.bootstrap:
             return {}
-        if self._closing is None:
+        if self._next_prompt is None:
             raise UsageError(
-                "Episodes cut at the horizon are valued at the prompt that would have followed. Give Learner(closing=agent.closing), or "
-                "set bootstrap = false to count them as ended."
+                "Episodes cut at the horizon are valued at the prompt that would have followed. Give "
+                "Learner(next_prompt=agent.next_prompt), or set bootstrap = false to count them as ended."
             )
-        ids = [[*self._closing(episodes[i]), 0] for i in cut]  # a value is read before a token: which one does not matter
+        ids = [[*self._next_prompt(episodes[i]), 0] for i in cut]  # a value is read before a token: which one does not matter
         marks = [[0.0] * (len(sequence) - 1) + [1.0] for sequence in ids]
         return {i: values[-1] for i, values in zip(cut, self._values(ids, marks), strict=True)}
 

@@ -112,7 +112,7 @@ def test_an_algorithm_raises_the_mean_success_of_three_seeds_in_the_real_corrido
         train(
             curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), rules=SUITE.rules, seed=seed),
             collect=lambda tasks, i, agent=agent, seed=seed: rollout(agent, ENV, tasks, seed=1000 * seed + i, max_steps=SUITE.max_steps),
-            learner=Learner(model, plugins.named("train.algos", algorithm), config, closing=agent.closing),
+            learner=Learner(model, plugins.named("train.algos", algorithm), config, next_prompt=agent.next_prompt),
             remember=lambda trajectories: 0,
             start=0,
             iterations=12,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rollouts import closing, completion, gradients, groups, hidden, learner, logprobs, tiny, trajectory
+from rollouts import completion, gradients, groups, hidden, learner, logprobs, next_prompt, tiny, trajectory
 
 from dreamgym.errors import UsageError
 from dreamgym.train.algos import ppo
@@ -140,7 +140,7 @@ def slow_advantages(one: Any, made: list[list[Trajectory]]) -> list[list[tuple[f
     """(advantage before whitening, value, target) of every turn, from transformers' forward and the definition of GAE."""
     found = []
     for episode in (e for group in made for e in group):
-        prompts = [list(t.completion.prompt_ids) for t in episode.turns] + [closing(episode)]
+        prompts = [list(t.completion.prompt_ids) for t in episode.turns] + [next_prompt(episode)]
         with torch.no_grad():
             values = [one.critic.head(hidden(one.model, prompt)[-1]).item() for prompt in prompts]
         if not episode.truncated:
@@ -203,8 +203,8 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
 
 def test_a_learner_that_cannot_see_beyond_the_horizon_says_so():
     one = learner(tiny(), {"name": "ppo", "bootstrap": True})
-    one._closing = None
-    with pytest.raises(UsageError, match="closing=agent.closing"):
+    one._next_prompt = None
+    with pytest.raises(UsageError, match="next_prompt=agent.next_prompt"):
         one.update([[trajectory([0.0], SAID[:1], truncated=True)]])
 
 

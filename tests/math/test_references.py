@@ -19,7 +19,7 @@ from rollouts import tiny
 
 from dreamgym.returns import GroupStatistics
 from dreamgym.train.algos import grpo, gspo
-from dreamgym.train.algos.grpo import relative
+from dreamgym.train.algos.grpo import group_relative
 from dreamgym.train.algos.ppo import gae, whiten
 from dreamgym.train.batch import TokenSequence
 from dreamgym.train.critic import Critic
@@ -95,7 +95,9 @@ def test_the_dual_clip_is_that_of_verl():
 
 def test_advantages_within_a_group_are_those_of_verl_up_to_how_a_deviation_is_estimated():
     for divide, expected in (("std", GROUP_STD), ("mean", GROUP_MEAN)):
-        found = [a for task in (RETURNS[:4], RETURNS[4:]) for a in relative(task.tolist(), GroupStatistics(tuple(task.tolist())), divide)]
+        found = [
+            a for task in (RETURNS[:4], RETURNS[4:]) for a in group_relative(task.tolist(), GroupStatistics(tuple(task.tolist())), divide)
+        ]
         biased = math.sqrt(4 / 3) if divide == "std" else 1.0
         assert found == pytest.approx([biased * a for a in expected], rel=1e-4)
 

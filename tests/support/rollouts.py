@@ -78,7 +78,7 @@ def groups(model: Any, *, count: int = 3, size: int = 4, shift: float = 0.3) -> 
     return made
 
 
-def closing(episode: Trajectory) -> list[int]:
+def next_prompt(episode: Trajectory) -> list[int]:
     """The prompt that would have followed: a state of two tokens."""
     said = episode.turns[-1].completion
     return [*said.prompt_ids, *said.ids, 3, 4]
@@ -87,7 +87,7 @@ def closing(episode: Trajectory) -> list[int]:
 def learner(model: Any, algorithm: dict[str, Any], **config: Any) -> Learner:
     """One mini-batch, no clipping of gradients, float32, and a critic that has an opinion from the start."""
     defaults = {"minibatches": 1, "min_trajectories": 1, "grad_clip": 1e9, "lr": 1e-3, "bf16": False}
-    made = Learner(model, plugins.named("train.algos", algorithm), LearnerConfig(**(defaults | config)), closing=closing)
+    made = Learner(model, plugins.named("train.algos", algorithm), LearnerConfig(**(defaults | config)), next_prompt=next_prompt)
     if made.critic:
         torch.manual_seed(7)
         torch.nn.init.normal_(made.critic.head.weight, std=0.1)

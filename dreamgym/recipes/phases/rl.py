@@ -92,7 +92,12 @@ class RLPhase:
         algorithm = named("train.algos", block.algorithm.model_dump())
         settings = block.learner.model_copy(update={"seed": context.config.seed})
         self.learner = Learner(
-            self.model, algorithm, settings, total_updates=block.iterations, on_publish=self._publish, closing=self.agent.closing
+            self.model,
+            algorithm,
+            settings,
+            total_updates=block.iterations,
+            on_publish=self._publish,
+            next_prompt=self.agent.next_prompt,
         )
         self.curriculum = factory.curriculum(context, block, self.replay, self._vary if self.envs.experience else None)
         self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from dreamgym.config import build
 from dreamgym.returns import GroupStatistics, discounted, rewards, statistics
-from dreamgym.train.algos.grpo import relative
+from dreamgym.train.algos.grpo import group_relative
 from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
 from dreamgym.types import Trajectory, Transition
 
@@ -54,7 +54,7 @@ class GiGPO:
             charges = [self._charge(turn.transition, visits) for turn in rollout.turns]
             episode = [-charge for charge in charges]  # not divided, as in GRPO, in a group that is not mixed
             if found.kind == "mixed":
-                episode = relative([rollout.total_reward - charge for charge in charges], found, self.config.normalise)
+                episode = group_relative([rollout.total_reward - charge for charge in charges], found, self.config.normalise)
             advantages.append([a + self.config.omega * s for a, s in zip(episode, steps, strict=True)])
         return advantages
 
@@ -73,7 +73,7 @@ class GiGPO:
         advantages = [[0.0] * len(t.turns) for t in rollouts]
         for places in anchors.values():
             scores = [returns[i][t] for i, t in places]
-            for (i, t), a in zip(places, relative(scores, GroupStatistics(tuple(scores)), self.config.normalise), strict=True):
+            for (i, t), a in zip(places, group_relative(scores, GroupStatistics(tuple(scores)), self.config.normalise), strict=True):
                 advantages[i][t] = a
         return advantages
 

@@ -42,7 +42,7 @@ class GRPO:
 
     def advantages(self, group: GroupStatistics) -> list[float]:
         """One per scorable rollout; all 0.0 for a group that is not mixed."""
-        return [self._weakened(a) for a in relative(group.returns, group, self.config.normalise)]
+        return [self._weakened(a) for a in group_relative(group.returns, group, self.config.normalise)]
 
     def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
         """Per group and rollout without an error, the advantage of every turn: the rollout's less the turn's `penalty`.
@@ -61,7 +61,7 @@ class GRPO:
             return [[self._weakened(a) for a in sequence] for sequence in lost]
         stepwise = self.config.statistics == "step"
         base = GroupStatistics(tuple(score for sequence in scores for score in sequence)) if stepwise else returns
-        return [[self._weakened(a) for a in relative(sequence, base, self.config.normalise)] for sequence in scores]
+        return [[self._weakened(a) for a in group_relative(sequence, base, self.config.normalise)] for sequence in scores]
 
     def _weakened(self, advantage: float) -> float:
         return advantage if advantage > 0 else advantage * self.config.negative_weight
@@ -71,7 +71,7 @@ class GRPO:
         return clipped_loss(inputs, self.config)
 
 
-def relative(scores: Sequence[float], base: GroupStatistics, normalise: Literal["std", "mean"]) -> list[float]:
+def group_relative(scores: Sequence[float], base: GroupStatistics, normalise: Literal["std", "mean"]) -> list[float]:
     """(score - mean) / (std + eps), with mean and std of `base`; "mean" does not divide. All 0.0 when `base` is not mixed."""
     if base.kind != "mixed":
         return [0.0] * len(scores)

@@ -59,9 +59,9 @@ def test_a_demonstration_is_laid_out_as_the_policy_will_read_it(window: int | No
     shown = demonstrations(expert, Markers(WORDS), CORRIDOR.rules, window=window)
     assert [(row.ids, row.mask) for row in sequences_of(sampled, 0)] == shown
     assert len(shown) == (1 if window in (None, 50) else len(expert.turns) - (window or 0))
-    assert agent.closing(replace(sampled, turns=sampled.turns[:-1])) == list(said[-1].prompt_ids)
+    assert agent.next_prompt(replace(sampled, turns=sampled.turns[:-1])) == list(said[-1].prompt_ids)
     with pytest.raises(UsageError, match="no tokens"):
-        agent.closing(expert)
+        agent.next_prompt(expert)
 
 
 def test_a_window_below_nothing_is_refused():
