@@ -15,6 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from dreamgym.envs import near_misses
+from dreamgym.envs.near_misses import Miss
 from dreamgym.errors import UsageError, nearest
 from dreamgym.protocols import Env, ReplayBuffer
 from dreamgym.types import Action, Memory, Observation, Query, Task, Trajectory, Transition, Turn, Verdict, View
@@ -80,6 +82,18 @@ class TextRules(ABC):
     def reads_only(self, action: Action) -> bool:
         """Whether the action is known to change nothing, so that no later answer depends on it. Default: it is not known of any."""
         return False
+
+    def near_misses(self, episodes: Sequence[Trajectory]) -> Mapping[str, Miss]:
+        """Ways to miss a valid action of real episodes by little, by name. Default: those of words and brackets (`envs.near_misses`)."""
+        return near_misses.near_misses(episodes)
+
+    def invalid_action(self, action: Action, rng: random.Random) -> Action:
+        """A valid action spoilt for the training rows, in other ways than `near_misses`. Default: words and brackets."""
+        return near_misses.invalid_action(action, rng)
+
+    def refused(self, transition: Transition) -> bool:
+        """Whether the real environment refused the action. Default: nothing changed."""
+        return transition.is_noop
 
     def action_kind(self, observation: Observation, action: Action) -> str:
         """The kind of the action, for measures by kind. Default: its first word."""

@@ -1,6 +1,6 @@
 """Teacher-forced fidelity: from a true history, what does the experience model say comes next, and what really came?
 
-Each step of held-out real episodes is one question, and so are near misses, actions that change nothing in the real environment
+Each step of held-out real episodes is one question, and so are near misses, actions that the real environment refuses
 (`evals.near_misses`). Errors do not add up along an episode, as they do in paired replay (`evals.paired_replay`): the two measures
 complete each other.
 
@@ -52,7 +52,7 @@ class Question:
     @property
     def valid(self) -> bool:
         """Whether the action did something in reality."""
-        return not self.truth.is_noop
+        return not self.near_miss and not self.truth.is_noop
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def draw_questions(
                 continue  # nobody knows the reward
             key, history = (seed, i, t), episode.transitions[:t]
             if one := missed.get((i, t)):
-                still = Transition(truth.state, one.action, truth.state, 0.0, False)
-                questions.append(Question(Query(episode.task, history, truth.state, one.action, key), still, one.way, near_miss=True))
+                asked = Query(episode.task, history, truth.state, one.truth.action, key)
+                questions.append(Question(asked, one.truth, one.way, near_miss=True))
             kind = rules.action_kind(truth.state, truth.action)
             questions.append(Question(Query(episode.task, history, truth.state, truth.action, key), truth, kind))
     counts = {"episodes": len(sound), "transitions": sum(len(episode.turns) for episode in sound)}
@@ -181,7 +181,8 @@ def measure(
     open_to = [one.info.decided_by == "generated" for one in predictions] if generated is None else generated
     alone = [hit for hit, (q, _), chosen in zip(right, pairs, open_to, strict=True) if chosen and q.valid]
     claimed = {real: row["success"] for real, row in confusion.items()}
-    kinds = sorted({q.kind for q in questions if q.valid and not q.near_miss})
+    kinds = sorted({q.kind for q in questions if q.valid})
+    ways = sorted({q.kind for q in questions if q.near_miss})
     return HeldOut(
         state_exact=exact(lambda q: True),
         state_exact_valid=exact(lambda q: q.valid),
@@ -199,8 +200,8 @@ def measure(
         reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.judged("unreadable")]),
         unknown_elements=wilson(sum(unknown), len(unknown)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
-        by_action={kind: exact(lambda q, kind=kind: q.valid and not q.near_miss and q.kind == kind) for kind in kinds},  # type: ignore[misc]
-        by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in near_misses.WAYS},  # type: ignore[misc]
+        by_action={kind: exact(lambda q, kind=kind: q.valid and q.kind == kind) for kind in kinds},  # type: ignore[misc]
+        by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in ways},  # type: ignore[misc]
         decided_by=decided_json(
             (one.info for one in predictions),
             [JudgedStep(one.info, hit, _reward_exact(q, one)) for hit, (q, one) in zip(right, pairs, strict=True)],

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dreamgym.bracket_actions import join_action, split_action
 from dreamgym.envs.base import TextRules
 from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
@@ -62,7 +61,7 @@ def near_miss_goals_of(trajectories: Sequence[Trajectory], rules: TextRules, sha
 def insert_invalid_actions(trajectories: Sequence[Trajectory], rules: TextRules, share: float, seed: int) -> list[Trajectory]:
     """The same episodes with an action that the state does not admit before about `share` of their steps, answered by rule.
 
-    Names are cut short or get a word too many, verbs are unknown: other mistakes than the near misses by which fidelity is measured.
+    The mistakes (`TextRules.invalid_action`) are others than the near misses by which fidelity is measured.
     """
     rng = random.Random(f"invalid-actions/{seed}")
     copies = []
@@ -71,7 +70,7 @@ def insert_invalid_actions(trajectories: Sequence[Trajectory], rules: TextRules,
         for turn in trajectory.turns:
             past = [one.transition for one in turns]
             if rng.random() < share:
-                state, action = turn.transition.state, rules.canonical(_spoilt(turn.transition.action, rng))
+                state, action = turn.transition.state, rules.canonical(rules.invalid_action(turn.transition.action, rng))
                 if rules.admissible(state, past, action) is False:
                     turns.append(Turn(_refused(trajectory.task, past, state, action, rules)))
             turns.append(turn)
@@ -99,15 +98,6 @@ def _relabelled(trajectory: Trajectory, task: Task, rules: TextRules, *, success
 def _refused(task: Task, past: Sequence[Transition], state: Observation, action: Action, rules: TextRules) -> Transition:
     bare = Transition(state, action, state, 0.0, False)
     return bare.with_reasoning(rules.explain(task, past, bare))
-
-
-def _spoilt(action: Action, rng: random.Random) -> Action:
-    """An action's name cut short, with a word too many, or under a verb that nobody knows."""
-    verb, argument = split_action(action)
-    name = verb if argument is None else argument
-    wrong = rng.choice((name[:-1], f"{name} now", f"the {name}", name[1:]))
-    unknown = rng.choice((f"take a look at {name}", join_action("type", name), "stop", "scroll down"))
-    return rng.choice((wrong if argument is None else join_action(verb, wrong), unknown))
 
 
 def _followers(instructions: Sequence[str]) -> Mapping[str, list[str]]:

@@ -1,19 +1,15 @@
-"""One word for one thing: names that gave way to the field's terms do not come back in code, prose or configuration keys."""
+"""One word for one thing: names that gave way to the field's terms do not come back in code or prose."""
 
 from __future__ import annotations
 
 import io
 import re
 import tokenize
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from documents import pages, prose
-
-from dreamgym.config import PRESETS, RENAMED
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("dreamgym", "tests", "bench", "examples")
@@ -123,20 +119,3 @@ def test_no_prose_uses_a_word_that_was_replaced(folder: str):
         for old, present in old_words(text)
     ]
     assert not found, "\n".join(["Old words; use the present ones:", *found])
-
-
-def keys(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, value in table.items():
-        yield (*path, key)
-        if isinstance(value, dict):
-            yield from keys(value, (*path, key))
-
-
-@pytest.mark.parametrize("preset", sorted(PRESETS.glob("*.toml")), ids=lambda path: path.stem)
-def test_no_preset_uses_a_key_that_was_replaced(preset: Path):
-    found = [
-        f"{'.'.join(path)} (now {RENAMED[old]})"
-        for path in keys(tomllib.loads(preset.read_text("utf-8")))
-        for old in {path[-1], ".".join(path[-2:])} & RENAMED.keys()
-    ]
-    assert not found, found

@@ -1,14 +1,27 @@
-"""Recorded episodes of an agent with three tools: a lamp that is switched on where it is off. One in five forgets to."""
+"""An agent with three tools: a lamp that is switched on where it is off. One in five recorded episodes forgets to."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from dreamgym.envs.tools.conversation import Exchange, conversation_state
-from dreamgym.tool_calls import ToolCall, action_of
-from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+from dreamgym.envs.tools.rules import ToolRules
+from dreamgym.envs.tools.schemas import tools_of
+from dreamgym.tool_calls import ToolCall, action_of, calls_of
+from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
 ROOMS = ("attic", "bath", "cellar", "den", "entry", "garage", "hall", "kitchen", "loft", "office", "porch", "study")
+ROOM, ON = {"room": {"type": "string"}}, {"on": {"type": "boolean"}}
+RULES = ToolRules(
+    "desk",
+    tools_of(
+        [
+            {"name": name, "parameters": {"properties": properties, "required": list(properties), "additionalProperties": False}}
+            for name, properties in {"get_lamp": ROOM, "switch": ON | ROOM, "done": {}}.items()
+        ]
+    ),
+)
 
 
 def episode(i: int) -> Trajectory:
@@ -34,3 +47,36 @@ def episode(i: int) -> Trajectory:
 def episodes(n: int) -> list[Trajectory]:
     """The first n episodes."""
     return [episode(i) for i in range(n)]
+
+
+class Desk:
+    """The rooms as an environment. Calls that the schemas exclude change nothing, and an unknown room is an error."""
+
+    name = "desk"
+
+    def accepts(self, task: Task) -> bool:
+        return True
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        self.room = task.instruction.split(" in the ")[1].split(" ")[0]
+        self.lit = {self.room: random.Random(task.id).random() < 0.3}
+        self.exchanges: list[Exchange] = []
+        return {"exchanges": ()}
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
+        ended = False
+        if not RULES.fault(action):
+            (call,) = calls_of(action)
+            ended = call.name == "done"
+            self.exchanges.append(Exchange((call,), ("" if ended else self._answer(call),)))
+        return {"exchanges": tuple(self.exchanges)}, float(ended and self.lit[self.room]), ended
+
+    def _answer(self, call: ToolCall) -> str:
+        assert not isinstance(call.arguments, str)
+        room = call.arguments["room"]
+        if room not in ROOMS:
+            return "Error: no such room"
+        if call.name == "get_lamp":
+            return f'{{"room": "{room}", "on": {str(self.lit.get(room, False)).lower()}}}'
+        self.lit[room] = call.arguments["on"]
+        return f"switched {'on' if self.lit[room] else 'off'}"

@@ -31,6 +31,8 @@ CALL, FURTHER, USER = "> ", "& ", "< "
 START = "no calls yet"
 EMPTY = "(empty)"
 """Stands for a call that returned nothing."""
+ERROR = "Error"
+"""How the result of a call begins that the environment refused."""
 EARLIER = re.compile(r"\((\d{1,9}) earlier calls?\)")
 
 

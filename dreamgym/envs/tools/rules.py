@@ -4,13 +4,17 @@ answers follow from earlier ones."""
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
 from dreamgym.envs.base import TextRules
+from dreamgym.envs.near_misses import Miss
+from dreamgym.envs.tools import near_misses
 from dreamgym.envs.tools.conversation import (
     CALL,
+    ERROR,
     FURTHER,
     USER,
     Limits,
@@ -24,7 +28,7 @@ from dreamgym.envs.tools.schemas import Tool, fault
 from dreamgym.envs.tools.shortening import shorten_arguments
 from dreamgym.errors import UsageError
 from dreamgym.tool_calls import RESPOND, ToolCall, action_of, calls_of
-from dreamgym.types import Action, Memory, Observation, Transition, View
+from dreamgym.types import Action, Memory, Observation, Trajectory, Transition, View
 
 Shown = Literal["latest", "whole"]
 
@@ -94,6 +98,22 @@ class ToolRules(TextRules):
         except UsageError as error:
             return str(error)
         return next((found for call in calls if (found := fault(self.schemas, call))), "")
+
+    def near_misses(self, episodes: Sequence[Trajectory]) -> Mapping[str, Miss]:
+        """Calls with another tool, argument, type or identifier."""
+        return near_misses.near_misses(self.schemas, episodes)
+
+    def invalid_action(self, action: Action, rng: random.Random) -> Action:
+        """One of the calls, spoilt; a text that is no call as the base class does it."""
+        calls = _calls(action)
+        return str(near_misses.invalid_call(rng.choice(calls), rng)) if calls else super().invalid_action(action, rng)
+
+    def refused(self, transition: Transition) -> bool:
+        """Whether nothing changed, or all that came back are errors."""
+        if transition.is_noop or transition.reward or transition.terminated:
+            return transition.is_noop
+        results, user = self.tool_results(transition.next_state)
+        return not user and all(result.startswith(ERROR) for result in results)
 
     def reveals_new(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """Whether a call is made for the first time; False where all were answered, and only tools that read were called since. None for a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def test_a_near_miss_is_what_the_real_environment_refuses_and_comes_in_three_way
     suite = FAMILIES[name]
     episodes = collect(suite, 40, seed=5, split="dev")
     drawn = near_misses.draw(episodes, EnvPool(suite.env, suite.rules), suite.rules, share=0.5, seed=0)
-    assert {one.way for one in drawn.misses} == set(near_misses.WAYS) and drawn.lost == 0
+    assert {one.way for one in drawn.misses} == {"letter", "elsewhere", "grammar"} and drawn.lost == 0
     steps = sum(len(episode.turns) for episode in episodes)
     assert 0.4 * steps < len(drawn.misses) + drawn.took_effect < 0.6 * steps
     env = suite.env()
@@ -62,7 +61,7 @@ def test_a_near_miss_is_what_the_real_environment_refuses_and_comes_in_three_way
         state = suite.rules.abstract(env.reset(episode.task))
         for past in episode.transitions[: one.step]:
             state = suite.rules.abstract(env.step(past.action)[0])
-        raw, reward, terminated = env.step(one.action)
+        raw, reward, terminated = env.step(one.truth.action)
         assert (suite.rules.abstract(raw), reward, terminated) == (state, 0.0, False)
 
 
@@ -71,14 +70,6 @@ def test_the_same_seed_draws_the_same_near_misses_and_another_seed_others():
     real = EnvPool(SHOP.env, SHOP.rules)
     one, same, other = (near_misses.draw(episodes, real, SHOP.rules, share=0.5, seed=seed) for seed in (0, 0, 1))
     assert one == same != other
-
-
-def test_a_changed_name_differs_in_one_letter_or_digit_of_its_kind():
-    for seed in range(50):
-        near = near_misses.changed("b017 red", random.Random(seed))
-        differing = [(a, b) for a, b in zip("b017 red", near, strict=True) if a != b]
-        assert len(differing) == 1 and differing[0][0].isdigit() == differing[0][1].isdigit()
-    assert near_misses.changed("<", random.Random(0))[0] == "<" and len(near_misses.changed("<", random.Random(0))) == 2
 
 
 def test_an_action_that_works_after_all_is_dropped_and_counted():
@@ -91,12 +82,7 @@ def test_an_action_that_works_after_all_is_dropped_and_counted():
     episodes = collect(CORRIDOR, 20, seed=5)
     real = EnvPool(lambda: Obliging(CORRIDOR.config), CORRIDOR.rules)
     drawn = near_misses.draw(episodes, real, CORRIDOR.rules, share=1.0, seed=0)
-    assert drawn.took_effect > 0 and drawn.lost > 0 and all(one.action in corridor.ACTIONS for one in drawn.misses)
-
-
-def test_elements_are_spelt_as_the_logs_spell_them():
-    assert near_misses.spelling(collect(SHOP, 20, seed=0))("red") == "click[red]"
-    assert near_misses.spelling(collect(CORRIDOR, 20, seed=0))("left") == "left"
+    assert drawn.took_effect > 0 and drawn.lost > 0 and all(one.truth.action in corridor.ACTIONS for one in drawn.misses)
 
 
 # --- parts and their F1 ----------------------------------------------------------------------------------------------------------------

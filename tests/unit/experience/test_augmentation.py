@@ -93,7 +93,7 @@ def test_training_and_measuring_miss_in_other_ways():
     known = {t.action for e in logs for t in e.transitions}
     learnt = {t.action for e in copies for t in e.transitions} - known
     drawn = near_misses.draw(logs, EnvPool(suite.env, suite.rules), suite.rules, share=1.0, seed=0)
-    asked = {one.action for one in drawn.misses if one.way != "elsewhere"}
+    asked = {one.truth.action for one in drawn.misses if one.way != "elsewhere"}
     assert len(learnt) > 100 and len(asked - known) > 50 and len(asked & learnt) < 0.02 * len(asked)
 
 

@@ -61,7 +61,6 @@ def test_a_plug_in_checks_and_completes_its_own_settings():
             "Unknown key 'experience.reasonings'.*Did you mean 'reasoning'",
         ),
         "training": ({"name": "outside.nearest_memory", "training": {}}, "'outside.nearest_memory' is not. Remove it"),
-        "things": ({"things": True}, "Unknown key 'experience.things'.* It is called env.options.compose_results now"),
         "name": ({"name": 3}, "experience.name is the name of a plug-in as text"),
     }.values():
         with pytest.raises(ConfigError, match=says):
