@@ -79,6 +79,11 @@ class TextRules(ABC):
         """Why an admissible action changes nothing, as reasoning text. Default "": it may change something."""
         return ""
 
+    def unfounded(self, instruction: str, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """Why the agent cannot know an identifier in its action, as reasoning text: the action changes nothing then. Default "": any may be
+        known."""
+        return ""
+
     def reads_only(self, action: Action) -> bool:
         """Whether the action is known to change nothing, so that no later answer depends on it. Default: it is not known of any."""
         return False

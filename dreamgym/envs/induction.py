@@ -3,7 +3,8 @@
 No environment is known here. What is looked for:
 
 * where the argument of an action comes from: the elements that the state lists in brackets, the words of the state, of the instruction, or
-  of an earlier state. An action whose argument is from nowhere changes nothing;
+  of an earlier state. An action whose argument is from nowhere changes nothing, where the instruction is no source, or the argument is
+  always an identifier;
 * which elements are words of the environment, such as buttons, and which are names of single things, listed in few episodes;
 * which few values a named argument takes, where it comes from nowhere;
 * which kinds of action never change anything, those included that no log shows at work;
@@ -16,6 +17,7 @@ used from 300 episodes on, because what comes next may be new, and an episode te
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -29,6 +31,7 @@ from dreamgym.envs.consistency import MAX_EXCEPTIONS, MIN_SUPPORT, WORD, CarryRu
 from dreamgym.errors import UsageError
 from dreamgym.types import Observation, Trajectory, Transition
 
+IDENTIFIER = re.compile(r"(?=\S*\d)\S+")
 MAX_VALUES = 20
 """Of an argument that takes a few fixed values."""
 
@@ -51,6 +54,9 @@ class ArgumentRule:
     """Steps that work."""
     exceptions: int
     """Those of them whose argument is from elsewhere."""
+    identifier: bool = False
+    """Whether it has a name and is one word with a digit each time, such as the number of an order. Others than those that the instruction
+    names are not known then; a query that is taken from it could have other words."""
     used: bool = True
 
 
@@ -158,6 +164,7 @@ def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
 def _argument_rules(episodes: Sequence[Trajectory]) -> Iterator[ArgumentRule]:
     found: dict[tuple[str, str], Counter[Source]] = defaultdict(Counter)
     total: Counter[tuple[str, str]] = Counter()
+    words: set[tuple[str, str]] = set()  # arguments that were no identifier
     for t in episodes:
         earlier: list[str] = []
         for step in t.transitions:
@@ -165,13 +172,15 @@ def _argument_rules(episodes: Sequence[Trajectory]) -> Iterator[ArgumentRule]:
                 for kind, arguments in parts(step.action):
                     for key, value in arguments.items():
                         total[kind, key] += 1
+                        if not IDENTIFIER.fullmatch(value):
+                            words.add((kind, key))
                         found[kind, key].update(sources(value, t.task.instruction, step.state.text, earlier))
             earlier.append(step.state.text)
     for (kind, key), n in sorted(total.items()):
         for source in get_args(Source):
             against = n - found[kind, key][source]
             if holds(n, against):
-                yield ArgumentRule(kind, key, source, n, against)
+                yield ArgumentRule(kind, key, source, n, against, bool(key) and (kind, key) not in words)
                 break
 
 

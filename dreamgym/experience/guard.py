@@ -27,7 +27,11 @@ from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 from dreamgym.usage import Usage
 
 FAILURE_STATE = "no such element, so nothing changes."
-RULES = {"inadmissible": "failure state by rule", "noop": "nothing changes by rule"}
+RULES = {
+    "inadmissible": "failure state by rule",
+    "unfounded": "an identifier from nowhere changes nothing by rule",
+    "noop": "nothing changes by rule",
+}
 DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
 IMPOSSIBLE = "the way to the success contradicts itself"
@@ -149,7 +153,7 @@ class Guard:
 class Rule(NamedTuple):
     """By which rule an action can do nothing, and why in the teacher's words."""
 
-    name: Literal["inadmissible", "noop"]
+    name: Literal["inadmissible", "unfounded", "noop"]
     why: str
 
 
@@ -157,6 +161,8 @@ def noop_rule(rules: TextRules, query: Query) -> Rule | None:
     """The rule by which an action can do nothing; None where it may do something."""
     if rules.admissible(query.state, query.history, query.action) is False:
         return Rule("inadmissible", FAILURE_STATE)
+    if why := rules.unfounded(query.task.instruction, query.state, query.history, query.action):
+        return Rule("unfounded", why)
     why = rules.noop_reason(query.state, query.history, query.action)
     return Rule("noop", why) if why else None
 

@@ -37,6 +37,9 @@ class InducedRules(StateMapping):
             if not name.startswith("_") and name not in vars(InducedRules):
                 setattr(self, name, getattr(inner, name))
         self._arguments = {(rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source != "instruction"}
+        self._asked = {
+            (rule.kind, rule.key): rule for rule in rules.arguments if rule.used and rule.source == "instruction" and rule.identifier
+        }
         self._values = {(rule.kind, rule.key): rule.values for rule in rules.values if rule.used}
         self._names = next((rule for rule in rules.names if rule.used), None)
         self._words = frozenset(self._names.words if self._names else ())
@@ -64,6 +67,17 @@ class InducedRules(StateMapping):
                     return False
                 known = known and rule is not None
         return known or None
+
+    def unfounded(self, instruction: str, observation: Observation, history: Sequence[Transition], action: Action) -> str:
+        """For an identifier that neither the instruction nor any state so far shows, where all logged ones are from there."""
+        if why := self.inner.unfounded(instruction, observation, history, action):
+            return why
+        for kind, arguments in parts(action):
+            for key, value in arguments.items():
+                rule = self._asked.get((kind, key))
+                if rule and not sources(value, instruction, observation.text, [step.state.text for step in history]):
+                    return f"No text so far names the {key} {value[:40]}, as in all but {rule.exceptions} of {rule.support} logged steps."
+        return ""
 
     def noop_reason(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
         """For kinds of action that changed nothing in the logs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,8 +17,9 @@ from dreamgym.envs.induction import ArgumentRule, EndRule, NameRule, NoopRule, R
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError
+from dreamgym.experience.guard import noop_rule
 from dreamgym.logs.demonstrations import collect
-from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+from dreamgym.types import Observation, Query, Task, Trajectory, Transition, Turn
 
 SHOP = plugins.make("envs", "webshop")
 SHOP_RULES = induce(collect(SHOP, 400, seed=0))
@@ -132,7 +134,21 @@ def test_an_argument_from_an_earlier_state_is_known_from_there():
     assert rules.admissible(Observation("ready"), past, 'enter(code="z9")') is False
 
 
-def test_an_argument_from_the_instruction_refuses_nothing():
+def test_an_identifier_that_no_text_names_changes_nothing_where_the_logged_ones_are_the_instructions():
+    logs = [
+        one for i in range(40) for one in episodes(step("ok", f'find(order="W{i}", how="fast")', "found"), n=1, instruction=f"find W{i}")
+    ]
+    rule = next(rule for rule in induce(logs).arguments if rule.key == "order")
+    assert (rule.source, rule.identifier, rule.support) == ("instruction", True, 40)
+    rules, state = InducedRules(StateMapping(SHOP.rules), induce(logs)), Observation("ok")
+    assert rules.unfounded("find W99", state, (), 'find(order="W99", how="fast")') == ""
+    assert "No text so far names the order W98" in rules.unfounded("find W99", state, (), 'find(order="W98", how="fast")')
+    assert rules.unfounded("find the lamp", Observation("order W98"), (), 'find(order="W98", how="fast")') == "", "the state names it"
+    query = Query(Task("t", "find W99", "toy"), (), state, 'find(order="W98")')
+    assert noop_rule(rules, query) is not None and noop_rule(rules, replace(query, action='find(order="W99")')) is None
+
+
+def test_words_from_the_instruction_refuse_nothing():
     assert sources("red mug", "find a red mug", "search page", ()) == {"instruction"}
     rules = InducedRules(
         StateMapping(SHOP.rules), induce(episodes(step("page", "search[red mug]", "results"), instruction="find a red mug"))
@@ -168,7 +184,7 @@ counts = st.integers(0, 10**6)
 
 
 @given(
-    st.lists(st.builds(ArgumentRule, words, words, st.sampled_from(get_args(Source)), counts, counts, st.booleans())),
+    st.lists(st.builds(ArgumentRule, words, words, st.sampled_from(get_args(Source)), counts, counts, st.booleans(), st.booleans())),
     st.lists(st.builds(NoopRule, words, counts, counts, st.booleans())),
     st.lists(st.builds(EndRule, words, st.booleans(), counts, st.booleans())),
     st.booleans(),
