@@ -172,7 +172,7 @@ class StepInfo:
     out_of_support: bool = False  # no real transition in the replay buffer has this action
     error: str | None = None  # why the episode ends here as a failed rollout
 
-    def judged(self, kind: VerdictKind) -> bool:
+    def has_verdict(self, kind: VerdictKind) -> bool:
         """Whether there is a verdict, and it is of this kind."""
         return self.verdict is not None and self.verdict.kind == kind
 
@@ -248,7 +248,7 @@ class Trajectory:
     @property
     def masked(self) -> bool:
         """Whether the guard left the episode out."""
-        return bool(self.turns) and self.turns[-1].transition.info.judged("masked")
+        return bool(self.turns) and self.turns[-1].transition.info.has_verdict("masked")
 
 
 @dataclass(frozen=True, slots=True)

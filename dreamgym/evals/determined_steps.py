@@ -46,6 +46,6 @@ def determined_accuracy(model: ExperienceModel, episodes: Sequence[Trajectory], 
                 continue
             generated.append(bool(prediction.info.raw_terminated))
             if not rules.reveals_new(query.state, query.history, query.action):
-                exact.append(prediction.next_state == real.next_state and not prediction.info.judged("unreadable"))
+                exact.append(prediction.next_state == real.next_state and not prediction.info.has_verdict("unreadable"))
         model.forget(keys)
     return DeterminedSteps(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, generated)))

@@ -159,7 +159,7 @@ def measure(
     predictions themselves say were generated."""
     pairs = list(zip(questions, predictions, strict=True))
     right = [
-        one.next_state == q.truth.next_state and not one.info.judged("unreadable") for q, one in pairs
+        one.next_state == q.truth.next_state and not one.info.has_verdict("unreadable") for q, one in pairs
     ]  # an unreadable answer stands as the same state again
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
     for q, one in pairs:
@@ -191,13 +191,13 @@ def measure(
         state_exact_invalid=exact(lambda q: q.near_miss),
         state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
         element_f1=_mean(
-            [0.0 if one.info.judged("unreadable") else f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]
+            [0.0 if one.info.has_verdict("unreadable") else f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]
         ),
         false_success=called("failure", "success"),
         false_failure=called("success", "failure", "goes on"),
         accepted_false=wilson(sum(claimed.values()) - claimed["success"], sum(claimed.values())),
         false_end=called("goes on", "success", "failure"),
-        reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.judged("unreadable")]),
+        reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.has_verdict("unreadable")]),
         unknown_elements=wilson(sum(unknown), len(unknown)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and q.kind == kind) for kind in kinds},  # type: ignore[misc]
@@ -208,15 +208,15 @@ def measure(
         ),
         agreement=(agreement := agreement_by_step(questions, right)),
         safe_horizon=next((t for t, share in enumerate(agreement) if share < SAFE), len(agreement)),
-        unreadable=sum(one.info.judged("unreadable") for one in predictions),
-        masked=sum(one.info.judged("masked") for one in predictions),
+        unreadable=sum(one.info.has_verdict("unreadable") for one in predictions),
+        masked=sum(one.info.has_verdict("masked") for one in predictions),
     )
 
 
 def _reward_exact(question: Question, predicted: Prediction) -> bool:
     """Whether reward and end are right."""
     truth = question.truth
-    return not predicted.info.judged("unreadable") and (predicted.reward, predicted.terminated) == (truth.reward, truth.terminated)
+    return not predicted.info.has_verdict("unreadable") and (predicted.reward, predicted.terminated) == (truth.reward, truth.terminated)
 
 
 def agreement_by_step(questions: Sequence[Question], right: Sequence[bool]) -> list[float]:
@@ -278,7 +278,7 @@ def _end(reward: float, terminated: bool) -> End:
 
 
 def _predicted_end(prediction: Prediction) -> End:
-    if prediction.info.judged("unreadable") or prediction.info.judged("masked"):
+    if prediction.info.has_verdict("unreadable") or prediction.info.has_verdict("masked"):
         return "left out"  # of training as well: it ends the episode as a failed rollout
     return _end(prediction.reward, prediction.terminated)
 

@@ -236,7 +236,7 @@ class _Counts:
             return []
         return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self.rows_with[a] >= ENOUGH]
 
-    def judged(self, answer: Outcome, level: float) -> list[bool]:
+    def held_out_hits(self, answer: Outcome, level: float) -> list[bool]:
         """Of each row of a left-out fold that the others' conditions predict to be answered so, whether it is."""
         seen = list[bool]()
         for fold in range(FOLDS):
@@ -270,20 +270,20 @@ class _Counts:
 def _mine(kinds: Sequence[_Counts]) -> Iterator[Conditioned]:
     """What is established: each answer at the loosest level at which its own predictions are right often enough, and where it has too few
     for that, at the loosest at which those of all such answers are."""
-    judged = {
-        level: {(i, answer): counts.judged(answer, level) for i, counts in enumerate(kinds) for answer in counts.inferable}
+    hits = {
+        level: {(i, answer): counts.held_out_hits(answer, level) for i, counts in enumerate(kinds) for answer in counts.inferable}
         for level in LEVELS
     }
     chosen: dict[tuple[int, Outcome], float] = {}
     for level in LEVELS:
-        chosen |= {key: level for key, seen in judged[level].items() if key not in chosen and _rate(seen).low >= MIN_AGREEMENT}
+        chosen |= {key: level for key, seen in hits[level].items() if key not in chosen and _rate(seen).low >= MIN_AGREEMENT}
     for level in LEVELS:
-        rest = {key: seen for key, seen in judged[level].items() if key not in chosen and seen and _rate(seen).high >= MIN_AGREEMENT}
+        rest = {key: seen for key, seen in hits[level].items() if key not in chosen and seen and _rate(seen).high >= MIN_AGREEMENT}
         if _rate([right for seen in rest.values() for right in seen]).low >= MIN_AGREEMENT:
             chosen |= dict.fromkeys(rest, level)
             break
     for (i, answer), level in sorted(chosen.items()):
-        seen, counts = judged[level][i, answer], kinds[i]
+        seen, counts = hits[level][i, answer], kinds[i]
         if conditions := counts.conditions(answer, level):
             yield Conditioned(counts.name, answer, counts.first_line, conditions, sum(seen), len(seen))
 

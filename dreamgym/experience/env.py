@@ -77,7 +77,7 @@ class DreamBatch(AsyncBatchEnv):
         info = prediction.info
         if self.support is not None and info.decided_by == "generated":
             info = replace(info, out_of_support=(query.task.env, query.action) not in self.support)
-        if info.verdict and info.judged("masked"):
+        if info.verdict and info.has_verdict("masked"):
             info = replace(info, error=f"masked by the guard: {info.verdict.reasons[0]}")
         if not query.state.text:
             info = replace(info, error="the experience model's first state could not be read")

@@ -100,15 +100,15 @@ class Guard:
         doubts = self._doubts(query, claim) if verdict is None or verdict.passed else []
         if doubts:
             self.counts["success_doubted"] += 1
-            return replace(_judged(_reward_by_rule(prediction), Verdict("masked", (IMPOSSIBLE, *doubts))), reward=0.0)
+            return replace(_with_verdict(_reward_by_rule(prediction), Verdict("masked", (IMPOSSIBLE, *doubts))), reward=0.0)
         if verdict is None:
             return prediction
         prediction = _reward_by_rule(prediction)
         self.counts["success_granted" if verdict.passed else "success_refused"] += 1
         if verdict.passed:
-            return _judged(prediction, verdict)
+            return _with_verdict(prediction, verdict)
         ended = prediction.terminated and not self.config.only_success_ends
-        return replace(_judged(prediction, verdict), reward=0.0, terminated=ended)
+        return replace(_with_verdict(prediction, verdict), reward=0.0, terminated=ended)
 
     def review(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> list[Prediction]:
         """`after` for each, in order, and then the second opinion on what the rules let pass, asked for all of them at once."""
@@ -116,7 +116,7 @@ class Guard:
         if self.second is None:
             return judged
         pay = [p.terminated or p.reward > 0 or self.second.of == "all" for p in judged]
-        chosen = [i for i, p in enumerate(judged) if pay[i] and p.info.judged("passed")]
+        chosen = [i for i, p in enumerate(judged) if pay[i] and p.info.has_verdict("passed")]
         cases = [(queries[i].task.instruction, queries[i].history, queries[i].transition(judged[i])) for i in chosen]
         for i, opinion in zip(chosen, self.second.verifier.verify(cases) if cases else [], strict=True):
             self.counts["no_opinion" if opinion is None else "agreed" if opinion.passed else "disagreed"] += 1
@@ -128,10 +128,10 @@ class Guard:
         """A prediction that a second opinion does not believe, with both sides' reasons."""
         if how == "keep":
             reasons = prediction.info.verdict.reasons if prediction.info.verdict else ()
-            return _judged(prediction, Verdict("passed", (*reasons, NOTED, *opinion.reasons)))
+            return _with_verdict(prediction, Verdict("passed", (*reasons, NOTED, *opinion.reasons)))
         verdict = Verdict("masked", (DISAGREED, *opinion.reasons)) if how == "mask" else Verdict("refused", (REFUSED, *opinion.reasons))
         ended = prediction.terminated and not self.config.only_success_ends
-        return replace(_judged(prediction, verdict), reward=min(prediction.reward, 0.0), terminated=ended)
+        return replace(_with_verdict(prediction, verdict), reward=min(prediction.reward, 0.0), terminated=ended)
 
     def _doubts(self, query: Query, claim: Transition) -> list[str]:
         """Why a success cannot have come about as the dream shows it, as far as the TextRules has rules for that."""
@@ -147,7 +147,7 @@ class Guard:
         if not verdict.passed:
             return prediction
         self.counts["failure_disputed"] += 1
-        return _judged(prediction, Verdict("masked", (DISPUTED,)))
+        return _with_verdict(prediction, Verdict("masked", (DISPUTED,)))
 
 
 class Rule(NamedTuple):
@@ -171,5 +171,5 @@ def _reward_by_rule(prediction: Prediction) -> Prediction:
     return replace(prediction, info=replace(prediction.info, reward_by="rule"))
 
 
-def _judged(prediction: Prediction, verdict: Verdict) -> Prediction:
+def _with_verdict(prediction: Prediction, verdict: Verdict) -> Prediction:
     return replace(prediction, info=replace(prediction.info, verdict=verdict))

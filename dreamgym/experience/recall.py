@@ -113,7 +113,7 @@ class ExactRecall(RealRows):
                     by_class[outcome_class(*outcome)].append(right)
                     by_action[key[-1]].append(right)
             for kind, seen in by_class.items():
-                found = judged(situation, kind, seen)
+                found = agreement_of(situation, kind, seen)
                 if not found.used and len(seen) < ENOUGH and (0, kind) in self._reliable:
                     found = replace(found, used=True)
                 self._agreements.append(found)
@@ -121,11 +121,11 @@ class ExactRecall(RealRows):
                     self._reliable.add((i, kind))
             for action in {*by_action, *(action for j, action in self._unreliable if j == 0)}:
                 seen = by_action[action]
-                if (0, action) in self._unreliable if len(seen) < ENOUGH else judged(situation, "continues", seen).doubtful:
+                if (0, action) in self._unreliable if len(seen) < ENOUGH else agreement_of(situation, "continues", seen).doubtful:
                     self._unreliable.add((i, action))
 
 
-def judged(situation: Situation, kind: OutcomeClass, seen: Sequence[bool]) -> Agreement:
+def agreement_of(situation: Situation, kind: OutcomeClass, seen: Sequence[bool]) -> Agreement:
     """What rows that were predicted from other trajectories say: each was right or wrong."""
     return Agreement(situation, kind, sum(seen), len(seen), wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT)
 

@@ -29,7 +29,7 @@ from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import changing_kinds, holds
 from dreamgym.experience.real_rows import RealRows, RealStep, acts
-from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, judged, left_out, outcome_class
+from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, agreement_of, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Query, Transition
 
@@ -217,12 +217,12 @@ class TaskRecall(RealRows):
             for outcome, right in left_out(outcomes):
                 by_class[outcome_class(*outcome)].append(right)
                 by_action[key[2]].append(right)
-        self._agreements = [judged("task", name, seen) for name, seen in by_class.items()]
+        self._agreements = [agreement_of("task", name, seen) for name, seen in by_class.items()]
         self._reliable = {one.outcome_class for one in self._agreements if one.used}
-        again = judged("again", "continues", list(self._asked_again()))
+        again = agreement_of("again", "continues", list(self._asked_again()))
         self._answers_again = again.used or (again.predicted < ENOUGH and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
-        self._unreliable = {action for action, seen in by_action.items() if judged("task", "continues", seen).doubtful}
+        self._unreliable = {action for action, seen in by_action.items() if agreement_of("task", "continues", seen).doubtful}
 
 
 def _mine(pairs: _Pairs, acting: set[str]) -> Iterator[Dependence]:

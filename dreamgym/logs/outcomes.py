@@ -88,10 +88,10 @@ class Outcomes:
         if self.ids is not None:
             return not self.ids.isdisjoint({episode.id, name})
         if self.score is not None:
-            return self._judged(self.score, episode.scores.get(self.score.path, MISSING), episode.scores)
-        return self._judged(self.field, look_up(episode.record, self.field.path), episode.record) if self.field else None
+            return self._outcome(self.score, episode.scores.get(self.score.path, MISSING), episode.scores)
+        return self._outcome(self.field, look_up(episode.record, self.field.path), episode.record) if self.field else None
 
-    def _judged(self, condition: Condition, value: Any, among: Mapping[str, Any]) -> bool | None:
+    def _outcome(self, condition: Condition, value: Any, among: Mapping[str, Any]) -> bool | None:
         found = condition.holds(value)
         known = ", ".join(list(among)[:MOST_NAMED]) or "none"
         shown = f"no '{condition.path}' among {known}" if value is MISSING else f"the value {json.dumps(value, default=str):.40}"

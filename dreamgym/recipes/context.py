@@ -123,8 +123,8 @@ class RunContext:
         if not self.suite.has_env:
             return dict.fromkeys(NEED_ENV, "the run has logs and no environment")
         off = {"evaluation": "eval.tasks", "audit": "eval.paired_replays"}
-        judged = self.config.eval
-        return {phase: f"{name} = 0" for phase, name in off.items() if not getattr(judged, name.removeprefix("eval."))}
+        evaluation = self.config.eval
+        return {phase: f"{name} = 0" for phase, name in off.items() if not getattr(evaluation, name.removeprefix("eval."))}
 
     def real(self) -> RealEnv:
         """Real environments, which all phases share and whose steps add up: the workers', or those of this process. `close_real` ends the

@@ -88,8 +88,8 @@ def begin(config: SharedConfig) -> EnvSuite:
 
 def held_out_tasks(suite: EnvSuite, config: SharedConfig) -> list[Task]:
     """The development and test tasks of a run, which nothing may learn from."""
-    judged = config.eval
-    return suite.tasks("dev", judged.dev_tasks, seed=TASK_SEED) + suite.tasks("test", judged.tasks, seed=TASK_SEED)
+    evaluation = config.eval
+    return suite.tasks("dev", evaluation.dev_tasks, seed=TASK_SEED) + suite.tasks("test", evaluation.tasks, seed=TASK_SEED)
 
 
 def learn_tokenizer(logs: Sequence[Trajectory], rules: TextRules, vocab_size: int) -> Any:

@@ -47,16 +47,16 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
     """
     if not run.done(f"eval-{policy}"):
         return None
-    judged = run.data(f"eval-{policy}")
+    evaluated = run.data(f"eval-{policy}")
     phases = {phase: run.data(phase) for phase in row.made_of if run.done(phase)}
     loops = [phase for phase in phases.values() if "iterations" in phase]
     return {
-        "real_success": judged["greedy"]["value"],
-        "ci95": [judged["greedy"]["low"], judged["greedy"]["high"]],
-        "per_seed": [judged["greedy"]["value"]],
+        "real_success": evaluated["greedy"]["value"],
+        "ci95": [evaluated["greedy"]["low"], evaluated["greedy"]["high"]],
+        "per_seed": [evaluated["greedy"]["value"]],
         "seed_ci95": None,
-        "sampled": judged["sampled"],
-        "episodes": judged["greedy"]["n"],
+        "sampled": evaluated["sampled"],
+        "episodes": evaluated["greedy"]["n"],
         "real_transitions_offline": run.data("logs")["transitions"],
         "real_transitions_online": sum(phase["real_steps"] for phase in loops),
         "real_transitions_probe": sum(phase.get("probe_steps", 0) + phase.get("real_steps_dev", 0) for phase in phases.values()),
@@ -65,7 +65,7 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
         "decided_by": shares(loops[-1]["decided_by"]) if loops else None,
         "seconds": sum(phase["seconds"] for phase in phases.values()),
         **({"verifier": _verifier(loops[-1]["verifier"])} if loops and "verifier" in loops[-1] else {}),
-        **({"verifiers": judged["verifiers"]} if "verifiers" in judged else {}),
+        **({"verifiers": evaluated["verifiers"]} if "verifiers" in evaluated else {}),
     }
 
 

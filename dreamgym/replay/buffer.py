@@ -264,4 +264,4 @@ def _admitted(trajectory: Trajectory) -> tuple[int, ...]:
     if trajectory.source != "dream":
         known = trajectory.scored
         return tuple(step for step, transition in enumerate(trajectory.transitions) if known or not transition.terminated)
-    return tuple(step for step, transition in enumerate(trajectory.transitions) if transition.info.judged("passed"))
+    return tuple(step for step, transition in enumerate(trajectory.transitions) if transition.info.has_verdict("passed"))

@@ -297,7 +297,7 @@ def outcome(result: StepResult) -> dict[str, Any]:
         "reward": result.reward,
         "terminated": result.terminated,
         "truncated": result.truncated,
-        "masked": info.judged("masked"),
+        "masked": info.has_verdict("masked"),
         "error": info.error,
         "verdict": info.verdict.kind if info.verdict else None,
         "reasons": list(info.verdict.reasons) if info.verdict else [],
