@@ -7,7 +7,8 @@
 The workload is that of a dream: episodes in lockstep; in each turn a short action of the agent and a longer answer of the experience
 model; prompts that grow to about 1,000 tokens; uneven lengths. Lengths are drawn once and are the same for all; sampling is greedy.
 Every contender runs in a process of its own, with a peak memory of its own. Ratios above 1: dreamgym is faster. `cpu_ratio_vs_generate`
-is the ratio of processor seconds, which other work on the machine distorts less. Of a pretrained model the floor is not measured, and
+is the ratio of processor seconds, which other work on the machine distorts less. `ratio_vs_vllm_cpu` is that to the fastest server of
+the dialect vllm, which is to run on the processors of this machine; null without one. Of a pretrained model the floor is not measured, and
 training is that of adapters. Seconds of a server are of the clock: its processor time is its own.
 
 `fraction_of_floor` is the time of bare forward passes over the same token positions (packed prompts, answers token by token at the best
@@ -285,6 +286,7 @@ def measure(size: str, work: Workload, training: dict[str, int], servers: Sequen
         "ratio_vs_generate": theirs / mine,
         "cpu_ratio_vs_generate": min(one["cpu_seconds"] for one in peer.values()) / engine[fastest]["cpu_seconds"],
         "ratio_vs_llama_cpp": native["seconds"] / mine if "seconds" in native else None,
+        "ratio_vs_vllm_cpu": seconds / mine if (seconds := seconds_of(asked, "vllm")) else None,
         "fraction_of_floor": min(one["seconds"] for one in bare.values()) / mine if bare else None,
         **{key: right[key] for key in ("greedy_identical", "near_ties", "sequences", "max_logprob_error")},
         "train_ratio_vs_trl": fit["tokens_per_s"] / trl["tokens_per_s"] if "tokens_per_s" in trl else None,
@@ -295,6 +297,11 @@ def measure(size: str, work: Workload, training: dict[str, int], servers: Sequen
         "servers": asked,
         "training": {"ours": fit, "trl": trl},
     }
+
+
+def seconds_of(servers: dict[str, dict[str, Any]], dialect: str) -> float | None:
+    """Of the fastest server of that dialect; None where none was measured."""
+    return min((row["seconds"] for name, row in servers.items() if name.split()[0] == dialect and "seconds" in row), default=None)
 
 
 def main() -> None:
@@ -332,8 +339,8 @@ def show(one: dict[str, Any]) -> None:
         text = row.get("missing") or f"{row['tokens_per_s']:>9,.0f} tokens/s  {row['seconds']:7.2f} s  {row['peak_mb']:7.0f} MB"
         gaps = "".join(f"  {quantile} {value:.2g}" for quantile, value in row.get("logprob_gaps", {}).items())
         print(f"  {name:<20} {text}{gaps and '  log-probabilities differ by' + gaps}")
-    keys = ("ratio_vs_generate", "cpu_ratio_vs_generate", "ratio_vs_llama_cpp", "fraction_of_floor", "greedy_identical", "near_ties",
-            "max_logprob_error", "train_ratio_vs_trl")  # fmt: skip
+    keys = ("ratio_vs_generate", "cpu_ratio_vs_generate", "ratio_vs_llama_cpp", "ratio_vs_vllm_cpu", "fraction_of_floor",
+            "greedy_identical", "near_ties", "max_logprob_error", "train_ratio_vs_trl")  # fmt: skip
     print("  " + "  ".join(f"{key}={one[key]:.3g}" if isinstance(one[key], float) else f"{key}={one[key]}" for key in keys))
 
 

@@ -6,8 +6,8 @@
 
 For a machine with a GPU that is at hand for half an hour and reaches no package index. DIR of --data holds the run directories, one a seed:
 the same command goes on where the last one ended. A step is a seed's logs, experience model and warm start, or one of its arms; none is
-begun when less than `--step-minutes` of `--minutes` are left. After each, its row joins `--out` (docs/results/paper-smollm2.json), from
-which `make results` writes the page. Settings: the preset compare-smollm2, or those of `--config`.
+begun when less than `--step-minutes` of `--minutes` are left. After each, its row joins the table `--out`, by default paper.json in the
+current folder; from the tables in docs/results `make results` writes the page. Settings: the preset compare-smollm2, or `--config`.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--step-minutes", type=float, default=10.0, help="how long a step may take")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="add the rows of these --out files to --out, and stop")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs/results/paper-smollm2.json")
+    parser.add_argument("--out", type=Path, default=Path("paper.json"), help="the table that rows join")
     options = parser.parse_args()
     context.silence_progress_bars()
     if options.prepare:

@@ -57,34 +57,6 @@ def _server_url(url: str) -> str:
 ServerUrl = Annotated[str, AfterValidator(_server_url)]
 """The address of a server: http or https, a host, and a port that exists."""
 C = TypeVar("C", bound=Config)
-RENAMED = {
-    "warm": "warm_start",
-    "policy.warm_start": "warm_start.epochs = 0",
-    "experience_training": "experience.training",
-    "segments": "experience.segment_weights",
-    "dreamer": "experience (with name = 'prompted')",
-    "experience.llm": "experience.engine",
-    "experience.things": "env.options.compose_results",
-    "experience.compose": "env.options.compose_results",
-    "experience.changes": "experience.state_delta",
-    "experience.named": "experience.name_env",
-    "curriculum.revisit": "curriculum.replay_fraction",
-    "curriculum.fade": "curriculum.decay",
-    "curriculum.band": "curriculum.success_band",
-    "curriculum.alike": "curriculum.max_similarity",
-    "eval.paired": "eval.paired_replays",
-    "other_goals": "relabelled_goals",
-    "near_goals": "near_miss_goals",
-    "remembered_starts": "replayed_starts",
-    "unprecedented_penalty": "ood_penalty",
-    "settle_s": "quiet_s",
-}
-"""Former keys, the ends of dotted names, and what they are called now. An old key is refused; the error names the new one."""
-REMOVED = (
-    "min_lr", "label_smoothing", "pool_limit", "coarse_from", "rebuild_share", "compact_every", "replay.distinct", "replay.diversity",
-    "replay.evict", "replay.min_similarity", "replay.real_quota",
-)  # fmt: skip
-"""Former keys without a successor."""
 PRESETS = Path(str(resources.files("dreamgym"))) / "presets"
 
 
@@ -275,10 +247,6 @@ def _keys(kind: Any, path: tuple[Any, ...]) -> list[str]:
 def _explain(kind: type[Config], item: Any, where: str, prefix: str) -> str:
     location = prefix + ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        if old := next((old for old in RENAMED if f".{location}".endswith(f".{old}")), None):
-            return f"Unknown key '{location}' in {where}. It is called {location.removesuffix(old)}{RENAMED[old]} now."
-        if any(f".{location}".endswith(f".{old}") for old in REMOVED):
-            return f"Unknown key '{location}' in {where}. It was removed, and nothing takes its place: leave it out."
         known = _keys(kind, item["loc"][:-1])
         hint = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
         return f"Unknown key '{location}' in {where}.{hint}"

@@ -27,10 +27,6 @@ EXTRAS = {
 }  # fmt: skip
 
 
-RENAMED = {("engines", "hf"): "local", ("engines", "openai"): "server"}
-"""Former names of plug-ins. An old one is refused; the error says the new one."""
-
-
 def known(kind: str) -> list[str]:
     """Names of the built-in plug-ins of a folder such as "envs" or "train.algos": the modules that define `make`. None is imported."""
     package = importlib.import_module(f"dreamgym.{kind}")
@@ -45,8 +41,7 @@ def known(kind: str) -> list[str]:
 def require(kind: str, name: str) -> None:
     """PluginError, with the nearest known name, where no plug-in can be called `name`. None is imported."""
     if ("." not in name and name not in known(kind)) or not all(name.split(".")):
-        hint = f" It is called '{new}' now." if (new := RENAMED.get((kind, name))) else nearest(name, known(kind))
-        raise PluginError(f"No {kind} plug-in '{name}'.{hint} Known: {', '.join(known(kind))}.")
+        raise PluginError(f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}.")
 
 
 def load(kind: str, name: str) -> ModuleType:

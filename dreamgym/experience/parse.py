@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamgym.experience.prompts import GO, STOP, PromptParts
+from dreamgym.experience.prompts import GO, NUMBER, STOP, PromptParts
 from dreamgym.llm.vocabulary import END, NEXT, REWARD, SAME, Vocabulary
 
-OUTCOME = re.compile(rf"(?P<reward>-?(?:0|[1-9]\d?)(?:\.\d+)?) (?P<flag>{GO}|{STOP})")
-"""A reward as trainings write it, below 100, and whether the episode ends."""
+OUTCOME = re.compile(rf"(?P<reward>{NUMBER}) (?P<flag>{GO}|{STOP})")
+"""A reward as trainings write it, and whether the episode ends."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ task asks for a difficulty.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamgym.envs.base import TextRules
+from dreamgym.errors import UsageError
 from dreamgym.experience.state_delta import EncodedState, decode, encode
 from dreamgym.experience.trace import trace_of_changes
 from dreamgym.llm.vocabulary import ACT, END, MEMORY, NEXT, REWARD, SAME, STATE, TASK, THINK, VARY, Vocabulary
@@ -111,12 +113,23 @@ def grammar(prompt_parts: PromptParts) -> str:
     """The grammar of an answer, for engines that constrain decoding (llguidance's Lark dialect)."""
     reasoning = f"TEXT {NEXT} " if prompt_parts.reasoning else ""
     state = f"({SAME} TEXT? | TEXT)" if prompt_parts.state_delta else "TEXT"
-    return f"start: {reasoning}{state} {REWARD} OUTCOME\nTEXT: /(.|\\n)+/\nOUTCOME: /-?[0-9]+(\\.[0-9]+)? ({GO}|{STOP})/\n"
+    return f"start: {reasoning}{state} {REWARD} OUTCOME\nTEXT: /(.|\\n)+/\nOUTCOME: /{NUMBER} ({GO}|{STOP})/\n"
+
+
+NUMBER = r"-?(?:0|[1-9][0-9]{0,6})(?:\.[0-9]{1,12})?"
+"""A reward as `outcome` writes it."""
 
 
 def outcome(reward: float, terminated: bool) -> str:
-    """Reward and end: `0 go`, `1 stop`, `0.5 go`."""
-    return f"{reward:g} {STOP if terminated else GO}"
+    """Reward and end: `0 go`, `1 stop`, `0.5 go`. UsageError for a reward that no number of this form is near to."""
+    number = f"{reward:g}"
+    if "e" in number:  # 1e-05, 1e+06
+        number = f"{reward:.12f}".rstrip("0").rstrip(".")
+    if not re.fullmatch(NUMBER, number) or (float(number) == 0) is not (reward == 0):
+        raise UsageError(
+            f"A reward of {reward} cannot be written: expected one between 1e-12 and 9,999,999. Scale the rewards of the logs."
+        )
+    return f"{number} {STOP if terminated else GO}"
 
 
 def variation(words: Vocabulary, seeds: Sequence[str], level: int = 0) -> list[int]:

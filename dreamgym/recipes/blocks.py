@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -93,7 +94,7 @@ class LogsBlock(Config):
     near_miss_goals: float = Field(default=0.0, ge=0, le=1)
     """Share of finished episodes copied under an instruction that differs in one word, so that the outcome flips."""
     relabelled_goals: float = Field(default=0.3, ge=0, le=1)
-    """Share of finished episodes copied under another instruction, so that the experience model sees wrong purchases."""
+    """Share of finished episodes copied under another instruction, so that the experience model sees the wrong task done."""
     task_pairs: int = Field(default=1000, ge=0, le=MOST)
     """Training rows for task variation."""
 
@@ -244,7 +245,34 @@ class AlgorithmBlock(Config):
         named = {"name": cls.model_fields["name"].default, **values}
         if not isinstance(named["name"], str):
             raise ValueError("an algorithm's name is text such as 'grpo'")
-        return {"name": named["name"], **plugins.named("train.algos", named).config.model_dump()}
+        algorithm = plugins.named("train.algos", named)
+        _check_algorithm(named["name"], algorithm)
+        return {"name": named["name"], **algorithm.config.model_dump()}
+
+
+ALGORITHM = ("config", "grouped", "credit", "loss")
+ACTOR_CRITIC = ("config", "grouped", "critic", "mark", "assign", "finish", "loss")
+STATEFUL = ("state_dict", "load_state_dict")
+"""The members of the interfaces in `protocols` that the learner asks for."""
+
+
+def _check_algorithm(name: str, algorithm: Any) -> None:
+    """ConfigError where a plug-in is neither a `protocols.Algorithm` nor a `protocols.ActorCritic`, or only half a `protocols.Stateful`:
+    the learner would find out after the experience model was fitted, or leave the state out of checkpoints."""
+    members = [member for member in dir(algorithm) if not member.startswith("_")]
+    valued = "credit" not in members and any(member in members for member in ("critic", "mark", "assign", "finish"))
+    expected = ACTOR_CRITIC if valued else ALGORITHM
+    missing = [member for member in expected if member not in members]
+    kind = f"protocols.{'ActorCritic' if valued else 'Algorithm'} has {', '.join(expected)}"
+    if not missing:
+        # a name as near as `load_statedict` is meant to be one of the two; `load_state` may be something else
+        near = any(difflib.get_close_matches(member, members, n=1, cutoff=0.85) for member in STATEFUL)
+        missing = [member for member in STATEFUL if near and member not in members]
+        kind = f"state that checkpoints hold needs {' and '.join(STATEFUL)}"
+    if missing:
+        found = [(member, difflib.get_close_matches(member, set(members) - {*expected, *STATEFUL}, n=1)) for member in missing]
+        lacks = ", ".join(f"{member} (it has '{near[0]}')" if near else member for member, near in found)
+        raise ConfigError(f"The algorithm '{name}' ({type(algorithm).__name__}) lacks {lacks}: {kind}. Add or rename what is missing.")
 
 
 class RefreshBlock(Config):

@@ -8,17 +8,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dreamgym import plugins
-from dreamgym.envs.base import EnvSuite
+from dreamgym.config import resolve
+from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.envs.worker_pool import start_workers
 from dreamgym.errors import RunDirError, UsageError, nearest
 from dreamgym.evals.judge import JudgeConfig, draw, judge, report
-from dreamgym.protocols import Chat
+from dreamgym.protocols import Chat, RealEnv
 from dreamgym.recipes.annotate import used
+from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.factory import make_suite, start_workers
 from dreamgym.runs.files import write_atomic
 from dreamgym.runs.progress import progress
-from dreamgym.runs.rundir import RunDir
+from dreamgym.runs.rundir import CONFIG, RunDir
 
 AUDIT = "audit-with_guard"
 
@@ -26,7 +27,8 @@ AUDIT = "audit-with_guard"
 def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None = None) -> dict[str, Any]:
     """Judge transitions of a run's dreamed episodes (`dreams` names their file; by default the audit's, else the last RL phase's).
 
-    Writes `judge/<model>-<dreams>.json` into the run, and the replies beside it; the same call goes on where it was interrupted.
+    Writes `judge/<model>-<dreams>.json` into the run, and the replies beside it; the same call goes on where it was interrupted. Of a run
+    without an environment, the agreement is that on the controls alone.
     """
     run = RunDir.view(path)
     name = dreams or _latest(run)
@@ -34,12 +36,12 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
         known = run.episode_names()
         raise UsageError(f"The run has no episodes '{name}'.{nearest(name, known)} Known: {', '.join(known) or 'none'}.")
     episodes, logs = run.read_episodes(name), run.read_episodes("logs")
-    env = run.config.get("env", {})  # of the configuration no more than this, so that no model is loaded
-    name_of_env, options = env.get("name", "webshop"), env.get("options", {})
-    suite: EnvSuite = plugins.make("envs", name_of_env, **options)
+    shared = _shared_config(run)
+    suite, limit = make_suite(shared), shared.env.connection.max_calls
     dreamed = [episode for episode in episodes if episode.source == "dream"]
-    with start_workers(name_of_env, options, env.get("workers", 0)) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
-        cases = draw(dreamed, logs, config, real=workers or pool)
+    with start_workers(shared.world) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
+        real: RealEnv | None = (workers or pool) if suite.has_env else None
+        cases = draw(dreamed, logs, config, real=CallBudget(real, limit, [0]) if real and limit else real)
     stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")
     with progress(len(cases) + min(config.retests, len(cases)), "judging") as advance:
         judged = judge(chat, cases, config, replies=stem.with_name(f"{stem.name}.replies.jsonl"), watch=advance)
@@ -48,6 +50,15 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
     found = {"judge": chat.model, "dreams": name, "cases": len(cases), **report(judged, seed=config.seed), "used": used(chat.usage)}
     write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(found, indent=2, allow_nan=False) + "\n")
     return found
+
+
+def _shared_config(run: RunDir) -> SharedConfig:
+    """The environment and the rules of the run's configuration, and no more of it, so that no model is needed. RunDirError where the run
+    names no environment."""
+    config, where = run.config, str(run.path / CONFIG)
+    if not isinstance(env := config.get("env"), dict) or "name" not in env:
+        raise RunDirError(f"'{where}' names no environment. Expected env.name, which every run writes: restore the file.")
+    return resolve(SharedConfig, {key: config[key] for key in ("env", "rules") if key in config}, where=where)
 
 
 def _latest(run: RunDir) -> str:

@@ -110,8 +110,6 @@ def run_name(budget: str, env: str = "", model: str = "") -> str:
     env = env or QUICKSTART_ENV
     if env not in QUICKSTART_ENVS:
         raise ConfigError(f"No quickstart of '{env}'.{nearest(env, QUICKSTART_ENVS)} Known: {', '.join(QUICKSTART_ENVS)}.")
-    if budget == "full":
-        raise ConfigError("The budget 'full' is called 'large' now.")
     if budget in configuration.presets() and (other := command_of(Path(budget))) != "quickstart":
         raise ConfigError(
             f"'{budget}' is a preset of `dreamgym {other}` and no budget. Give it there with --config. Budgets: {', '.join(BUDGETS)}."

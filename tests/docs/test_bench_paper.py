@@ -76,6 +76,16 @@ def test_rows_of_processes_side_by_side_join_one_table(paper: ModuleType, tmp_pa
         paper.join(tmp_path / "paper-smollm2.json", [tmp_path / "missing.json"])
 
 
+def test_without_out_the_rows_go_into_a_file_of_the_current_folder_and_no_published_table(
+    paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paper.merged(tmp_path / "seed.json", row("sft", 0), CompareConfig())
+    monkeypatch.setattr(sys, "argv", ["paper.py", "--join", "seed.json"])
+    paper.main()
+    assert json.loads((tmp_path / "paper.json").read_text("utf-8"))["rows"] == [row("sft", 0)]
+
+
 def test_an_arm_that_is_none_is_refused_before_anything_is_trained(
     paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

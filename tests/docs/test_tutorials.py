@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from documents import python_of
+from documents import DOCS, bash_lines, python_of
 
 from dreamgym import plugins
 from dreamgym.engines import build_engine
+from dreamgym.recipes.settings import train_settings
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.train.objective import LossInputs
 
@@ -28,12 +30,20 @@ def test_the_environment_of_the_tutorial_is_one(tmp_path: Path, monkeypatch: pyt
     assert not suite.demonstrate(task, "random", seed=0).success
 
 
-def test_the_algorithm_of_the_tutorial_assigns_credit_and_has_a_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (source,) = python_of("tutorials/algorithm.md")
-    (tmp_path / "tutorial_of").mkdir()
-    (tmp_path / "tutorial_of" / "raft.py").write_text(source)
+def test_the_algorithm_of_the_tutorial_is_found_by_its_command_assigns_credit_and_has_a_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    page = (DOCS / "tutorials/algorithm.md").read_text("utf-8")
+    (source,), (file,) = python_of("tutorials/algorithm.md"), re.findall(r"Save it as `(.+?)`", page)
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_text(source)
+    (command,) = bash_lines(page)
+    where, program, train, run, *settings = shlex.split(command)
+    assert (where, program, train) == ("PYTHONPATH=.", ".venv/bin/dreamgym", "train")
     monkeypatch.syspath_prepend(str(tmp_path))
-    raft = plugins.named("train.algos", {"name": "tutorial_of.raft", "margin": 0.1})
+    block = train_settings(tmp_path / run, None, settings).rl.algorithm
+    assert block.model_dump()["margin"] == 0.1
+    raft = plugins.named("train.algos", block.model_dump())
     group = [SimpleNamespace(error=None, total_reward=reward, turns=[None] * 2) for reward in (1.0, 0.0, 0.95)]
     group.append(SimpleNamespace(error="broken", total_reward=0.0, turns=[None]))
     assert raft.credit([group, group[:1]]) == [[[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]

@@ -13,7 +13,7 @@ from losses import inputs
 from rollouts import completion, gradients, groups, learner, tiny, trajectory
 
 from dreamgym import plugins
-from dreamgym.errors import ConfigError, InvariantError, UsageError
+from dreamgym.errors import InvariantError, UsageError
 from dreamgym.train import learner as module
 from dreamgym.train.batch import TokenSequence, sequences_of
 from dreamgym.types import Completion, Trajectory
@@ -180,12 +180,6 @@ def test_an_iteration_of_broken_rollouts_alone_changes_nothing(algorithm: dict[s
     before = [p.clone() for p in one.model.parameters()]
     assert one.update([[even(1.0, error="unreadable")] * 2])["sequences"] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, one.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("name", ["grpo", "gigpo", "ppo", "reinforce"])
-def test_unknown_switches_name_the_nearest_known_one(name: str):
-    with pytest.raises(ConfigError, match=f"algorithm {name}.* Did you mean 'entropy_coef'"):
-        plugins.make("train.algos", name, entropy_cof=0.1)
 
 
 # --- REINFORCE -----------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from dreamgym.config import PRESETS, REMOVED, RENAMED, Config, build, dump, find, merge, read, resolve
+from dreamgym.config import PRESETS, Config, build, dump, find, merge, read
 from dreamgym.errors import ConfigError
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
@@ -212,25 +212,6 @@ def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a
     with pytest.raises(ValidationError, match="use old = 'learner'"):
         RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old": "sampler"}})
     assert RLBlock.model_validate({"learner": {"old": "sampler"}}).learner.old == "sampler"
-
-
-BLOCKS = {"other_goals": "rl.refresh.", "near_goals": "logs.", "remembered_starts": "experience.", "unprecedented_penalty": "rl.algorithm."}
-
-
-@pytest.mark.parametrize("old", sorted(RENAMED))
-def test_an_old_key_is_refused_with_its_new_name(old: str):
-    block = BLOCKS.get(old, "rl." if old.startswith("curriculum.") else "")
-    said = block.replace("rl.algorithm.", "")  # an algorithm reads its own settings
-    values = merge({}, {f"{block}{old}": 1, **({"experience.name": "prompted"} if old == "experience.llm" else {})})
-    with pytest.raises(ConfigError) as caught:
-        resolve(TrainConfig, values)
-    assert f"Unknown key '{said}{old}'" in str(caught.value) and f"It is called {said}{RENAMED[old]} now." in str(caught.value)
-
-
-@pytest.mark.parametrize("old", REMOVED)
-def test_a_removed_key_is_refused_and_said_to_be_gone(old: str):
-    with pytest.raises(ConfigError, match=f"Unknown key '{old}'.* It was removed"):
-        resolve(TrainConfig, merge({}, {old: 1}))
 
 
 def test_a_wrong_override_is_not_blamed_on_the_file_alone(tmp_path: Path):

@@ -114,8 +114,6 @@ PLACES = [
     ("transfer train-grpo compare", "'compare' is a configuration of `dreamgym compare`"),
     ("train run --config quickstart-small", "'quickstart-small' is a configuration of `dreamgym quickstart`"),
     ("quickstart --budget train-grpo", "'train-grpo' is a preset of `dreamgym train` and no budget"),
-    ("train run policy.engine.name=hf", "It is called 'local' now"),
-    ("train run experience.engine.name=openai", "It is called 'server' now"),
 ]
 
 

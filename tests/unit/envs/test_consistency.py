@@ -86,7 +86,7 @@ def test_a_claim_of_success_in_a_dream_that_contradicts_itself_masks_the_episode
     query = Query(Task("t", "do it", "toy"), history, Observation("6 left"), "done()")
     claim = Prediction(Observation("over"), 1.0, True, StepInfo(verdict=Verdict("passed"), raw_reward=1.0, raw_terminated=True))
     judged = Guard(rules).after(query, claim)
-    assert judged.info.judged("masked") and judged.reward == 0.0 and "showed something else before" in str(judged.info.verdict)
+    assert judged.info.has_verdict("masked") and judged.reward == 0.0 and "showed something else before" in str(judged.info.verdict)
     assert Guard(rules).after(Query(query.task, READ, Observation("5 left"), "done()"), claim).reward == 1.0
 
 

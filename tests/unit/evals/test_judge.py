@@ -14,15 +14,18 @@ from fault_server import FaultServer
 from scripted_chat import ScriptedChat
 
 from dreamgym import cli
+from dreamgym.config import build, dump
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import UsageError
 from dreamgym.evals.judge import QUESTIONS, JudgeConfig, Judged, draw, exact_steps, judge, report
 from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes.config import TrainConfig
+from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import bootstrap, kappa, spearman
-from dreamgym.types import Observation, Trajectory
+from dreamgym.types import Observation, Task, Trajectory
 
 CORRIDOR = corridor.make(length=5)
 REAL = EnvPool(CORRIDOR.env, CORRIDOR.rules)
@@ -176,9 +179,9 @@ def test_the_statistics_as_worked_by_hand():
     assert interval.value == 1.0 and interval.low == pytest.approx(0.8, abs=0.05) and interval.high == pytest.approx(1.2, abs=0.05)
 
 
-def test_the_command_judges_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    with RunDir.open(tmp_path / "run", '[env]\nname = "corridor"\n\n[env.options]\nlength = 5\n') as run:
-        run.episodes("logs", LOGS)
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`dreamgym judge` of the run in `tmp_path`: its code, its output and its errors."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["dreamgym", "judge", str(tmp_path / "run"), "--model", "policy", *arguments])
@@ -187,18 +190,66 @@ def test_the_command_judges_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         out, err = capsys.readouterr()
         return int(stop.value.code or 0), out, err
 
+    return call
+
+
+def test_the_command_judges_a_run(tmp_path: Path, command: Callable[..., tuple[int, str, str]]):
+    with RunDir.open(tmp_path / "run", '[env]\nname = "corridor"\n\n[env.options]\nlength = 5\n') as run:
+        run.episodes("logs", LOGS)
+
     with FaultServer() as server:
         server.answer = honest
         to = ["--base-url", server.url, "--n", "20", "--controls", "12"]
-        code, _, err = call(*to)
+        code, _, err = command(*to)
         assert code == 2 and "no dreamed episodes yet" in err
         with RunDir.open(tmp_path / "run", (run.path / "config.toml").read_text()) as again:
             again.episodes("dream-0010", DREAMS)
-        assert "Did you mean 'dream-0010'?" in call(*to, "--dreams", "dream-0020")[2]
-        code, out, err = call(*to, "--json")
+        assert "Did you mean 'dream-0010'?" in command(*to, "--dreams", "dream-0020")[2]
+        code, out, err = command(*to, "--json")
         found = json.loads(out)
         assert code == 0 and found["controls"]["passed"] and found["agreement"]["dream"]["judge_kappa"] == 1.0, err
         assert json.loads((tmp_path / "run/judge/policy-dream-0010.json").read_text()) == found
         asked = len(server.paths())
-        code, out, _ = call(*to)
+        code, out, _ = command(*to)
         assert code == 0 and "controls: passed" in out and len(server.paths()) == asked
+
+
+class Connected:
+    """The corridor behind `env.connect`."""
+
+    def __init__(self) -> None:
+        self.env = CORRIDOR.require_env()
+
+    def reset(self, task: Task) -> str:
+        return CORRIDOR.rules.abstract(self.env.reset(task)).text
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        raw, reward, terminated = self.env.step(action)
+        return CORRIDOR.rules.abstract(raw).text, reward, terminated
+
+
+@pytest.mark.parametrize("settings", [{}, {"connect": "python:test_judge:Connected"}])
+@pytest.mark.parametrize("rules", ["suite", "none"])
+def test_a_run_of_logs_is_judged_beside_the_environment_that_it_is_connected_to(
+    settings: dict[str, str], rules: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+):
+    write_trajectories(tmp_path / "logs.jsonl", LOGS)
+    env = {"name": "logs", "options": {"files": [str(tmp_path / "logs.jsonl")]}, **settings}
+    with RunDir.open(tmp_path / "run", dump(build(TrainConfig, {"rules": rules, "env": env}))) as run:
+        run.episodes("logs", LOGS)
+        run.episodes("dream-0010", DREAMS)
+    with FaultServer() as server:
+        server.answer = honest
+        code, out, err = command("--base-url", server.url, "--n", "20", "--controls", "12", "--json")
+    assert code == 0, err
+    found = json.loads(out)["agreement"]["dream"]
+    assert (found["n"] > 10, found["judge_kappa"]) == ((True, 1.0) if settings else (False, None))
+
+
+@pytest.mark.parametrize("text", ["seed = 1\n", "env = 3\n", "[env]\nworkers = 2\n"])
+def test_a_run_that_names_no_environment_is_not_judged_in_another(text: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]):
+    with RunDir.open(tmp_path / "run", text) as run:
+        run.episodes("logs", LOGS)
+        run.episodes("dream-0010", DREAMS)
+    code, _, err = command("--base-url", "http://localhost:1/v1")
+    assert code == 2 and "config.toml' names no environment. Expected env.name" in err

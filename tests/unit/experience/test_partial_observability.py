@@ -132,7 +132,7 @@ def test_a_success_that_the_model_does_not_see_is_masked_where_worlds_end_with_t
     ]
     query = Query(Task("t", "put a pen in drawer", "alfworld"), tuple(steps), steps[-1].next_state, "move pen 1 to drawer 1")
     said = predicted("desk 1: nothing\nholding nothing\nat drawer 1: pen 1", reasoning="not yet")
-    assert Guard(RULES, GuardConfig(only_success_ends=True)).after(query, said).info.judged("masked")
+    assert Guard(RULES, GuardConfig(only_success_ends=True)).after(query, said).info.has_verdict("masked")
     assert Guard(RULES).after(query, said) == said
     looked = replace(query, action="look")
     by_rule = replace(said, info=replace(said.info, reward_by="rule"))  # the check agrees
@@ -146,7 +146,7 @@ def test_an_end_that_is_no_success_is_no_end_where_only_success_ends(reward: flo
     opened = Observation("desk 1: pen 1\nholding nothing\nat drawer 1: open nothing")
     said = predicted(opened, reward, True)
     found = Guard(RULES, GuardConfig(only_success_ends=True)).after(query, said)
-    assert (found.reward, found.terminated, found.next_state) == (0.0, False, opened) and not found.info.judged("masked"), place
+    assert (found.reward, found.terminated, found.next_state) == (0.0, False, opened) and not found.info.has_verdict("masked"), place
     assert Guard(RULES).after(query, said).terminated
 
 
@@ -166,7 +166,7 @@ def test_a_success_ends_a_world_that_ends_with_the_task_whatever_the_model_says_
     guard = Guard(RULES, GuardConfig(only_success_ends=True))
     for goal, reward in (("put a pen in drawer", 1.0), ("put a book in drawer", 0.0)):
         found = guard.after(Query(Task("t", goal, "alfworld"), history, held, "move pen 1 to drawer 1"), said)
-        assert (found.reward, found.terminated) == (reward, bool(reward)) and not found.info.judged("masked")
+        assert (found.reward, found.terminated) == (reward, bool(reward)) and not found.info.has_verdict("masked")
 
 
 def test_rollouts_of_a_task_that_look_in_the_same_place_draw_with_the_same_numbers():
@@ -190,7 +190,7 @@ def test_a_drawn_answer_that_cannot_be_read_is_drawn_again_with_other_numbers(re
     dream = model(llm, temperature=1.0, draw="hidden", redraws=redraws)
     (said,) = dream.predict([Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, action, (5, 0, 2))])
     assert len({request.seed for request in llm.requests}) == len(llm.requests) == seeds
-    assert said.info.judged("unreadable") and dream.counts == {"unreadable": 1, **({"redrawn": seeds - 1} if seeds > 1 else {})}
+    assert said.info.has_verdict("unreadable") and dream.counts == {"unreadable": 1, **({"redrawn": seeds - 1} if seeds > 1 else {})}
 
 
 class Stammering(Asked):
@@ -321,7 +321,7 @@ def test_news_that_cannot_be_understood_is_an_unreadable_answer(told: str, reada
         for r in requests
     ]
     (said,) = model(llm).predict([Query(Task("t", "put a pen in drawer", "alfworld"), HISTORY, DRAWER, "open drawer 1")])
-    assert said.info.judged("unreadable") != readable and (said.next_state != DRAWER) == readable
+    assert said.info.has_verdict("unreadable") != readable and (said.next_state != DRAWER) == readable
 
 
 def test_news_behind_the_mark_of_changes_are_none():

@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from log_samples import ACTIONS, CALLS, DIALECTS, FORMATS, SUCCESS, TASK, imported, openai, openai_messages, verifiers_traces, written
 from typer.testing import CliRunner
 
-from dreamgym import cli, plugins
+from dreamgym import cli
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError
 from dreamgym.logs.export import export_episodes
-from dreamgym.logs.formats import KIND, recognise
 from dreamgym.logs.importing import import_logs, tools_beside
 from dreamgym.logs.outcomes import outcomes, truncations
-from dreamgym.logs.records import Account
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.types import Observation
 
@@ -300,35 +296,6 @@ def test_mutated_lines_never_break_an_import(tmp_path: Path, dialect: str):
 @every_dialect
 def test_two_thousand_mutated_lines_never_break_an_import(tmp_path: Path, dialect: str):
     spoil(tmp_path, dialect, 2_000)
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=8)
-    | st.sampled_from(["user", "assistant", "tool_use", "messages", "role"]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["role", "messages", "content", "type", "id", "name", "steps", "attributes", "traceId", "key"]), inner
-        )
-    ),
-    max_leaves=20,
-)
-
-
-@pytest.mark.parametrize("name", plugins.known(KIND))
-@given(value=JSON)
-def test_every_format_takes_any_json_value(name: str, value: Any):
-    form = plugins.make(KIND, name)
-    form.recognises(value)
-    recognise(value)
-    for unit in form.units(value):
-        assert isinstance(unit, dict)
-        key = form.key(unit)
-        assert key is None or isinstance(key, str)
-        list(form.read([unit], Account()))
 
 
 def test_the_airline_episodes_have_84_successes(tmp_path: Path):

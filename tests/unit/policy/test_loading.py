@@ -137,7 +137,6 @@ def test_an_environment_that_says_nothing_of_itself_wants_instructions(blank: Pa
         ({"experience": PROMPTED_BY_A_SERVER | {"state_delta": True}}, "Unknown key 'experience.state_delta'"),
         ({"experience": PROMPTED_BY_A_SERVER | {"training": {"epochs": 1}}}, "'prompted' is not. Remove it"),
         ({"experience.name": "promted"}, "No experience.models plug-in 'promted'. Did you mean 'prompted'"),
-        ({"dreamer": {"llm": SERVER}}, "Unknown key 'dreamer'.* It is called experience .with name = 'prompted'. now"),
         ({"experience": PROMPTED_BY_A_SERVER, "policy": {}}, "A small policy starts as a fitted experience model"),
         ({"experience": PROMPTED_BY_A_SERVER, "rl.on_gap": "refresh"}, "needs a fitted experience model"),
         ({"warm_start.optimiser": "muon"}, "'muon' is for models trained from scratch.*Set warm_start.optimiser = 'adamw' and a rate"),

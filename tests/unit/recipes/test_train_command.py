@@ -262,7 +262,7 @@ def test_a_training_stopped_at_a_random_moment_ends_where_an_unbroken_one_does(t
     [
         (("train", "run", "env.nme=1"), "Unknown key 'env.nme'"),
         (("train", "run", "rl.algorithm.gama=1"), "Unknown key 'gama' in algorithm grpo"),
-        (("quickstart", "--budget", "full"), "'full' is called 'large' now"),
+        (("quickstart", "--budget", "lrge"), "No budget 'lrge'. Did you mean 'large'"),
     ],
 )
 def test_a_wrong_setting_is_refused_before_torch_is_imported(arguments: tuple[str, ...], words: str, tmp_path: Path):

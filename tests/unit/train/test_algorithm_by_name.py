@@ -173,23 +173,23 @@ SAID = [[5, 6], [7], [8, 5]]
 TASK = Task("t", "start in room 1, go to room 3 and open the door", "corridor")
 
 
-def test_the_closing_prompt_is_the_one_that_the_agent_would_have_read_next(engine: Any):
+def test_the_next_prompt_is_the_one_that_the_agent_would_have_read(engine: Any):
     tokenizer = engine.tokenizer
     ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
     words = Vocabulary(lambda text: tiny.encode(tokenizer, text), tokenizer.decode, ids)
     agent = Agent(engine, Markers(words), SUITE.rules)
     episode, expected = cut(agent, TASK, SAID)
-    assert agent.closing(episode) == expected
+    assert agent.next_prompt(episode) == expected
     with pytest.raises(UsageError, match="no tokens"):
-        agent.closing(Trajectory("t", TASK, "demo", (Turn(episode.turns[0].transition),), False, truncated=True))
+        agent.next_prompt(Trajectory("t", TASK, "demo", (Turn(episode.turns[0].transition),), False, truncated=True))
 
 
 @pytest.mark.parametrize("window", [None, 0, 1, 2, 5])
-def test_a_chat_agents_closing_prompt_slides_with_its_window(engine: Any, window: int | None):
+def test_a_chat_agents_next_prompt_slides_with_its_window(engine: Any, window: int | None):
     engine.tokenizer.chat_template = (
         "{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{%- endfor %}"
         "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
     )
     agent = Agent(engine, Chat(ChatFormat(engine.tokenizer), "corridor", "Act."), SUITE.rules, window=window)
     episode, expected = cut(agent, TASK, SAID)
-    assert agent.closing(episode) == expected
+    assert agent.next_prompt(episode) == expected

@@ -281,7 +281,7 @@ def test_an_option_that_is_chosen_already_is_answered_by_rule_and_another_one_by
         and answer.next_state.text == chosen
         and (answer.reward, answer.terminated) == (0.0, False)
     )
-    assert answer.info.judged("passed") and answer.info.reasoning == "choose [pink], so it is chosen."
+    assert answer.info.has_verdict("passed") and answer.info.reasoning == "choose [pink], so it is chosen."
     assert guard.before(query("click[grey]", state=chosen)) is None and guard.before(query("click[pink]", state=RED_LAMP)) is None
     assert guard.counts == {"noop": 1}
     assert Guard(RULES, GuardConfig(admissibility=False)).before(query("click[pink]", state=chosen)) is None

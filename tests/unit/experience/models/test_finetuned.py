@@ -225,8 +225,8 @@ def test_an_answer_that_runs_out_of_tokens_within_its_state_is_a_counted_failure
         dream = model(Writer(lambda _: whole), k=0, max_answer_tokens=n)
         (prediction,) = dream.predict([Query(TO_3, (), Observation("room 1 of 4\n[right] [open]"), "right", key=(0, 0, 0))])
         assert prediction.next_state.text in (state, "room 1 of 4\n[right] [open]")
-        assert (prediction.next_state.text == state) == prediction.info.judged("passed")
-        assert dream.counts.total() == 1 and (dream.counts["unreadable"] == 1) != prediction.info.judged("passed")
+        assert (prediction.next_state.text == state) == prediction.info.has_verdict("passed")
+        assert dream.counts.total() == 1 and (dream.counts["unreadable"] == 1) != prediction.info.has_verdict("passed")
 
 
 def test_the_loss_weighs_what_the_model_writes_and_nothing_else():
@@ -304,7 +304,7 @@ def test_a_slightly_broken_outcome_is_repaired_and_says_so():
         said("r", " ", "1 stop"),
         *(
             said("r", "room 2", outcome)
-            for outcome in ("0 .1 stop", "0,1 stop", "0.5.1 stop", "1 1 stop", "100 stop", "007 stop", "--1 stop")
+            for outcome in ("0 .1 stop", "0,1 stop", "0.5.1 stop", "1 1 stop", "12345678 stop", "007 stop", "--1 stop")
         ),
         [*WORDS.encode("r"), WORDS[STATE], *said("r", "room 2", "1 stop")],
         [*said("r", "room 2", "1 stop")[:-1], WORDS[ACT], *WORDS.encode("x"), WORDS[END]],
@@ -341,7 +341,7 @@ def test_an_action_that_names_nothing_is_answered_by_rule_without_asking_the_mod
         False,
         FAILURE_STATE,
     )
-    assert prediction.info.judged("passed") and dream.guard.counts == {"inadmissible": 1}
+    assert prediction.info.has_verdict("passed") and dream.guard.counts == {"inadmissible": 1}
 
 
 def test_the_rules_answer_reads_as_the_scripted_teacher_writes_it():
@@ -353,7 +353,7 @@ def test_the_rules_answer_reads_as_the_scripted_teacher_writes_it():
 def test_a_success_that_the_text_does_not_support_is_refused_with_reasons():
     dream = model(Writer(lambda _: OPENED), k=0)
     right, wrong = dream.predict([Query(TO_3, (), AT_DOOR, "open", (0, 0, 0)), Query(TO_4, (), AT_DOOR, "open", (0, 1, 0))])
-    assert (right.reward, right.terminated, right.info.judged("passed")) == (1.0, True, True)
+    assert (right.reward, right.terminated, right.info.has_verdict("passed")) == (1.0, True, True)
     assert (wrong.reward, wrong.terminated, wrong.info.raw_reward) == (0.0, True, 1.0)
     assert wrong.info.verdict == Verdict("refused", ("this is not room 4",))
     assert dream.guard.counts == {"asked": 2, "success_granted": 1, "success_refused": 1}
@@ -363,7 +363,7 @@ def test_a_success_that_the_text_does_not_support_is_refused_with_reasons():
 def test_a_reward_before_the_end_is_no_way_around_the_guard(action: str):
     dream = model(Writer(lambda _: said("r", "room 2 of 4", "1 go")), k=0)
     (p,) = dream.predict([Query(TO_3, (), AT_DOOR, action, (0, 0, 0))])
-    assert (p.reward, p.info.raw_reward, p.terminated, p.info.judged("passed")) == (0.0, 1.0, False, False)
+    assert (p.reward, p.info.raw_reward, p.terminated, p.info.has_verdict("passed")) == (0.0, 1.0, False, False)
 
 
 def test_a_purchase_that_does_not_end_the_episode_is_not_paid():
@@ -414,7 +414,7 @@ def test_neither_the_model_nor_the_guard_nor_the_policy_looks_at_the_goal_record
         for action in (t.action, "fly"):
             (p,) = dream.predict([Query(poisoned, episode.transitions[:step], t.state, action, (0, 0, step))])
     (p,) = dream.predict([Query(poisoned, episode.transitions[:-1], t.state, t.action, (0, 1, step))])
-    assert p.reward == 1.0 and p.info.judged("passed")  # the check did its work, from text alone
+    assert p.reward == 1.0 and p.info.has_verdict("passed")  # the check did its work, from text alone
     Agent(llm, Markers(words), suite.rules).begin([poisoned], name="x")
 
 
@@ -476,7 +476,7 @@ def test_dreamed_transitions_carry_their_reasoning_and_verdict_to_the_trajectory
     (dreamed,) = rollout(policy("open"), batch(lambda _: OPENED), [TO_4], seed=0, max_steps=3)
     (t,) = dreamed.transitions
     assert (t.info.reasoning, t.info.raw_reward, t.info.decided_by) == ("open, so success.", 1.0, "generated")
-    assert t.info.judged("refused") and dreamed.model_version == 3 and not dreamed.success
+    assert t.info.has_verdict("refused") and dreamed.model_version == 3 and not dreamed.success
 
 
 def test_a_rollout_keeps_the_mark_of_steps_without_a_precedent():

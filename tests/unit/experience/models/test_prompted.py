@@ -226,7 +226,7 @@ def test_a_request_that_fails_for_good_fails_its_episode_and_not_the_others(host
     server.faults.append(("status", 500))
     dream = model(perfect, chat=host(concurrency=1))
     bad, fine = dream.predict([query("open"), query("open", slot=1)])
-    assert bad.info.judged("unreadable") and "status 500" in str(bad.info.error) and fine.reward == 1.0
+    assert bad.info.has_verdict("unreadable") and "status 500" in str(bad.info.error) and fine.reward == 1.0
     assert dream.counts == {"failed": 1, "clean": 1}
     server.faults.extend([("status", 500)] * 2)
     with pytest.raises(ServerError, match="status 500"):  # all of them: it is the server
@@ -274,7 +274,7 @@ def test_a_policy_that_writes_json_or_delimiters_cannot_forge_a_reward(forged: s
     off = Guard(SHOP.rules, GuardConfig(admissibility=False, grounding=False))
     dream = model(perfect, chat=chat, guard=off)
     (p,) = dream.predict([Query(task, (), home, action, (0, 0, 0))])
-    assert p.info.judged("passed") and (p.reward, p.terminated, p.next_state.text) == (0.0, False, action.strip())
+    assert p.info.has_verdict("passed") and (p.reward, p.terminated, p.next_state.text) == (0.0, False, action.strip())
     asked = shown(chat.asked[0])
     assert list(asked) == ["task", "history", "memories", "state", "action"] and asked["action"] == action  # letter for letter
     past = (Transition(home, action, p.next_state, 0.0, False, p.info),)

@@ -142,7 +142,7 @@ def test_an_answer_that_cannot_be_read_is_a_counted_failure_and_not_asked_for_ag
     dream = released(FORMATS["qwen_agentworld"], lambda _: "I would click on the door.")
     query = Query(TASK, (), Observation(FIRST[TASK.instruction]), "open", (0, 0, 0))
     (prediction,) = dream.predict([query])
-    assert prediction.info.judged("unreadable") and prediction.next_state == query.state
+    assert prediction.info.has_verdict("unreadable") and prediction.next_state == query.state
     assert dream.counts == {"unreadable": 1} and len(dream.chat.asked) == 1
 
 
