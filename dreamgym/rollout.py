@@ -85,14 +85,24 @@ def rollout(
 
 
 def rollout_in_parts(
-    agent: Policy, env: BatchEnv, tasks: Sequence[Task], *, at_once: int, seed: int, max_steps: int, temperature: float, name: str
+    agent: Policy,
+    env: BatchEnv,
+    tasks: Sequence[Task],
+    *,
+    at_once: int,
+    seed: int,
+    max_steps: int,
+    temperature: float,
+    name: str,
+    numbers: Sequence[int] | None = None,
 ) -> list[Trajectory]:
-    """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number."""
+    """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number
+    (`numbers` as in `rollout`)."""
     episodes: list[Trajectory] = []
+    of = range(len(tasks)) if numbers is None else numbers
     for start in range(0, len(tasks), at_once):
-        part = tasks[start : start + at_once]
-        numbers = range(start, start + len(part))
-        episodes += rollout(agent, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, numbers=numbers)
+        part, own = tasks[start : start + at_once], of[start : start + at_once]
+        episodes += rollout(agent, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, numbers=own)
     return episodes
 
 

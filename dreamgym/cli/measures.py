@@ -137,7 +137,7 @@ def show_support(guarded: dict[str, Any]) -> None:
 
 def show_held_out(found: dict[str, Any]) -> None:
     """The table of teacher-forced predictions, with the control without a model beside it."""
-    title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes"
+    title = "Predicted from true histories: {transitions:,} transitions of {episodes:,} held-out episodes of the split {split}"
     title += ", {near_misses:,} near misses" if "near_misses" in found["held_out"] else ", recorded; no near misses"
     columns = ["", "with guard", "without guard", "no model, with guard", "no model, without guard"]
     sides = [found[name][kind] for name in ("held_out", "held_out_no_model") for kind in KINDS]
@@ -163,6 +163,8 @@ def _held_out(run: Any, n: int | None, split: str, policy: str) -> dict[str, Any
 
     if policy and n is None:
         raise UsageError("--policy goes with --held-out: say how many of its episodes.")
+    if split != recipe.SPLIT and n is None:
+        raise UsageError(f"--split goes with --held-out: say how many episodes of '{split}' to predict.")
     found = recipe.latest(run) if n is None else recipe.held_out(run, n, split=split, policy=policy)
     return _named(found) if found else {"held_out": None, "held_out_no_model": None}
 

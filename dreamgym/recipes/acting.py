@@ -10,6 +10,7 @@ from typing import Any
 
 from dreamgym.envs.tools.conversation import START, Limits, extend
 from dreamgym.envs.tools.rules import ToolRules
+from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError
 from dreamgym.logs.conversion import exchanges, task_and_turns
 from dreamgym.logs.formats.openai import messages_of
@@ -42,7 +43,7 @@ class TrainedPolicy:
         path = Path(run)
         name = policy_of(path, policy)
         context = open_context(path)
-        rules = context.suite.rules
+        rules = context.suite.rules.inner if isinstance(context.suite.rules, StateMapping) else context.suite.rules  # below induced ones
         if not isinstance(rules, ToolRules):
             raise UsageError(f"The actions of '{path}' ({context.suite.name}) are no tool calls. Give a run over recorded tool calls.")
         self.env, self.limits, self.system, self.redact = context.suite.name, rules.limits, system, redact

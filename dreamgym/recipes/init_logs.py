@@ -178,6 +178,9 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
     )
 
 
+RULES_OF_TOOLS = 'rules = "induced"  # the schemas of the tools, and what logs show; the run lists it in rules.toml for you to correct'
+
+
 def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", backbone: BackboneConfig | None = None) -> str:
     """The TOML of `dreamgym train`: for a model of `size` from scratch, or for `backbone`, which acts and dreams with adapters."""
     options = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in _options(account.env, files).items()]
@@ -189,7 +192,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
         *(f"# Warning: {text}" for text in account.warnings()),
         "# There is no environment: the run measures fidelity on episodes that it holds out, and dream success is uncertified.",
         'mode = "dream"',
-        'rules = "suite"  # of recorded episodes: at most the schemas of the tools; no rule is written by hand',
+        RULES_OF_TOOLS if account.env == "tools" else 'rules = "suite"  # of recorded texts: none; no rule is written by hand',
         "",
         "[env]",
         f"name = {json.dumps(account.env)}",

@@ -215,6 +215,9 @@ class ReplayBuffer:
         self._index.retain(keep)
         for column in columns.values():
             column.retain(keep)
+        if len(self._codes["content"]) > 2 * max(len(self), self._config.max_rows):  # of evicted rows, whose texts would stay for ever
+            self._codes["content"] = {}
+            columns["content"].view[:] = [self._code("content", (memory.action, memory.next_state)) for memory in self._memories]
 
     def _code(self, column: str, value: object) -> int:
         codes = self._codes[column]

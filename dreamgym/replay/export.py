@@ -58,7 +58,13 @@ def read(path: Path) -> Iterator[Trajectory]:
     for _, group in groupby(
         memories, key=lambda m: (m.trajectory, m.env, m.task, m.instruction, m.source, m.policy_version, m.model_version)
     ):
-        yield _trajectory(list(group), path)
+        steps: list[Memory] = []
+        for memory in group:
+            if steps and memory.step < steps[-1].step:  # another one of the same id: ids need not be unique
+                yield _trajectory(steps, path)
+                steps = []
+            steps.append(memory)
+        yield _trajectory(steps, path)
 
 
 def _by_suffix(path: Path, jsonl: Callable[..., Any], parquet: Callable[..., Any]) -> Any:

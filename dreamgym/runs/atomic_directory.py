@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from dreamgym.errors import explained
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
+ABANDONED_S = 3600
 CANNOT = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
@@ -40,6 +44,7 @@ def restore_interrupted(path: Path | str) -> Path:
 def _replace(path: Path, fill: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_interrupted(path)
+    _remove_abandoned(path)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         fill(fresh)
@@ -59,6 +64,14 @@ def _replace(path: Path, fill: Callable[[Path], object]) -> None:
         restore_interrupted(path)
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed processes were writing: others may be at work on the same path, but not for so long without a change."""
+    for other in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+        with suppress(OSError):  # another process may be faster
+            if other.is_dir() and time.time() - max(one.stat().st_mtime for one in (other, *other.rglob("*"))) > ABANDONED_S:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _aside(path: Path) -> Path:

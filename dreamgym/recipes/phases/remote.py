@@ -30,7 +30,7 @@ from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.phases.collect import Environments, RolloutFunction
 from dreamgym.recipes.rows import World
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import rollout
+from dreamgym.rollout import rollout_in_parts
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
 
@@ -196,17 +196,19 @@ class _Worker:
             self.envs.enter_dream(shard.dream[0])
             self.served = (self.served[0], None)  # the new dream has an engine of its own
         self._follow(shard.served)
-        tasks = [shard.tasks[number] for number in shard.numbers]
+        tasks, suite = [shard.tasks[number] for number in shard.numbers], self.envs.context.suite
         env: BatchEnv = self.envs.real
+        at_once = suite.max_parallel
         if shard.source == "dream":
             assert self.envs.dream is not None
-            env = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers)
-        return rollout(
+            env, at_once = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers), max(1, len(tasks))
+        return rollout_in_parts(
             self.agent,
             env,
             tasks,
+            at_once=at_once,
             seed=shard.seed,
-            max_steps=self.envs.context.suite.max_steps,
+            max_steps=suite.max_steps,
             temperature=shard.temperature,
             name=shard.name,
             numbers=shard.numbers,

@@ -265,7 +265,8 @@ def test_the_command_prints_what_was_measured_on_held_out_transitions_and_measur
 
     def measured(context: object, n: int, **_: object) -> dict:
         asked.append(n)
-        return {"held_out": {"episodes": n, "transitions": 9, "near_misses": 4, "with_guard": truth, "without_guard": truth},
+        counts = {"episodes": n, "transitions": 9, "near_misses": 4, "split": "dev"}
+        return {"held_out": counts | {"with_guard": truth, "without_guard": truth},
                 "no_model": {"with_guard": truth, "without_guard": truth}}  # fmt: skip
 
     monkeypatch.setattr(recipe, "measure_context", measured)

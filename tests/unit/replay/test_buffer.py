@@ -56,6 +56,17 @@ def buffer() -> ReplayBuffer:
     return ReplayBuffer.open(None, lexical.make())
 
 
+def test_what_is_known_of_evicted_rows_is_forgotten() -> None:
+    buffer = ReplayBuffer.open(None, lexical.make(), ReplayConfig(max_rows=10))
+    buffer.add([shopping("real", 4)])
+    for i in range(60):
+        buffer.add([shopping(f"dream {i}", 3, source="dream")])
+        assert len(buffer) <= 10 and len(buffer._codes["content"]) <= 2 * 10 + 3
+    codes = buffer._columns["content"].view.tolist()
+    contents = [(memory.action, memory.next_state) for memory in buffer.memories()]
+    assert [codes.index(code) for code in codes] == [contents.index(content) for content in contents], "equal rows have equal codes"
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "replay.sqlite"

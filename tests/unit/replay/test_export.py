@@ -62,6 +62,16 @@ def test_what_is_exported_and_read_back_is_what_it_was(log: Path, tmp_path: Path
     assert rows(copy) == rows(log)
 
 
+def test_trajectories_of_one_id_stay_apart(tmp_path: Path) -> None:
+    """Ids need not be unique, as of logs that were imported twice."""
+    log, file = tmp_path / "log.sqlite", tmp_path / "rows.jsonl"
+    real = Trajectory("r", Task("t", "buy a mug", "shop"), "real", tuple(turn(i, None) for i in range(3)), True)
+    with ReplayBuffer.open(log, lexical.make()) as buffer:
+        assert buffer.add([real, real]) == 6
+    export.export(sqlite.make(path=log, read_only=True), file)
+    assert [len(one.turns) for one in export.read(file)] == [3, 3]
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_hugging_face_datasets_reads_the_export(log: Path, tmp_path: Path, suffix: str) -> None:
     datasets = pytest.importorskip("datasets")
