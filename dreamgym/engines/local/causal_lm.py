@@ -96,6 +96,20 @@ def window(model: Any) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
+def rotary_limit(model: Any) -> int | None:
+    """The positions up to which the model's rotary frequencies are the same for all; None where they always are.
+
+    `longrope` and `dynamic` change them with the longest sequence of a batch, so that beyond this length the log-probs of one request would
+    depend on its neighbours, and cached keys would be of other frequencies.
+    """
+    config = plain(model).config.get_text_config()
+    found = getattr(config, "rope_parameters", None) or {}
+    by_layer = [one for one in found.values() if isinstance(one, dict)] or [found]  # some architectures have several
+    changing = [one for one in by_layer if one.get("rope_type") in ("longrope", "dynamic")]
+    limits = [one.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None) for one in changing]
+    return min((int(limit or config.max_position_embeddings) for limit in limits), default=None)
+
+
 def recomputes(model: Any) -> bool:
     """Whether gradient checkpointing is on: activations of a layer are computed again in the backward pass instead of kept."""
     return any(getattr(module, "gradient_checkpointing", False) for module in body(model).modules())

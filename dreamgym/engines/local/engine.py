@@ -31,7 +31,7 @@ from dreamgym.llm.tokenized import Tokenized
 from dreamgym.types import Completion, Request
 
 SHARED_PREFIX = 32  # tokens; prompts that begin alike by at least this much are computed once and copied
-REFILL = 1 / 8  # of the rows must be free before waiting requests are admitted, so that their prompts are computed together
+REFILL = 1 / 8  # of the rows that fit must be free before waiting requests are admitted, so that their prompts are computed together
 COMPACT = 0.3  # the largest share of finished rows in the batch
 
 
@@ -124,6 +124,8 @@ class LocalEngine(Tokenized, RequestQueue):
             if active.ticket in dropped and not self.batch.done[row]:
                 self.batch.done[row] = True
                 self.kv_cache.tokens[row] = self.batch.valid(row)
+        if not self.batch.running:
+            self._compact()  # nothing moves, and `release` finds no row at work
 
     @torch.inference_mode()
     def _advance(self) -> bool:
@@ -150,8 +152,6 @@ class LocalEngine(Tokenized, RequestQueue):
                     f"The model's weights changed while {self.batch.n} requests were running: finish or cancel them before an update."
                 )
             self.refresh()
-        for _ in chosen:
-            self.waiting.popleft()
         owned = {active.owner for active in self.batch.active}
         for active in chosen:
             session = active.request.session
@@ -164,6 +164,8 @@ class LocalEngine(Tokenized, RequestQueue):
         longest = max(active.length for active in (*chosen, *self.batch.active))
         order = self.kv_cache.assign_rows(self.batch.n, [active.owner for active in chosen], longest)
         rows = self.batch.append([chosen[i] for i in order])
+        for _ in chosen:
+            self.waiting.popleft()  # not before: what fails above leaves them waiting
         self._sample_and_commit(self._prefill(rows), rows)
         return True
 
@@ -173,14 +175,16 @@ class LocalEngine(Tokenized, RequestQueue):
             return []
         running = self.batch.running
         chosen: list[ActiveRequest] = []
+        room = self.max_batch
         longest = max((active.length for active in self.batch.active), default=0)
         for active in self.waiting:
             longest = max(longest, active.length)
             used = running + len(chosen)
-            if used and used + 1 > min(self.max_batch, self.kv_cache.most_rows(longest)):
+            room = min(self.max_batch, self.kv_cache.most_rows(longest))
+            if used and used + 1 > room:
                 break
             chosen.append(active)
-        enough = min(len(self.waiting), max(1, int(self.max_batch * REFILL)))
+        enough = min(len(self.waiting), max(1, int(room * REFILL)))
         return chosen if len(chosen) >= enough or not running else []
 
     def _prefill(self, rows: np.ndarray) -> Tensor:
@@ -309,7 +313,8 @@ class LocalEngine(Tokenized, RequestQueue):
     def _restart(self) -> None:
         """After a failure: forget every cache, and let what was running wait again from its beginning."""
         again = [active for row, active in enumerate(self.batch.active) if not self.batch.done[row]]
-        self.waiting.extendleft(reversed(again))
+        # Each once: what interrupted an admission may have left a request in both places.
+        self.waiting = deque({active.ticket: active for active in (*again, *self.waiting)}.values())
         self.batch = RunningBatch()
         self.kv_cache.clear()
 
@@ -343,6 +348,11 @@ def plan(model: Any, config: LocalConfig) -> Plan:
         raise ConfigError(
             f"max_context={config.max_context} is beyond the sliding window of {window} tokens, up to which attention is in full."
         )
+    rotary = causal_lm.rotary_limit(model)
+    if rotary is not None and (config.max_context or 0) > rotary:
+        raise ConfigError(
+            f"max_context={config.max_context} is beyond the {rotary} positions up to which the model's rotary frequencies do not change."
+        )
     if hasattr(parameter, "device_mesh"):
         raise ConfigError("The model is sharded over several processes, and sampling needs all its weights in one. Use a whole model.")
     fast = llama.supports(model)
@@ -360,4 +370,4 @@ def plan(model: Any, config: LocalConfig) -> Plan:
     if fast and parameter.device.type == "cpu" and kind == torch.float16:
         kind = torch.float32  # in which CPUs multiply
     cache = kind if config.cache_dtype in (None, "auto") else getattr(torch, config.cache_dtype)
-    return Plan(fast, dtype, cache, config.max_context or min(positions, window or positions))
+    return Plan(fast, dtype, cache, config.max_context or min(positions, window or positions, rotary or positions))

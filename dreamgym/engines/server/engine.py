@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from dreamgym.engines.server.chat_replies import about_tokens, most_tokens, reply_in
 from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact, seed_of
-from dreamgym.engines.server.http_client import Client
+from dreamgym.engines.server.http_client import Client, Unreachable
 from dreamgym.engines.server.rate_limit import Clock
 from dreamgym.engines.server.servers import Served, Servers
 from dreamgym.engines.server.weight_sync import publish_weights, require_current, score
@@ -39,6 +39,7 @@ from dreamgym.types import Completion, Request
 from dreamgym.usage import Tokens, Usage
 
 T = TypeVar("T")
+LOOK_S = 10.0  # seconds that a server which was left out has to answer
 PROBE = "Red mug, 12.50 - a naïve café?\n[buy now]"  # letters, digits, accents, a newline: where tokenizers differ
 
 
@@ -60,11 +61,11 @@ class ServerEngine(Tokenized, RequestQueue):
         super().__init__()
         self.follows = follows
         self.config, self.tokenizer, self.module, self.version = config, tokenizer, module, 0
-        self.published = False  # whether the servers sample from weights that this engine sent them
+        self.published = False  # whether the servers sample from weights that this engine sent them, or found there
         self.model = config.model  # what requests ask for: an adapter's name once one is published
         self.usage = Usage(price_per_million_input=config.price_per_million_input, price_per_million_output=config.price_per_million_output)
         self.client = Client(config, self.usage, clock or Clock())
-        self.servers = Servers(self.client.apis)
+        self.servers = Servers(self.client.apis, self.client.clock.now)
         self.dialect: Dialect | None = DIALECTS.get(config.dialect)
         if self.dialect is not None and tokenizer is None:
             raise ConfigError(f"dialect='{config.dialect}' speaks in token ids: set tokenizer to the checkpoint that the server runs.")
@@ -73,6 +74,7 @@ class ServerEngine(Tokenized, RequestQueue):
         self._under_way: dict[int, tuple[Request, int, Future[Sampled]]] = {}
         self._results: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._agreements: dict[str, asyncio.Task[str]] = {}  # by server
+        self._looks: set[asyncio.Task[None]] = set()  # at servers that were left out; a task that nobody holds may be collected
 
     def release(self, sessions: Sequence[str]) -> None:
         """Nothing is kept here but which server has a session: its prefix cache serves every turn of an episode."""
@@ -90,13 +92,13 @@ class ServerEngine(Tokenized, RequestQueue):
     @property
     def served(self) -> Served:
         """What the servers sample from, for engines that follow this one."""
-        return Served(self.model, self.version, tuple(self.servers.live))
+        return Served(self.model, self.version, tuple(self.servers.live), self.published)
 
     def follow(self, served: Served) -> None:
         """Sample from what another engine has published, and give completions its version. InvariantError while requests are under way."""
         self.require_drained()
         self.model, self.version = served.model, served.version
-        self.servers.rejoin(served.apis)
+        self.servers.rejoin(served.apis, retry=not served.published)
 
     def require_reachable(self) -> None:
         """ServerError when no server answers where this engine runs."""
@@ -295,18 +297,41 @@ class ServerEngine(Tokenized, RequestQueue):
         return await (self._somewhere(request.session, ask) if api is None else ask(api))
 
     async def _somewhere(self, session: str | None, ask: Callable[[str], Awaitable[T]]) -> T:
-        """The answer of a server. One that is gone is left out and the request sent to another, with the same seed; the last one's error
-        is everybody's."""
-        while True:
-            api = self.servers.take(session)
+        """The answer of a server. What one fails is sent to another, with the same seed; when all fail it, the last one's error is raised,
+        and only those that no connection leads to are left out: it may be the request that is wrong."""
+        for left_out in self.servers.due():
+            look = asyncio.ensure_future(self._look_again(left_out))
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+        failed: dict[str, ServerError] = {}
+        while (api := self.servers.take(session, failed)) is not None:
             try:
-                return await ask(api)
+                answer = await ask(api)
             except ServerError as error:
                 if not error.gone:
+                    self.servers.answered(api)
                     raise
-                self.servers.drop(api, error)
+                failed[api] = error
+                if isinstance(error, Unreachable):
+                    self.servers.drop(api, error)
+            else:
+                self.servers.answered(api)
+                for other, failure in failed.items():
+                    self.servers.blame(other, failure)
+                return answer
             finally:
                 self.servers.done(api)
+        raise list(failed.values())[-1]
+
+    async def _look_again(self, api: str) -> None:
+        """Use a server again if it answers. It may have started anew, so its tokenizer is compared again."""
+        try:
+            await self.client.control("GET", f"{api}/models", timeout_s=min(LOOK_S, self.config.timeout_s))
+        except ServerError as error:
+            if error.gone:
+                return
+        self._agreements.pop(api, None)
+        self.servers.back(api)
 
     async def _agreed(self, api: str) -> None:
         """Wait until a server's tokenizer was found to be ours; once for each server."""

@@ -38,6 +38,10 @@ class TryAgain(Exception):
         self.status, self.wait = status, wait
 
 
+class Unreachable(ServerError):
+    """No connection came about: nothing was sent, so that no request can be the cause."""
+
+
 class Client:
     """Runs coroutines on its own event loop, in a daemon thread that starts with the first of them. `close` ends both."""
 
@@ -220,7 +224,8 @@ class Client:
         tries = f"{attempts} attempt{'s' if attempts > 1 else ''}"
         limit = f"; waiting longer would pass deadline_s={self.config.deadline_s:g}" if late else ""
         hint = "Check that the server is up; if it is overloaded, lower concurrency, or raise retries or timeout_s."
-        return ServerError(
+        kind = Unreachable if error.status == 0 else ServerError
+        return kind(
             f"{method} {url} failed after {tries}{limit}. The last: {error} {hint} Other requests under way stay valid.",
             status=error.status or None,
             gone=not error.status or error.status >= 500,

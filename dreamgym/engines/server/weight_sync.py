@@ -63,7 +63,8 @@ def publish_weights(
     if not loads:  # its weights are those that it was started with, so they must be ours already
         for api in engine.servers.apis:
             _must_agree(_probe(engine, api, engine.model), scorer, tolerance, path, api, loads=False)
-        engine.version = version
+        engine.version, engine.published = version, True
+        engine.servers.rejoin(engine.servers.apis)
         return
     name = _new_name(engine, version) if lora else engine.config.model
     took: list[str] = []

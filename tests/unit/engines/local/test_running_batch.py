@@ -8,6 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dreamgym.engines.local.engine import LocalEngine
+from dreamgym.engines.local.ngram_speculation import NGramSpeculator
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.llm import tiny
 from dreamgym.types import Completion, Request, Sampling
@@ -79,6 +80,25 @@ def test_a_finished_request_gives_its_place_to_a_waiting_one(engine: LocalEngine
     assert order == [*others, first]  # three short ones, one after the other, beside the long one
 
 
+def test_where_memory_limits_the_rows_a_place_is_filled_before_all_are_free(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = np.random.default_rng(0).choice([4, 8, 100], 64).tolist()
+    asked = [Request([20, 30 + i], Sampling(n), (i,)) for i, n in enumerate(lengths)]
+    kv_cache = engine.kv_cache
+    kv_cache.cache_bytes = 16 * 128 * 2 * kv_cache.layers * kv_cache.kv_heads * kv_cache.head_dim * kv_cache.dtype.itemsize
+    assert kv_cache.most_rows(102) == 16 < engine.max_batch // 8, "as many free rows as an eighth of max_batch there never are"
+    passes = 0
+    step = engine._step
+
+    def counted() -> None:
+        nonlocal passes
+        passes += 1
+        step()
+
+    monkeypatch.setattr(engine, "_step", counted)
+    engine.generate(asked)
+    assert passes < 1.4 * sum(lengths) / 16, "in batches of 16 that all end before the next begins it is 400, twice as many"
+
+
 def test_cancelling_frees_the_place_and_the_memory(engine: LocalEngine) -> None:
     engine.max_batch = 2
     running = engine.submit([Request([20, 30], Sampling(400), (i,)) for i in range(2)])
@@ -89,6 +109,21 @@ def test_cancelling_frees_the_place_and_the_memory(engine: LocalEngine) -> None:
     engine.cancel([*running, *dropped, 12345])
     assert [ticket for ticket, _ in engine.poll()] == waiting and engine.poll() == []
     assert not engine.kv_cache.row_of and engine.batch.running == 0
+
+
+def test_releasing_sessions_whose_requests_were_cancelled_frees_their_memory_and_text_at_once(engine: LocalEngine) -> None:
+    engine.speculator = NGramSpeculator(4)
+    names = [f"s{i}" for i in range(4)]
+    tickets = engine.submit([Request([20 + i] * 40, Sampling(50), (i,), name) for i, name in enumerate(names)])
+    for _ in range(3):
+        engine._advance()
+    engine.cancel(tickets[:1])
+    engine.release(names[:1])
+    assert engine.batch.running == 3, "the others go on"
+    engine.cancel(tickets)
+    assert set(names[1:]) <= set(engine.kv_cache.row_of), "what is only cancelled may go on in a next turn"
+    engine.release(names)
+    assert not engine.kv_cache.row_of and not engine.kv_cache.keys and not engine.speculator._text
 
 
 def test_generate_leaves_what_others_submitted_to_their_poll(engine: LocalEngine) -> None:
@@ -155,6 +190,26 @@ def test_after_a_failure_what_was_running_starts_again(engine: LocalEngine, monk
     while finished := engine.poll():
         found |= finished
     assert all(same(found[ticket], completion) for ticket, completion in zip(tickets, expected, strict=True))
+
+
+@pytest.mark.parametrize("place", ["assign_rows", "append", "prefill"])
+def test_requests_whose_admission_fails_wait_again_each_once(engine: LocalEngine, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = requests(6, seed=5)
+    expected = engine.generate(asked)
+    tickets = engine.submit(asked[:3])
+    engine._advance()
+    tickets += engine.submit(asked[3:])
+    owner = {"assign_rows": engine.kv_cache, "append": engine.batch, "prefill": engine.runner}[place]
+    with monkeypatch.context() as broken, pytest.raises(MemoryError):
+        broken.setattr(owner, place, lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
+        while True:
+            engine._advance()
+    assert {active.ticket for active in engine.waiting} <= set(tickets) and {*tickets[3:]} <= {active.ticket for active in engine.waiting}
+    found: list[tuple[int, Completion]] = []
+    while finished := engine.poll():
+        found += finished
+    assert sorted(ticket for ticket, _ in found) == tickets
+    assert all(same(dict(found)[ticket], completion) for ticket, completion in zip(tickets, expected, strict=True))
 
 
 @pytest.mark.parametrize(

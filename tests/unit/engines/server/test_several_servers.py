@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from fault_server import FaultServer, next_tokens
 
-from dreamgym.engines.server.servers import Servers
+from dreamgym.engines.server.rate_limit import Clock
+from dreamgym.engines.server.servers import PAUSE, Servers
 from dreamgym.engines.server.weight_sync import publish_weights
 from dreamgym.errors import InvariantError, ServerError
 from dreamgym.llm import tiny
@@ -73,6 +75,101 @@ def test_chats_are_redone_elsewhere_too(make: Any, three: list[FaultServer]) -> 
     three[0].dead = True
     replies = dict(engine.replies([[{"role": "user", "content": f"n{i}"}] for i in range(7)], max_tokens=4))
     assert [replies[i] for i in range(7)] == [f"You said n{i}" for i in range(7)]
+
+
+def chats(engine: Any, *texts: str) -> list[str | Exception]:
+    replies = dict(engine.replies([[{"role": "user", "content": text}] for text in texts], max_tokens=4))
+    return [replies[i] for i in range(len(texts))]
+
+
+def poisonous(messages: list[dict[str, Any]]) -> str:
+    if "poison" in messages[-1]["content"]:
+        raise RuntimeError  # the connection breaks off
+    return "well"
+
+
+@pytest.mark.parametrize("fault", ["status", "connection"])
+def test_requests_that_every_server_fails_cost_no_server(make: Any, three: list[FaultServer], fault: str) -> None:
+    engine = make(three, dialect="chat", tokenizer=None, retries=0, concurrency=1)
+    for server in three:
+        server.http.handle_error = lambda *_: None
+        server.answer = poisonous if fault == "connection" else lambda messages: "well"
+    for _ in range(3):
+        if fault == "status":
+            for server in three:
+                server.faults.append(("status", 500))
+        (reply,) = chats(engine, "poison")
+        assert isinstance(reply, ServerError) and reply.status == (500 if fault == "status" else None)
+    assert [len(server.payloads("/v1/chat/completions")) for server in three] == [3, 3, 3] and len(engine.servers.live) == 3
+    assert chats(engine, "a", "b") == ["well", "well"]
+
+
+def test_a_server_is_left_out_when_others_answer_what_it_fails_twice_in_a_row(make: Any, three: list[FaultServer]) -> None:
+    engine = make(three[:2], dialect="chat", tokenizer=None, retries=0, concurrency=1)
+    for _ in range(2):
+        three[0].faults.append(("status", 500))
+        assert chats(engine, "a", "b") == ["You said a", "You said b"]
+        assert len(engine.servers.live) == 2, "it has answered since"
+    three[0].faults.extend([("status", 500)] * 2)
+    assert chats(engine, "a", "b") == ["You said a", "You said b"]
+    assert engine.servers.live == [three[1].url]
+
+
+def test_a_server_that_was_left_out_is_used_again_once_it_answers(make: Any, three: list[FaultServer], tokenizer: Any) -> None:
+    seconds = [0.0]
+    engine = make(three, retries=0, clock=Clock(lambda: seconds[0]))
+    engine.generate(turns(3, 0))
+    others = [three[0].url, three[2].url]
+    three[1].dead = True
+    engine.servers.drop(three[1].url, ServerError("no connection"))
+
+    def after(wait: float) -> list[str]:
+        seconds[0] += wait
+        engine.generate(turns(3, 1))
+        while engine._looks:
+            time.sleep(0.01)
+        engine.generate(turns(3, 2))
+        return engine.servers.live
+
+    assert after(PAUSE - 1) == others
+    looked = three[1].paths().count("/v1/models")
+    assert after(2) == others, "it was tried in vain, and the pause is doubled"
+    three[1].dead = False
+    assert after(PAUSE) == others and three[1].paths().count("/v1/models") == looked
+    asked = three[1].paths().count("/tokenize")
+    assert after(PAUSE + 1) == list(engine.servers.apis)
+    engine.release([f"episode/{i}" for i in range(3)])
+    engine.generate(turns(3, 0))
+    assert three[1].paths().count("/tokenize") == asked + 1, "it may have started anew, with another model"
+
+
+def test_a_server_that_was_left_out_since_weights_were_published_is_not_tried(make: Any, three: list[FaultServer], tmp_path: Path) -> None:
+    seconds = [0.0]
+    engine, follower = (make(three, retries=0, clock=Clock(lambda: seconds[0])) for _ in range(2))
+    follower.follow(engine.served)
+    engine.servers.drop(three[0].url, ServerError("no connection"))
+    follower.servers.drop(three[0].url, ServerError("no connection"))
+    seconds[0] += PAUSE
+    assert follower.servers.due() == [three[0].url], "nothing was published yet"
+    publish_weights(engine, tmp_path, 1, lora=True)
+    follower.follow(engine.served)
+    for one in (engine, follower):
+        assert len(one.servers.live) == 3
+        one.servers.drop(three[0].url, ServerError("no connection"))
+    seconds[0] += 100 * PAUSE
+    for one in (engine, follower):
+        one.generate(turns(3, 0))
+        assert not one._looks and one.servers.live == [three[1].url, three[2].url]
+
+
+def test_no_connection_leaves_a_server_out_at_once_and_keeps_the_last(make: Any, three: list[FaultServer]) -> None:
+    engine = make(three, dialect="chat", tokenizer=None, retries=0, concurrency=1, base_url="http://127.0.0.1:9/v1")
+    assert chats(engine, "a") == ["You said a"]
+    assert engine.servers.live == [three[1].url, three[2].url]
+    nowhere = ["http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1"]
+    lost = make(dialect="chat", tokenizer=None, retries=0, base_url=nowhere[0], more_urls=nowhere[1:])
+    (reply,) = chats(lost, "a")
+    assert isinstance(reply, ServerError) and "no connection" in str(reply) and lost.servers.live == nowhere[1:]
 
 
 def test_a_refusal_is_no_death(make: Any, three: list[FaultServer]) -> None:
