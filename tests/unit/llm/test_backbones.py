@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from dreamgym.engines.local import causal_lm, llama
+from dreamgym.engines.local.causal_lm import rotary_limit
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.errors import ConfigError, MissingExtra, UsageError
 from dreamgym.llm import backbones, tiny
@@ -178,8 +179,7 @@ def test_the_engine_goes_no_further_than_a_sliding_window(saved: Callable[[str],
         LocalEngine(model, tokenizer, max_context=65)
 
 
-@pytest.mark.parametrize("layers", [False, True])
-def test_the_engine_goes_no_further_than_rotary_frequencies_that_do_not_change(layers: bool) -> None:
+def test_the_engine_goes_no_further_than_rotary_frequencies_that_do_not_change() -> None:
     """`longrope` takes other frequencies for a whole batch as soon as one sequence is long."""
     tokenizer = tiny.train_tokenizer(WORDS, vocab_size=300)
     long: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
@@ -189,11 +189,11 @@ def test_the_engine_goes_no_further_than_rotary_frequencies_that_do_not_change(l
         num_key_value_heads=2, max_position_embeddings=256, original_max_position_embeddings=64, pad_token_id=0, rope_parameters=long,
     )  # fmt: skip
     model = transformers.Phi3ForCausalLM(shape).eval()
-    if layers:  # as of architectures with a table for each kind of layer
-        model.config.rope_parameters = {"full_attention": long, "sliding_attention": {"rope_type": "default"}}
     assert LocalEngine(model, tokenizer).max_context == 64
     with pytest.raises(ConfigError, match="64 positions up to which the model's rotary frequencies do not change"):
         LocalEngine(model, tokenizer, max_context=65)
+    model.config.rope_parameters = {"full_attention": long, "sliding_attention": {"rope_type": "default"}}  # a table a kind of layer
+    assert rotary_limit(model) == 64
 
 
 def test_an_architecture_whose_probabilities_we_would_miss_is_refused_by_name(tmp_path: Path) -> None:
