@@ -221,7 +221,11 @@ class EnvSuite(ABC):
         def act(state: Observation) -> Action:
             return self.scripted_action(task, policy, state, rng)
 
-        return play(self.require_env(), self.rules, task, act, max_steps=self.max_steps, behaviour=policy, name=name)
+        env = self.require_env()
+        try:
+            return play(env, self.rules, task, act, max_steps=self.max_steps, behaviour=policy, name=name)
+        finally:
+            getattr(env, "close", lambda: None)()  # it was made for this episode, and may hold a page or files
 
     def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
         """What a scripted policy does in a state, for suites that have some and do not override `demonstrate`."""

@@ -65,15 +65,21 @@ class Benchmark(Protocol):
 
 
 class OpenSessions:
-    """The contexts of all episodes in one browser. The one used least recently is closed where there are more than `limit`."""
+    """The contexts of all episodes in one browser. The one used least recently is closed where there are more than `limit`.
+
+    Every environment has a slot, a number of its own, which another gets once the environment is closed.
+    """
 
     def __init__(self, browser: Browser, limit: int) -> None:
         self.browser, self.limit = browser, limit
         self.slots = 0
         self._open: OrderedDict[int, WebSession] = OrderedDict()
+        self._free: list[int] = []
 
     def slot(self) -> int:
-        """A number for a new environment."""
+        """A number for a new environment: a free one, or else one more."""
+        with suppress(IndexError):
+            return self._free.pop()
         self.slots += 1
         return self.slots - 1
 
@@ -96,6 +102,12 @@ class OpenSessions:
         if found := self._open.pop(slot, None):
             found.close()
 
+    @in_browser_thread
+    def free(self, slot: int) -> None:
+        """Close what is open in a slot, and let another environment have it."""
+        self.drop(slot)
+        self._free.append(slot)
+
 
 class _BrowserDied(Exception):
     """The browser, or the page in it, is no more."""
@@ -117,6 +129,7 @@ class WebEnv:
         self.benchmark, self.sessions, self.rules = benchmark, sessions, rules
         self.timeout_s, self.quiet_s, self.step_limit_s = timeout_s, quiet_s, step_limit_s
         self.slot = sessions.slot()
+        self._closed = False
         self._task: Task | None = None
         self._past: list[WebAction] = []
         self._raw: dict[str, Any] = {}
@@ -127,6 +140,8 @@ class WebEnv:
 
     @in_browser_thread
     def reset(self, task: Task) -> dict[str, Any]:
+        if self._closed:
+            self.slot, self._closed = self.sessions.slot(), False
         self._task, self._past = task, []
         self._attempts(self._begin)
         return self._raw
@@ -141,8 +156,10 @@ class WebEnv:
         return self._attempts(lambda: self._step(parsed))
 
     def close(self) -> None:
-        """Give the context back."""
-        self.sessions.drop(self.slot)
+        """Give the context and the slot back. The episode is over: what is in the slot from now on is another environment's."""
+        if not self._closed:
+            self._closed, self._task = True, None
+            self.sessions.free(self.slot)
 
     def _step(self, action: WebAction) -> tuple[dict[str, Any], float, bool]:
         session = self.sessions.get(self.slot) or self._redo()

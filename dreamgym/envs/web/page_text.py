@@ -3,7 +3,8 @@
 A line is a block of the page: a list item, a table row, an article, or whatever lies between two blocks. Its parts are separated by ` | `,
 so nothing is merged across items. Elements that can be acted on have numbers in document order. Square brackets in a page's own texts
 become round ones and `|` becomes `/`: whatever stands in square brackets is an element. A page that is longer than `max_tokens` is cut to
-what lies in the viewport, and then from its end; lines say how much is missing, and what is not shown has no number that works.
+what lies in the viewport, and then from its end; lines say how much is missing, and what is not shown has no number that works. An item
+that alone is longer, such as a whole article, stands on several lines.
 
 The tree is that of Chromium as BrowserGym records it (`axtree_object`, `extra_element_properties`), so recorded observations are mapped by
 the same function. Of elements without a name, Chromium says nothing but their place; `hint`, the words of their `class` or `id`, names
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 DONE = "the task has ended."
@@ -48,6 +50,8 @@ MAX_CONTAINER = 80
 """The same where other elements are inside, such as the icons of a row that opens something."""
 MAX_OPTIONS = 12
 """Options of a list that are shown; the others are counted."""
+MAX_OPTION = 60
+"""Characters of an option of a list."""
 MAX_NODES = 60_000
 """Nodes of a tree that are read."""
 _WORDS = re.compile(r"[A-Za-z]{1,5}|\d|[^\sA-Za-z\d]")
@@ -74,9 +78,28 @@ class PageText:
 class _Line:
     parts: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the parts, to drop repetitions
-    numbers: list[int] = field(default_factory=list)
+    numbers: list[int | None] = field(default_factory=list)  # of the parts, where they are elements
+    visible: list[bool] = field(default_factory=list)  # of the parts, whether they are in the viewport
+    blocks: list[int] = field(default_factory=list)  # places of the parts that begin a block of the page
     links: list[str] = field(default_factory=list)  # names, to drop a link that leads where the one before it does
-    seen: bool = False  # in the viewport
+
+    @property
+    def seen(self) -> bool:
+        return any(self.visible)
+
+    @property
+    def text(self) -> str:
+        return " | ".join(self.parts)
+
+    def split(self, room: int) -> list[_Line]:
+        """The line as it is, or, where `room` tokens do not hold it, its blocks, and the parts of a block that is too long as well."""
+        if len(self.parts) < 2 or rough_tokens(self.text) <= room:
+            return [self]
+        cuts = [place for place in self.blocks if place < len(self.parts)] or range(1, len(self.parts))
+        return [piece for start, end in pairwise((0, *cuts, len(self.parts))) for piece in self._piece(start, end).split(room)]
+
+    def _piece(self, start: int, end: int) -> _Line:
+        return _Line(self.parts[start:end], self.names[start:end], self.numbers[start:end], self.visible[start:end])
 
 
 def page_text(raw: Mapping[str, Any], *, max_tokens: int = 1500) -> PageText:
@@ -88,8 +111,8 @@ def page_text(raw: Mapping[str, Any], *, max_tokens: int = 1500) -> PageText:
     head = _head(raw)
     lines = [line for line in reader.lines if line.parts]
     kept, notes = _fitted(lines, max_tokens - rough_tokens(head) - 24)
-    body = [*notes[:1], *(" | ".join(line.parts) for line in kept), *notes[1:]]
-    shown = {number for line in kept for number in line.numbers}
+    body = [*notes[:1], *(line.text for line in kept), *notes[1:]]
+    shown = {number for line in kept for number in line.numbers if number is not None}
     return PageText("\n".join([head, *(one for one in body if one)]), {n: bid for n, bid in reader.bids.items() if n in shown})
 
 
@@ -125,7 +148,9 @@ def _head(raw: Mapping[str, Any]) -> str:
 
 def _fitted(lines: list[_Line], room: int) -> tuple[list[_Line], tuple[str, str]]:
     """The lines that `room` tokens hold, and what to say before and after them."""
-    cost = {id(line): rough_tokens(" | ".join(line.parts)) for line in lines}
+    # A line that is too long by itself would go whole, with all that follows it, and no scrolling would bring it back.
+    lines = [piece for line in lines for piece in line.split(room)]
+    cost = {id(line): rough_tokens(line.text) for line in lines}
     above = below = 0
     kept = lines
     if sum(cost.values()) > room and any(line.seen for line in lines):
@@ -281,8 +306,13 @@ class _Reader:
             return
         self._glued = False
         inline = role in ACTIONABLE or role in ("image", "img", "LabelText") or tag in INLINE_TAGS
-        if (role in ITEMS or (depth == 0 and not inline)) and self.lines[-1].parts:
+        line = self.lines[-1]
+        if not line.parts:
+            return
+        if role in ITEMS or (depth == 0 and not inline):
             self.lines.append(_Line())
+        elif not inline and line.blocks[-1:] != [len(line.parts)]:
+            line.blocks.append(len(line.parts))
 
     # Content
 
@@ -292,10 +322,9 @@ class _Reader:
             return
         line.parts.append(text)
         line.names.append(name)
-        if number is not None:
-            line.numbers.append(number)
+        line.numbers.append(number)
         seen = self.properties.get(bid, {}).get("visibility")
-        line.seen = line.seen or seen is None or float(seen) >= 0.5
+        line.visible.append(seen is None or float(seen) >= 0.5)
 
     def _text(self, text: str, near: str) -> None:
         if not text:
@@ -352,7 +381,7 @@ class _Reader:
             node = self.nodes[stack.pop()]
             if _role(node) in ("option", "menuitem") and not node.get("ignored"):
                 if self._closed(str(node["nodeId"])):
-                    found.append(clean(_value(node, "name"), 60))
+                    found.append(clean(_value(node, "name"), MAX_OPTION))
             else:
                 stack += self._children(node)[::-1]
         if not found:

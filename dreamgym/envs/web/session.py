@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dreamgym.envs.web.actions import WebAction
 from dreamgym.envs.web.chromium import Browser
-from dreamgym.envs.web.page_text import hint_words
+from dreamgym.envs.web.page_text import MAX_OPTION, clean, hint_words
 from dreamgym.errors import EnvironmentFailure
 
 TRIES = 4
@@ -35,6 +35,8 @@ CHOOSE = """e => {
     list.dispatchEvent(new Event("change", {bubbles: true}));
 }"""
 """Clicks an option of a list that stands in the page: a real click does nothing in a browser without a window."""
+LABELS = """e => e.tagName === "SELECT" ? [...e.options].map(one => [one.label, one.getAttribute("aria-label") || ""]) : null"""
+"""What the options of a list are called, by which the accessibility tree names them."""
 HINTS = ("class", "id", "title", "data-icon", "src")
 ICONS = ("i", "svg", "img")
 """Tags of pictures. One inside an element says more of it than the element's own classes."""
@@ -159,7 +161,8 @@ class WebSession:
                 if action.enter:
                     element.press("Enter")
             case "select":
-                self._element(bid).select_option(label=text)
+                element = self._element(bid)
+                element.select_option(index=[_place(element.evaluate(LABELS), text)])  # Playwright takes a bare 0 for none
             case "press":
                 page.keyboard.press(text)
             case "scroll":
@@ -278,6 +281,18 @@ def _unmark(page: Any) -> None:
         if frame.url:
             with suppress(Error):  # a frame that is gone, or in which no script may run
                 frame.evaluate(_script("frame_unmark_elements"))
+
+
+def _place(labels: Sequence[Sequence[str]] | None, text: str) -> int:
+    """Which of the options of a list a text names, as a page or as a state writes them. Refused where none is called so.
+
+    States replace signs in options and cut long ones, so the page's own texts cannot be looked for by what a state shows.
+    """
+    for called in (str.strip, lambda label: clean(label, MAX_OPTION)):
+        for place, names in enumerate(labels or ()):
+            if text in map(called, names):
+                return place
+    raise Refused(f"the list has no option '{text[:100]}'" if labels is not None else "the element is no list of options")
 
 
 def _title(tree: Mapping[str, Any]) -> str:

@@ -9,6 +9,22 @@ from dreamgym.protocols import Env
 from dreamgym.types import Observation, Task, Trajectory
 
 
+class WrappedEnv:
+    """What an environment around another one passes on."""
+
+    def __init__(self, inner: Env) -> None:
+        self.inner, self.name = inner, inner.name
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the inner environment cut the episode off."""
+        return bool(getattr(self.inner, "truncated", False))
+
+    def close(self) -> None:
+        """End the inner environment, if it can be ended."""
+        getattr(self.inner, "close", lambda: None)()
+
+
 class WrappedSuite(EnvSuite):
     """Another suite with rules of its own. Tasks, environment, scripted policies and horizon are the inner suite's."""
 

@@ -17,16 +17,16 @@ from typing import Any
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.mapping import StateMapper, mapped, shorten
-from dreamgym.envs.wrappers import WrappedSuite
+from dreamgym.envs.wrappers import WrappedEnv, WrappedSuite
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, Task, Trajectory
 
 
-class MappedEnv:
+class MappedEnv(WrappedEnv):
     """The inner environment; raw observations also say what the mapping asks for: the instruction, and the actions so far."""
 
     def __init__(self, inner: Env) -> None:
-        self.inner, self.name = inner, inner.name
+        super().__init__(inner)
         self._instruction, self._actions = "", list[Action]()
 
     def accepts(self, task: Task) -> bool:

@@ -26,7 +26,7 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
-from dreamgym.envs.wrappers import WrappedSuite
+from dreamgym.envs.wrappers import WrappedEnv, WrappedSuite
 from dreamgym.errors import ConfigError
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, Task, Trajectory
@@ -114,12 +114,13 @@ def show_task(task: Task) -> Task:
     return replace(task, instruction=names_of(task).show(task.instruction), goal=(task.goal or {})["goal"])
 
 
-class NamedEnv:
+class NamedEnv(WrappedEnv):
     """The inner environment, acted in with placeholders. Its raw observations are states already: what is a name depends on what came
     before, which the state mapping does not know."""
 
     def __init__(self, inner: Env, rules: TextRules) -> None:
-        self.inner, self.rules, self.name = inner, rules, inner.name
+        super().__init__(inner)
+        self.rules = rules
         self._names = Names()
 
     def accepts(self, task: Task) -> bool:

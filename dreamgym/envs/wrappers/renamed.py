@@ -15,7 +15,7 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
-from dreamgym.envs.wrappers import WrappedSuite
+from dreamgym.envs.wrappers import WrappedEnv, WrappedSuite
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
@@ -49,11 +49,12 @@ class Cipher:
         return replace(task, instruction=self.decode(task.instruction))
 
 
-class RenamedEnv:
+class RenamedEnv(WrappedEnv):
     """The inner environment, acted in with renamed actions. Raw observations stay as they are: the state mapping renames their text."""
 
     def __init__(self, inner: Env, cipher: Cipher) -> None:
-        self.inner, self.cipher, self.name = inner, cipher, inner.name
+        super().__init__(inner)
+        self.cipher = cipher
 
     def accepts(self, task: Task) -> bool:
         return self.inner.accepts(self.cipher.decode_task(task))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym import plugins
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.envs.wrappers.renamed import Cipher
+from dreamgym.envs.wrappers import WrappedEnv
+from dreamgym.envs.wrappers.mapped import MappedEnv
+from dreamgym.envs.wrappers.placeholders import NamedEnv
+from dreamgym.envs.wrappers.renamed import Cipher, RenamedEnv
 
 CORRIDOR = {"length": 5, "keys": False}
 SUITES = [("corridor", CORRIDOR), ("webshop", {})]
@@ -72,3 +78,21 @@ def test_without_rules_the_states_are_the_same_and_nothing_else_is_known(name: s
     assert bare.rules.check_success(task.instruction, found.transitions[:-1], last) is None
     assert bare.rules.admissible(last.state, (), "no such action") is None
     assert bare.rules.composer(None) is None and not bare.rules.token_patterns  # type: ignore[arg-type]
+
+
+CORRIDOR = plugins.make("envs", "corridor")
+
+
+@pytest.mark.parametrize("wrap", [MappedEnv, lambda env: RenamedEnv(env, Cipher(0)), lambda env: NamedEnv(env, CORRIDOR.rules)])
+def test_a_wrapped_environment_is_closed_and_cut_off_with_the_one_inside(wrap: Callable[[Any], WrappedEnv]):
+    class Inner:
+        name, truncated, closed = "inner", True, False
+
+        def close(self) -> None:
+            self.closed = True
+
+    env = wrap(Inner())
+    assert env.truncated
+    env.close()
+    assert env.inner.closed  # type: ignore[attr-defined]
+    wrap(CORRIDOR.env()).close()  # which has nothing to close

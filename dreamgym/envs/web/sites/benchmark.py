@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -26,6 +27,8 @@ class SiteBenchmark:
     def __init__(self, site: Site, seed: int, tasks: Iterable[SiteTask], scripts: Mapping[str, Script]) -> None:
         """`seed` names the content. `scripts` are the expert's, by template."""
         self.site, self.seed, self.scripts = site, seed, scripts
+        self._worlds: dict[int, str] = {}  # by slot
+        self._count = itertools.count()
         self.known = {f"{site.name}/{seed}/{task.template}/{place}": task for place, task in enumerate(tasks)}
 
     @cached_property
@@ -46,10 +49,14 @@ class SiteBenchmark:
         return self._name(task) in self.known
 
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
-        self.server.reset(_world(slot))
+        # Under a name that no world had before: a request of the episode before it in this slot may still be under way.
+        if earlier := self._worlds.pop(slot, ""):
+            self.server.remove(earlier)
+        world = self._worlds[slot] = f"episode-{next(self._count)}"
+        self.server.reset(world)
         cookie = {"name": "sessionid", "value": self.server.sessions[self._task(task).role], "domain": "127.0.0.1", "path": "/"}
         whole = {**cookie, "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
-        return {"extra_http_headers": {HEADER: _world(slot)}, "storage_state": {"cookies": [whole], "origins": []}}
+        return {"extra_http_headers": {HEADER: world}, "storage_state": {"cookies": [whole], "origins": []}}
 
     def sites(self, task: Task) -> Sequence[str]:
         return [self.server.address]
@@ -61,7 +68,7 @@ class SiteBenchmark:
         """1.0 where the agent stops and the task is done."""
         if answer is None:
             return 0.0, False
-        return float(self._task(task).solved(partial(self.server.query, _world(slot)), answer)), True
+        return float(self._task(task).solved(partial(self.server.query, self._worlds[slot]), answer)), True
 
     def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
         return act(self.scripts, self._task(task), policy, state, rng)
@@ -75,7 +82,3 @@ class SiteBenchmark:
 
     def _task(self, task: Task) -> SiteTask:
         return self.known[self._name(task)]
-
-
-def _world(slot: int) -> str:
-    return f"episode-{slot}"

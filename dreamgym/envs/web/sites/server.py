@@ -102,6 +102,10 @@ class SiteServer:
         with closing(sqlite3.connect(self.template / "template.sqlite3")) as first, closing(sqlite3.connect(self.world(name))) as world:
             first.backup(world)
 
+    def remove(self, name: str) -> None:
+        """Remove a world. Requests that name it are answered 404, and one that is being answered changes nothing that is left."""
+        self.world(name).unlink(missing_ok=True)
+
     def query(self, name: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of a world's database."""
         with closing(sqlite3.connect(self.world(name), timeout=10)) as world:

@@ -27,5 +27,6 @@ class ChooseWorld:
         if not NAME.match(name) or not path.exists():
             return HttpResponseNotFound(f"There is no world '{name[:40]}'.", content_type="text/plain")
         connection.close()
-        connection.settings_dict = {**connection.settings_dict, "NAME": str(path)}
+        # `mode=rw`: a world that is removed meanwhile is not made anew
+        connection.settings_dict = {**connection.settings_dict, "NAME": f"{path.absolute().as_uri()}?mode=rw"}
         return self.get_response(request)

@@ -95,9 +95,11 @@ class WebArenaLite:
     def begin(self, session: WebSession, task: Task) -> None:
         record = self._record(task)
         if record.sites not in self._logins:
+            first = session.page
             for site in record.sites:
                 if site in LOGINS:
                     LOGINS[site](session.context.new_page(), self.addresses[site])
+            session.page = first  # each login opened a tab, which became the active one, and closed it
             self._logins[record.sites] = session.context.storage_state()
         for place, url in enumerate(self._resolved(record).start_url.split(" |AND| ")):
             if place:

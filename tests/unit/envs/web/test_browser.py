@@ -15,9 +15,12 @@ from web_pages import browser, page_env, page_task
 
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.web import chromium
+from dreamgym.envs.web.actions import WebAction
+from dreamgym.envs.web.chromium import in_browser_thread
 from dreamgym.envs.web.loopback import FolderServer
 from dreamgym.envs.web.page_text import DONE, rough_tokens
 from dreamgym.envs.web.rules import WebRules, elements
+from dreamgym.envs.web.session import Refused
 from dreamgym.errors import EnvironmentFailure, MissingExtra, UsageError
 from dreamgym.types import Observation
 
@@ -193,6 +196,46 @@ def test_tabs_dialogs_lists_and_keys_work(folder: Path):
     assert opened.startswith("page: Counter\ntabs: 0 'sent', 1 'Counter'; active: 1")
     assert state(env.step("tab_focus [0]")[0]).startswith("page: sent\ntabs:")
     assert state(env.step("close_tab")[0]).startswith("page: Counter\n[1]")
+
+
+def test_an_option_is_selected_by_what_the_state_shows_of_it_and_a_wrong_one_is_refused_at_once(folder: Path):
+    long = "Delivery to the door on a working day between eight and noon, with a call before"
+    raw = ["Plain", "Size [L]", "A | B", long, "no &nbsp; break"]
+    write(
+        folder,
+        "options.html",
+        "<title>Options</title><label>Size <select onchange=\"o.textContent = 'chosen ' + this.selectedIndex\">"
+        f"{''.join(f'<option>{one}</option>' for one in raw)}<option label='Other'>text</option></select></label><p id=o>none</p>",
+    )
+    env = page_env(folder, timeout_s=30.0)
+    first = state(env.reset(page_task("options.html")))
+    (box,) = elements(first).values()
+    shown = ["Plain", "Size (L)", "A / B", f"{long[:57].rstrip()}...", "no break", "Other"]
+    assert box.options == ", ".join(f"'{one}'" for one in shown)
+    for place, option in [*enumerate(shown)][::-1]:
+        assert state(env.step(f"select [1] [{option}]")[0]).endswith(f"\nchosen {place}"), option
+    session = env.sessions.get(env.slot)
+    assert session
+    began = time.monotonic()
+    with pytest.raises(Refused, match="the list has no option 'Size'"):
+        in_browser_thread(session.perform)(WebAction("select", 1, "Size"), env._shown.bids[1])
+    assert time.monotonic() - began < 10
+
+
+def test_a_slot_is_used_again_and_its_former_environment_has_nothing_to_do_with_it(folder: Path):
+    env = page_env(folder)
+    other = type(env)(env.benchmark, env.sessions, env.rules, timeout_s=3, quiet_s=0.05, step_limit_s=60)
+    env.reset(page_task("counter.html"))
+    env.step("click [1]")
+    env.close()
+    env.close()
+    third, fourth = (type(env)(env.benchmark, env.sessions, env.rules, timeout_s=3, quiet_s=0.05, step_limit_s=60) for _ in range(2))
+    assert (env.slot, other.slot, third.slot, fourth.slot) == (0, 1, 0, 2)
+    assert state(third.reset(page_task("counter.html"))).endswith("\n0")
+    with pytest.raises(EnvironmentFailure, match="No task has begun"):
+        env.step("click [1]")
+    assert state(env.reset(page_task("counter.html"))).endswith("\n0") and env.slot == 3
+    assert state(third.step("click [1]")[0]).endswith("\n1")
 
 
 def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tells_of_it(folder: Path):

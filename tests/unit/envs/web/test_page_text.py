@@ -191,3 +191,43 @@ def test_a_cleaned_text_is_clean_and_stays_so(value: str):
 def test_words_of_classes_name_icons():
     assert hint_words("fa fa-trash-o", "deleteButton2") == "trash delete"
     assert hint_words("glyphicon glyphicon-star") == "star"
+
+
+def long_item(role: str, *, first: int, last: int) -> dict[str, Any]:
+    """A page of sixty paragraphs in one item and a link in each, of which those from `first` to `last` are in the viewport."""
+    words = "some words of a text that is read here and goes on and on, as texts of articles do " * 2
+    paragraphs = [("paragraph", "", ("StaticText", f"{place}: {words}"), ("link", f"source {place}")) for place in range(60)]
+    raw = tree((role, "", *paragraphs), ("button", "Reply"))
+    roles = ("paragraph", "link")
+    ids = {one: [node["browsergym_id"] for node in raw["axtree_object"]["nodes"] if node["role"]["value"] == one] for one in roles}
+    seen = {ids[one][place]: {"visibility": float(first <= place <= last)} for one in roles for place in range(60)}
+    others = {node["browsergym_id"]: {"visibility": 0.0} for node in raw["axtree_object"]["nodes"] if "browsergym_id" in node}
+    return {**raw, "extra_element_properties": {**others, **seen}}
+
+
+@pytest.mark.parametrize("role", ["article", "listitem", "row"])
+@pytest.mark.parametrize("first", [0, 30])
+def test_an_item_that_is_too_long_for_a_state_shows_its_blocks_in_the_viewport(role: str, first: int):
+    shown = page_text(long_item(role, first=first, last=first + 7))
+    texts = [line for line in shown.text.split("\n")[1:] if not line.startswith("(")]
+    assert [line.split(":")[0] for line in texts] == [str(place) for place in range(first, first + 8)]
+    assert all(line.endswith(f"| [{place + 1}] link 'source {place}'") for place, line in enumerate(texts, start=first))
+    assert set(shown.bids) == set(elements(shown.text)) == set(range(first + 1, first + 9))
+    assert shown.text.endswith(f"({52 - first + 1} lines below: scroll down)")
+    assert (f"({first} lines above: scroll up)" in shown.text) == bool(first)
+
+
+def test_a_block_that_is_too_long_for_a_state_shows_its_parts_in_the_viewport():
+    raw = tree(("article", "", ("paragraph", "", *(("link", f"tag number {place}") for place in range(400)))))
+    ids = [node["browsergym_id"] for node in raw["axtree_object"]["nodes"] if node["role"]["value"] == "link"]
+    raw["extra_element_properties"] = {bid: {"visibility": float(100 <= place < 103)} for place, bid in enumerate(ids)}
+    assert page_text(raw).text.split("\n")[1:] == [
+        "(100 lines above: scroll up)",
+        *(f"[{place + 1}] link 'tag number {place}'" for place in range(100, 103)),
+        "(297 lines below: scroll down)",
+    ]
+
+
+def test_an_item_that_a_state_has_room_for_stands_on_one_line():
+    raw = long_item("article", first=0, last=59)
+    assert len(page_text(raw, max_tokens=10**6).text.split("\n")) == 3

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from web_pages import browser
 
+from dreamgym.envs.web.env import OpenSessions, WebEnv
+from dreamgym.envs.web.rules import WebRules
 from dreamgym.envs.web.webarena import WebArenaLite, evaluators, helpers, reset_sites, tasks
 from dreamgym.envs.web.webarena.benchmark import VARIABLES
 from dreamgym.envs.web.webarena.tasks import WebArenaTask
@@ -123,6 +128,55 @@ def test_missing_and_wrong_addresses_are_named(tmp_path: Path, monkeypatch: pyte
         suite.sites(next(iter(suite.all_tasks())))
     monkeypatch.setenv("WA_MAP", "https://map.example")
     assert suite.sites(next(iter(suite.all_tasks()))) == ["127.0.0.1:7770", "map.example:443"]
+
+
+class FormSite:
+    """A site with a form to log in by. `asked` are the paths that were asked for."""
+
+    PAGES: ClassVar[dict[str, str]] = {
+        "/": "<a href=/login>Log in</a>",
+        "/login": "<form action=/done><label>Username<input name=u></label><label>Password<input name=p></label>"
+        "<button>Log in</button></form>",
+        "/f/books": "<title>Books</title><p>books",
+    }
+
+    def __init__(self) -> None:
+        asked = self.asked = list[str]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = self.path.split("?")[0]
+                asked.append(path)
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(FormSite.PAGES.get(path, "<p>done").encode())
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Requests are no news."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.mark.slow
+def test_an_episode_that_logs_in_begins_once_and_in_the_first_tab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    site = FormSite()
+    for variable in VARIABLES.values():
+        monkeypatch.setenv(variable, site.address)
+    suite = WebArenaLite(file_of(tmp_path, record(1)))
+    (one,) = suite.all_tasks()
+    env = WebEnv(suite, OpenSessions(browser(), 4), WebRules(), timeout_s=5, quiet_s=0.05, step_limit_s=60)
+    try:
+        for asked in (["/", "/login", "/done", "/f/books"], ["/f/books"]):
+            site.asked.clear()
+            raw = env.reset(one)
+            assert [path for path in site.asked if path != "/favicon.ico"] == asked
+            assert WebRules().abstract(raw).text == "page: Books\nbooks"
+    finally:
+        env.close()
+        site.server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,34 @@ def test_a_port_in_use_is_named(server: SiteServer):
             SiteServer(server.site, port=line.getsockname()[1])
 
 
+def test_a_removed_world_is_unknown(server: SiteServer):
+    server.reset("gone")
+    cookies = {"sessionid": server.sessions[next(iter(server.site.accounts))]}
+    ask = partial(httpx.get, f"http://{server.address}/", headers={HEADER: "gone"}, cookies=cookies, timeout=60)
+    assert ask().status_code < 400
+    server.remove("gone")
+    server.remove("gone")
+    assert ask().status_code == 404 and not server.world("gone").exists()
+
+
+@pytest.mark.parametrize("name", sorted(SITES))
+def test_scripted_episodes_leave_no_page_open_and_one_world_between_them(name: str):
+    installed(name)
+    browser()
+    suite = plugins.make("envs", "web", benchmark=name)
+    try:
+        worlds = suite.benchmark.server.folder / "worlds"
+        before = {one.name for one in worlds.iterdir()}
+        left = []
+        for task in suite.tasks("train", 3):
+            suite.demonstrate(task, "expert", seed=0)
+            left.append({one.name for one in worlds.iterdir()} - before)
+            assert not suite.browser._browser.contexts
+        assert [len(one) for one in left] == [1, 1, 1] and len(set.union(*left)) == 3, "each episode had a world of its own"
+    finally:
+        suite.close()
+
+
 @pytest.mark.parametrize("name", sorted(SITES))
 def test_the_expert_solves_a_task_of_every_template_in_the_browser(name: str):
     installed(name)
