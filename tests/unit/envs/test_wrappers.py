@@ -80,10 +80,10 @@ def test_without_rules_the_states_are_the_same_and_nothing_else_is_known(name: s
     assert bare.rules.composer(None) is None and not bare.rules.token_patterns  # type: ignore[arg-type]
 
 
-CORRIDOR = plugins.make("envs", "corridor")
+INSIDE = plugins.make("envs", "corridor")
 
 
-@pytest.mark.parametrize("wrap", [MappedEnv, lambda env: RenamedEnv(env, Cipher(0)), lambda env: NamedEnv(env, CORRIDOR.rules)])
+@pytest.mark.parametrize("wrap", [MappedEnv, lambda env: RenamedEnv(env, Cipher(0)), lambda env: NamedEnv(env, INSIDE.rules)])
 def test_a_wrapped_environment_is_closed_and_cut_off_with_the_one_inside(wrap: Callable[[Any], WrappedEnv]):
     class Inner:
         name, truncated, closed = "inner", True, False
@@ -95,4 +95,4 @@ def test_a_wrapped_environment_is_closed_and_cut_off_with_the_one_inside(wrap: C
     assert env.truncated
     env.close()
     assert env.inner.closed  # type: ignore[attr-defined]
-    wrap(CORRIDOR.env()).close()  # which has nothing to close
+    wrap(INSIDE.env()).close()  # which has nothing to close

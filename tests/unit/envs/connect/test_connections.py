@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +25,7 @@ from dreamgym.envs.connect.limits import CallBudget
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers import connected
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import ConfigError, EnvironmentFailure, UsageError
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.blocks import EnvBlock
 from dreamgym.runs.episodes import write_trajectories
@@ -126,6 +128,32 @@ def test_what_goes_wrong_is_a_failed_rollout_and_the_next_episode_goes_on(action
     assert env.repeat([(TASK, [action]), (TASK, ["1"])])[0] is None
     env.start([TASK], seed=0)
     assert act(env, "3")[0].terminated
+
+
+class Echo:
+    """Answers with what it was asked; slowly where that is `slow`."""
+
+    def reset(self, task: Task) -> str:
+        time.sleep(1.0 if task.id == "slow" else 0.0)
+        return f"start of {task.id}"
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        time.sleep(1.0 if action == "slow" else 0.0)
+        return f"result of {action}", 0.0, False
+
+
+@pytest.mark.parametrize("interrupted", ["reset", "step"])
+def test_an_answer_that_was_interrupted_is_not_taken_for_that_of_the_next_request(interrupted: str) -> None:
+    env = pool(f"python:{HERE}:Echo").make_env()
+    env.reset(TASK)
+    interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+        interrupt.start()
+        env.reset(replace(TASK, id="slow")) if interrupted == "reset" else env.step("slow")
+    with pytest.raises(EnvironmentFailure, match="connection is gone"):
+        env.step("a")
+    assert env.reset(replace(TASK, id="t2"))["text"] == "start of t2"
+    assert [env.step(action)[0]["text"] for action in "bc"] == ["result of b", "result of c"]
 
 
 def test_a_reset_is_tried_again_and_one_that_never_succeeds_is_a_failed_rollout() -> None:
@@ -336,6 +364,25 @@ def test_an_mcp_server_without_tools_or_that_is_not_there_is_a_failed_rollout(ta
     env = pool(target, options=PATH, score=f"{HERE}:scored", retries=0, timeout_s=10)
     env.start([TASK], seed=0)
     assert said in (act(env, "look()")[0].info.error or "")
+
+
+def children(command: str) -> list[str]:
+    """Those of this process that run a command."""
+    listed = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.startswith(command)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the ps of Linux")
+def test_an_mcp_server_that_never_answers_is_ended_at_every_try() -> None:
+    pytest.importorskip("mcp")
+    env = pool("mcp:sleep 613", score=f"{HERE}:scored", retries=1, timeout_s=1.0)
+    env.start([TASK], seed=0)
+    assert "in 1 s" in (act(env, "look()")[0].info.error or "") and children("sleep 613")
+    env.envs[0].close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 30
+    while children("sleep 613") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not children("sleep 613")
 
 
 def test_a_reset_tool_that_fails_begins_no_episode_and_an_unknown_one_stops_the_command() -> None:
