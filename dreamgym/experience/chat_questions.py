@@ -69,14 +69,15 @@ class ChatQuestions:
         examples = [{"task": other, "state": self.openings[other]} for other in others if self.config.k]
         return self._with_examples(prompts.start(task.env, self.about), task, "examples", examples)
 
-    def variation(self, task: Task, level: int) -> list[Message]:
-        """What is asked about a new task."""
-        more = [other for other in self._alike(task) if other != task.instruction]
+    def variation(self, task: Task, level: int, *, hidden: str | None = None) -> list[Message]:
+        """What is asked about a new task. The instruction `hidden`, which the reply is to write, is none of the examples."""
+        more = [other for other in self._alike(task, hidden) if other != task.instruction]
         return self._with_examples(prompts.vary(task.env, self.about, level), task, "more tasks", more)
 
-    def _alike(self, task: Task) -> list[str]:
-        """The instructions that share most words with this one."""
-        return sorted(self.openings, key=lambda other: (-jaccard(task.instruction, other), other))[:EXAMPLES]
+    def _alike(self, task: Task, hidden: str | None = None) -> list[str]:
+        """The instructions that share most words with this one; one that is `hidden` gives its place to the next."""
+        known = (other for other in self.openings if other != hidden)
+        return sorted(known, key=lambda other: (-jaccard(task.instruction, other), other))[:EXAMPLES]
 
     def _with_examples(self, system: str, task: Task, name: str, examples: Sequence[Any]) -> list[Message]:
         """A prompt about a task, with as many examples as fit."""

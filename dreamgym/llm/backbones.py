@@ -36,9 +36,9 @@ PADS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|pad|>", "[PAD]
 """What known tokenizers without a pad token offer for the purpose, better choices first."""
 
 
-def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
+def load(config: BackboneConfig, *, seed: int = 0, shared: bool = True) -> tuple[Any, Any]:
     """(model, tokenizer), in evaluation mode, on its device. With LoRA, or from a directory of adapters, the model is peft's wrapper.
-    `seed` draws fresh adapters.
+    `seed` draws fresh adapters. Unless frozen weights are `shared` with other models, they may be changed.
 
     UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
     """
@@ -47,7 +47,7 @@ def load(config: BackboneConfig, *, seed: int = 0) -> tuple[Any, Any]:
     source = adapter["base_model_name_or_path"] if adapter else config.model
     revision = adapter.get("revision") if adapter else config.revision
     tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
-    frozen = bool(adapter or config.lora)
+    frozen = shared and bool(adapter or config.lora)
     model = _shared(source, revision, config, _rows(tokenizer)) if frozen else _fetch(source, revision, config)
     new = _add_markers(model, tokenizer) if config.markers and not adapter else []
     _grow(model, _rows(tokenizer))  # by the markers, which adapters bring
@@ -118,7 +118,7 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
 
 def merge(path: Path | str, out: Path | str) -> Path:
     """Write the model of a checkpoint with its adapters, and the tokens that it learned, as one ordinary model that any server loads."""
-    model, tokenizer = load(BackboneConfig(model=str(path), device="cpu"))
+    model, tokenizer = load(BackboneConfig(model=str(path), device="cpu"), shared=False)  # adapters are added to the weights in place
     if not hasattr(model, "merge_and_unload"):
         raise UsageError(f"'{path}' holds no adapters: it is a whole model already, which a server loads as it is.")
     return save(model.merge_and_unload(), tokenizer, out)
@@ -168,9 +168,9 @@ def _shared(source: str, revision: str | None, config: BackboneConfig, vocabular
     place = Path(_place(source))
     stamp = (place / "config.json").stat().st_mtime_ns if (place / "config.json").is_file() else 0
     base = _base(source, revision, config.model_copy(update={"model": source, "lora": None, "markers": False}), stamp)
-    own = (
-        {id(base.get_input_embeddings().weight), id(base.get_output_embeddings().weight)} if config.markers else set()
-    )  # which will change
+    both = (base.get_input_embeddings().weight, base.get_output_embeddings().weight)
+    changes = config.markers or vocabulary > both[0].shape[0]  # transformers grows a weight in place, for all that hold it
+    own = {id(weight) for weight in both} if changes else set()
     kept = (tensor for tensor in itertools.chain(base.parameters(), base.buffers()) if id(tensor) not in own)
     return copy.deepcopy(base, {id(tensor): tensor for tensor in kept})
 

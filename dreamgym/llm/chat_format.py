@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from dreamgym.errors import UsageError
+from dreamgym.llm.tokenized import whole_letters
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,8 @@ class ChatFormat:
         return [*(() if ended else (self.end,)), *self.turn(text)]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text alone, none of them special."""
+        """Ids of text alone, none of them special. Half characters become question marks."""
+        text = whole_letters(text)
         # the tokenizer itself takes only special tokens for text, so the others are cut behind their first letter
         cuts = [0, *(found.start() + 1 for found in self._marks.finditer(text)), len(text)] if self._marks else [0, len(text)]
         ids = list[int]()
@@ -127,7 +129,9 @@ class ChatFormat:
         """Ids of fixed parts (even places) and texts (odd places) as one string, as transformers encodes it.
 
         Where a text would bring special tokens of its own, those of the fixed parts are ids by themselves, and all between is text.
+        Half characters become question marks.
         """
+        parts = [whole_letters(part) for part in parts]
         whole = self.tokenizer.encode("".join(parts), add_special_tokens=False, split_special_tokens=False)
         cut = [self.split_special(part) if i % 2 == 0 else [part] for i, part in enumerate(parts)]
         wanted = [piece for i, prompt_parts in enumerate(cut) if i % 2 == 0 for piece in prompt_parts if isinstance(piece, int)]

@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def whole_letters(text: str) -> str:
+    """The text with half characters (lone surrogates, which logs may hold and no tokenizer takes) as question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
 class Tokenized:
     """`encode`, `decode` and `special_id` of `protocols.LLM` on top of `self.tokenizer`."""
 
     tokenizer: Any
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, none of them special: a marker such as `<|end|>` inside the text stays text."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        """Ids of `text`, none of them special: a marker such as `<|end|>` inside the text stays text. Half characters become question
+        marks."""
+        ids = self.tokenizer.encode(whole_letters(text), add_special_tokens=False, split_special_tokens=True)
         forbidden = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         return [i for i in ids if i not in forbidden]
 

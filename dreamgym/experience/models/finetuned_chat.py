@@ -119,10 +119,12 @@ class ChatRows:
         return rows
 
     def tasks(self, variations: Sequence[Variation]) -> list[ExperienceRow]:
-        """Task variations (Eq. 6), each from its first seed."""
-        return [
-            self._row(self.questions.variation(one.seeds[0], one.level), {"task": _object(task=one.new.instruction)}) for one in variations
-        ]
+        """Task variations (Eq. 6), each from its first seed. The new task is itself a logged one, and no example of its own question."""
+        rows = []
+        for one in variations:
+            question = self.questions.variation(one.seeds[0], one.level, hidden=one.new.instruction)
+            rows.append(self._row(question, {"task": _object(task=one.new.instruction)}))
+        return rows
 
     def _reply(self, query: Query, step: Transition, memories: Sequence[Memory]) -> dict[str, str]:
         """The reply by segment: one JSON object, cut before the keys. A step that nothing explains is explained by what it changed."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.types import Action
 
 THOUGHT_END = "</think>"
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
-_NAMED = re.compile(r"(?<![\w-])action:", re.IGNORECASE)
+_WORD = r"[\"'`(]*([*_]*)action(?:\1)?:(?:\1)?"  # emphasised or not
+_LINE = re.compile(r"^[ \t]*(?:(?:[-*>#]+|\d+[.)])[ \t]+)*" + _WORD, re.IGNORECASE | re.MULTILINE)
+_SENTENCE = re.compile(r"[.!?:;][ \t]+" + _WORD, re.IGNORECASE)
 
 
 class Chat:
@@ -38,7 +41,7 @@ class Chat:
 
     def reply(self, action: Action) -> list[int]:
         lead = without_thoughts(self.form) if self._opens_thinking else []
-        return [*lead, *self.form.encode(f"Action: {action}"), self.form.end]
+        return [*lead, *self.form.encode(written(action)), self.form.end]
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         """See `action_in`. A reply whose thinking the prompt opened, and that never closes it, holds none: ""."""
@@ -52,16 +55,32 @@ class Chat:
 def action_in(text: str) -> Action:
     """The text inside the last <action>...</action>, else the line behind the last "Action:", else the whole reply.
 
-    Text before the last </think>, and text behind a <think> that was cut short, is not searched.
+    "Action:" begins a line or, where no line begins so, a sentence; elsewhere it is part of an action. Text before the last </think>, and
+    text behind a <think> that was cut short, is not searched.
     """
     visible = text.rpartition(THOUGHT_END)[2].partition("<think>")[0]
     tagged = _TAGGED.findall(visible)
     if tagged:
         return str(tagged[-1]).strip()
-    named = _NAMED.split(visible)
-    if len(named) > 1:
-        return named[-1].strip().partition("\n")[0].strip()
+    for begins in (_LINE, _SENTENCE):
+        if named := list(begins.finditer(visible)):
+            return visible[named[-1].end() :].strip().partition("\n")[0].strip()
     return visible.strip()
+
+
+def written(action: Action) -> str:
+    """A reply in which `action_in` finds this action, but for spaces around it: its line, or the tags where one line cannot hold it.
+
+    UsageError for an action that is found in neither: the model would learn replies that mean something else to the environment.
+    """
+    line = f"Action: {action}"
+    for reply in (line, f"<action>{action}</action>"):
+        if action_in(reply) == action.strip():
+            return reply
+    raise UsageError(
+        f"The action {action!r} cannot be shown to a chat model: of its reply, {action_in(line)!r} would be read. Leave its episode out of "
+        "the logs, or let the environment write the action without <think>, </think> and <action> tags."
+    )
 
 
 def opens_thinking(chat: ChatFormat, prompt: Sequence[int]) -> bool:

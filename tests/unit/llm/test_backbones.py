@@ -342,6 +342,33 @@ def test_models_with_adapters_over_one_backbone_share_its_weights_and_learn_apar
     assert sampled(one, tokenizer, prompts(12))[0].logprobs == said[0].logprobs == sampled(again, tokenizer, prompts(12))[0].logprobs
 
 
+@pytest.mark.parametrize("name", ["Llama", "Qwen2"])  # tied and untied embeddings
+def test_what_else_is_loaded_or_merged_over_a_backbone_leaves_a_living_model_as_it_was(
+    name: str, saved: Callable[[str], str], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    base, tokenizer = load(BackboneConfig(model=saved(name), device="cpu"))
+    base.resize_token_embeddings(len(tokenizer))  # without spare rows, so that markers make it grow
+    config = BackboneConfig(model=str(save(base, tokenizer, tmp_path / "base")), device="cpu", lora=LORA)
+    marked, words = load(config.model_copy(update={"markers": True}))
+    save(stir(marked), words, tmp_path / "marked")
+    plain, _ = load(config)
+    save(stir(plain), tokenizer, tmp_path / "plain")
+    size = plain.get_input_embeddings().weight.shape[0]
+    asked = [[i % size for i in prompt] for prompt in prompts(12, 20)]
+    before = sampled(plain, tokenizer, asked)
+    fresh, ids = load(config)[0], torch.tensor(asked[:1])
+    logits = fresh(ids).logits
+    grown, _ = load(BackboneConfig(model=str(tmp_path / "marked"), device="cpu"))
+    assert grown.get_input_embeddings().weight.shape[0] == len(words) > size
+    assert plain.get_input_embeddings().weight.shape[0] == plain.get_output_embeddings().weight.shape[0] == size
+    for kind, model in (("marked", grown), ("plain", plain)):
+        whole, _ = load(BackboneConfig(model=str(backbones.merge(tmp_path / kind, tmp_path / f"{kind} whole")), device="cpu"))
+        assert torch.allclose(whole(ids).logits, model(ids).logits, atol=1e-4)
+    assert [(c.ids, c.logprobs) for c in sampled(plain, tokenizer, asked)] == [(c.ids, c.logprobs) for c in before]
+    assert torch.equal(fresh(ids).logits, logits) and torch.equal(load(config)[0](ids).logits, logits)
+
+
 def test_quantised_weights_and_a_model_beyond_the_memory_are_refused_by_name(
     saved: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from dreamgym.errors import UsageError
 from dreamgym.llm import tiny
 from dreamgym.llm.chat_format import ENDS as KNOWN_ENDS
 from dreamgym.llm.chat_format import ChatFormat
+from dreamgym.llm.tokenized import Tokenized
 
 SPECIAL = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]",
@@ -211,3 +212,15 @@ def test_a_template_that_cannot_be_continued_is_refused_by_name(template: str | 
             ChatFormat(words)
     finally:
         words.name_or_path = ""
+
+
+@pytest.mark.parametrize("kind", sorted(TOKENIZERS))
+def test_half_a_character_becomes_a_question_mark_wherever_text_is_encoded(kind: str) -> None:
+    form, engine = ChatFormat(tokenizer(CHATML, kind)), Tokenized()
+    engine.tokenizer = form.tokenizer
+    half, whole = "a \ud83d mug", "a ? mug"
+    assert form.encode(half) == form.encode(whole) == engine.encode(half) == tiny.encode(form.tokenizer, half)
+    assert form.opening(half, half) == form.opening(whole, whole)
+    assert form.turn(half) == form.turn(whole)
+    forged = "<|im_end|>"  # where texts are encoded apart
+    assert form.turn(half + forged) == form.turn(whole + forged)

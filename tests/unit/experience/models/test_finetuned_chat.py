@@ -19,7 +19,7 @@ from dreamgym.engines.scripted import ScriptedLLM
 from dreamgym.engines.token_chat import TokenChat
 from dreamgym.errors import ConfigError, ServerError, UsageError
 from dreamgym.experience.chat_requests import AskConfig, ask
-from dreamgym.experience.dataset import ExperienceRow, Variation
+from dreamgym.experience.dataset import ExperienceRow, Variation, task_variations
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.experience.models import finetuned_chat
 from dreamgym.experience.models.finetuned_chat import FinetunedChatModel
@@ -131,6 +131,21 @@ def test_a_reply_is_one_json_object_whose_parts_carry_the_weights_of_their_segme
         assert (found["next_state"], found["reward"], found["done"]) == (step.next_state.text, step.reward, step.terminated)
         assert {(s, w) for s, w in zip(row.segments, row.weights, strict=True)} == {("", 0.0), *weights.items()}
     assert set(first.weights) == {0.0, 0.5} and set(varied.weights) == {0.0, 3.0}
+
+
+def test_a_question_about_a_new_task_never_shows_the_task_that_is_to_be_written(instruct: Path, tmp_path: Path):
+    with prepared(tmp_path / "run", instruct, max_context=4096) as (_, shared):
+        builder = factory.row_builder(shared, factory.replay_in_memory(shared))
+        tasks = [episode.task for episode in shared.logs]
+        variations = task_variations(tasks, 30, 0)
+        rows = builder.tasks(variations)
+    assert len({task.instruction for task in tasks}) > 4 and len(rows) == 30
+    for one, row in zip(variations, rows, strict=True):
+        asked = FORMAT.tokenizer.decode(question_to(row)).rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+        shown = json.loads(asked)
+        assert reply_of(row) == {"task": one.new.instruction} and shown["task"] == one.seeds[0].instruction
+        assert len(shown["more tasks"]) == 3, "another takes its place, as a dream shows so many"
+        assert not {one.new.instruction, one.seeds[0].instruction} & set(shown["more tasks"])
 
 
 @pytest.mark.parametrize(("history", "trace"), [(0, "a new state; it goes on"), (1, "back to an earlier state; it goes on")])

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_model import CHATML, bytes_tokenizer
+from hypothesis import example, given
+from hypothesis import strategies as st
 from rollouts import act
 
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.scripted import END_ID, ScriptedLLM
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import tiny
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.policy.agent import Agent, demonstrations
@@ -106,12 +108,46 @@ def test_a_reply_that_was_cut_short_is_ended_for_the_next_turn_and_the_end_is_no
         ("<think>I could go\nAction: left", ""),
         ("<think>hm</think>Action: take <think>Action: left", "take"),
         (" right\n", "right"),
+        ("**Action:** left", "left"),
+        ("I think.\n- __action__: left\n", "left"),
+        ("**Action:**\nclick[a]\nas I see", "click[a]"),
+        ("1. `Action: left", "left"),
+        ("I go on. Action: right", "right"),
+        ("Action: search[call to action: buy]", "search[call to action: buy]"),
+        ("Action: say[Look. Action: now]", "say[Look. Action: now]"),
+        ("search[call to action: buy]", "search[call to action: buy]"),
         ("Action:", ""),
         ("", ""),
     ],
 )
 def test_what_is_read_out_of_a_reply(reply: str, action: str) -> None:
     assert TEMPLATE.action_of(reply) == action
+
+
+PIECES = ["action:", "Action: ", "*", ". ", "\n", "\r", "\u2028", "<action>", "</ACTION>", "<think>", "</think>", "<|im_end|>", "buy[", "é"]
+ACTIONS = (st.text() | st.lists(st.sampled_from(PIECES)).map("".join)).map(str.strip).filter(bool)
+
+
+@given(ACTIONS)
+@example("search[call to action: buy]")
+@example("type[first line\nsecond line]")
+@example("type[a\nAction: b]")
+@example("note[<action>x</action>]")
+def test_a_demonstrated_action_is_read_back_or_refused(action: str) -> None:
+    try:
+        ids = TEMPLATE.reply(action)
+    except UsageError as error:
+        assert f"The action {action!r} cannot be shown" in str(error)
+        assert any(tag in action.lower() for tag in ("<action>", "</action>", "<think>", "</think>")), "nothing else is refused"
+    else:
+        assert TEMPLATE.action_of(WORDS.decode(ids[:-1], skip_special_tokens=True), ids) == action and ids[-1] == END_ID
+
+
+def test_a_demonstration_is_one_line_unless_a_line_cannot_hold_the_action() -> None:
+    written = [WORDS.decode(TEMPLATE.reply(action)) for action in ("click[action: buy]", "type[a\nb]")]
+    assert written == ["Action: click[action: buy]<|im_end|>", "<action>type[a\nb]</action><|im_end|>"]
+    with pytest.raises(UsageError, match=r"'type\[a <think> b\]' cannot be shown .*'type\[a' would be read\. Leave its episode out"):
+        TEMPLATE.reply("type[a <think> b]")
 
 
 @pytest.mark.parametrize("special", [False, True])
