@@ -36,8 +36,8 @@ class Words(gymnasium.spaces.Text):
 class TextEnv(gymnasium.Env[str, str]):
     """One episode at a time. `reset` draws a task of the split by its seed, or takes the one whose id is `options["task"]`.
 
-    `tasks` is how many tasks of the split there are to draw from. `truncated` is the suite's horizon. An action
-    that the environment does not know changes nothing, as everywhere here.
+    `tasks` is how many tasks of the split there are to draw from. `truncated` is the suite's horizon, or the environment's own
+    end of an episode, as in `envs.env_pool`. An action that the environment does not know changes nothing, as everywhere here.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # gymnasium warns without a rate
@@ -70,13 +70,14 @@ class TextEnv(gymnasium.Env[str, str]):
         return self._text(), self._info()
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """The next state, its reward, whether the task ended, whether the horizon was reached, and what `reset` told."""
+        """The next state, its reward, whether the task ended, whether the episode was cut, and what `reset` told."""
         if self._over or self._env is None:
             raise UsageError("The episode has not begun or is over. Call reset() before step(action).")
         raw, reward, terminated = self._env.step(self.suite.rules.canonical(action))
         self._state = self.suite.rules.abstract(raw)
         self._steps += 1
-        truncated = not terminated and self._steps >= self.max_steps
+        cut = bool(getattr(self._env, "truncated", False))  # only environments that end episodes early have it
+        truncated = not terminated and (cut or self._steps >= self.max_steps)
         self._over = terminated or truncated
         return self._text(), float(reward), terminated, truncated, self._info()
 

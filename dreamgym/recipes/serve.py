@@ -13,6 +13,7 @@ from typing import Any
 from dreamgym import plugins
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError
+from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
@@ -32,10 +33,16 @@ class ServedDream:
     rules: TextRules
     tasks: list[Task]
     horizon: int
+    """That of the run's own dreams: `experience.horizon`, or the suite's where it is less."""
+    support: ActionSupport | None = None
 
     def batch(self) -> DreamBatch:
         """Episodes side by side. One user of a model at a time."""
-        return DreamBatch(self.model, self.rules, horizon=self.horizon)
+        return DreamBatch(self.model, self.rules, horizon=self.horizon, support=self.support)
+
+    def sessions(self, limits: Limits) -> DreamSessions:
+        """Episodes of many clients. One user of a model at a time."""
+        return DreamSessions(self.model, self.rules, self.tasks, horizon=self.horizon, support=self.support, limits=limits)
 
 
 def served_dream(path: Path) -> ServedDream:
@@ -44,16 +51,15 @@ def served_dream(path: Path) -> ServedDream:
     if not run.done("experience") and not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
     context = open_context(path)
-    _, model = factory.dream(context, factory.replay_in_memory(context))
+    batch, model = factory.dream(context, factory.replay_in_memory(context))
     tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]
-    return ServedDream(model, context.suite.rules, tasks, context.suite.max_steps)
+    return ServedDream(model, context.suite.rules, tasks, batch.horizon, batch.support)
 
 
 @contextmanager
 def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
     """The sessions of a run's dream. RunDirError while the run has no experience model."""
-    dream = served_dream(path)
-    with DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=limits) as sessions:
+    with served_dream(path).sessions(limits) as sessions:
         yield sessions
 
 
@@ -61,8 +67,7 @@ def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
 def shared_sessions(run: str, sessions: int = 1 << 16) -> DreamSessions:
     """The sessions of a run's dream, the same ones in a process and open as long as it is, for trainers that make their environments anew
     for every episode."""
-    dream = served_dream(Path(run))
-    return DreamSessions(dream.model, dream.rules, dream.tasks, horizon=dream.horizon, limits=Limits(sessions=sessions))
+    return served_dream(Path(run)).sessions(Limits(sessions=sessions))
 
 
 def application(protocol: str, dream: DreamSessions, *, host: str, idle_s: float, token: str = "") -> Any:

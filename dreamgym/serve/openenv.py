@@ -8,6 +8,7 @@ is decided beside the text is in `metadata["dreamgym"]`: a masked episode has no
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as OutOfTime
 from typing import Any
 
@@ -25,7 +26,7 @@ from openenv.core.env_server.mcp_types import (
 from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
 
 from dreamgym.errors import DreamGymError
-from dreamgym.serve.sessions import SIMULATION, DreamSessions, outcome, text_of, tools_served
+from dreamgym.serve.sessions import SIMULATION, DreamSessions, SessionError, outcome, text_of, tools_served
 from dreamgym.tool_calls import ToolCall, action_of
 from dreamgym.types import StepResult
 
@@ -54,6 +55,7 @@ class DreamEnvironment(Environment):
     def __init__(self, sessions: DreamSessions) -> None:
         super().__init__()
         self.sessions, self.session, self._state = sessions, "", State()
+        self._unanswered: tuple[str, Future[StepResult]] | None = None  # the action whose answer the client did not wait for
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> DreamObservation:
         """Begin an episode of `task`, or of one that the seed draws; without a seed one is drawn, and is in the metadata. SessionError when
@@ -68,7 +70,8 @@ class DreamEnvironment(Environment):
         )
 
     def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Observation:
-        """One action. What cannot be done is an observation with an error, and leaves the episode as it was."""
+        """One action. What cannot be done is an observation with an error, and leaves the episode as it was. An action whose answer takes
+        too long is done all the same: the same action again gets its answer and is not done twice; any other one is refused till then."""
         if isinstance(action, ListToolsAction):
             tools = tools_served(self.sessions.rules)
             return ListToolsObservation(
@@ -77,9 +80,9 @@ class DreamEnvironment(Environment):
         calls = isinstance(action, CallToolAction)
         try:
             text = action_of([ToolCall(action.tool_name, action.arguments)]) if calls else action.message
-            result = self.sessions.step(self.session, text).result(timeout_s or PATIENCE_S)
+            result = self._answer(text, timeout_s or PATIENCE_S)
         except (DreamGymError, OutOfTime) as error:
-            problem = str(error) or "The dream did not answer in time."
+            problem = str(error) or "The dream did not answer in time. Send the same action again for its answer: it is not done twice."
             if not calls:
                 return DreamObservation(error=problem)
             kind = ToolErrorType.TIMEOUT if isinstance(error, OutOfTime) else ToolErrorType.EXECUTION_ERROR
@@ -92,6 +95,21 @@ class DreamEnvironment(Environment):
             else DreamObservation(text=shown, **metadata_of_step)
         )
 
+    def _answer(self, text: str, patience_s: float) -> StepResult:
+        asked, answer = self._unanswered or (text, self.sessions.step(self.session, text))
+        if asked != text:
+            raise SessionError(f"The answer to '{asked:.200}' is still to come. Send that action again for it, or call reset.")
+        self._unanswered = asked, answer
+        try:
+            result = answer.result(patience_s)
+        except OutOfTime:
+            raise
+        except Exception:
+            self._unanswered = None
+            raise
+        self._unanswered = None
+        return result
+
     @property
     def state(self) -> State:
         return self._state
@@ -100,6 +118,7 @@ class DreamEnvironment(Environment):
         return EnvironmentMetadata(name="dreamgym", description=SIMULATION)
 
     def close(self) -> None:
+        self._unanswered = None
         if self.session:
             self.sessions.end(self.session)
             self.session = ""

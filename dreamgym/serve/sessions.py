@@ -20,6 +20,7 @@ from typing import Any
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.tools.schemas import MESSAGE
 from dreamgym.errors import DreamGymError, UsageError
+from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.types import Action, Observation, Query, StepResult, Task, Transition
@@ -81,13 +82,21 @@ class DreamSessions:
     """Sessions of one experience model. `close` ends them all; use it in a `with` block."""
 
     def __init__(
-        self, model: ExperienceModel, rules: TextRules, tasks: Sequence[Task], *, horizon: int, limits: Limits | None = None
+        self,
+        model: ExperienceModel,
+        rules: TextRules,
+        tasks: Sequence[Task],
+        *,
+        horizon: int,
+        support: ActionSupport | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        """`tasks` are those that may be opened by their id or at random; any other instruction is a synthetic task."""
+        """`tasks` are those that may be opened by their id or at random; any other instruction is a synthetic task. `support` is that of
+        a `DreamBatch`."""
         if not tasks:
             raise UsageError("There is no task to serve: the run has no training task.")
         self.model, self.rules, self.tasks, self.horizon, self.limits = model, rules, list(tasks), horizon, limits or Limits()
-        self._results = DreamBatch(model, rules, horizon=horizon)  # what a prediction is as a result
+        self._results = DreamBatch(model, rules, horizon=horizon, support=support)  # what a prediction is as a result
         self._sessions: dict[str, _Session] = {}
         self._serial = itertools.count()
         self._inbox: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
@@ -303,6 +312,7 @@ def outcome(result: StepResult) -> dict[str, Any]:
         "reasons": list(info.verdict.reasons) if info.verdict else [],
         "decided_by": info.decided_by,
         "reward_by": info.reward_by,
+        "out_of_support": info.out_of_support,
         "simulation": True,
     }
 

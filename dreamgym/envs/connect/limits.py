@@ -47,6 +47,9 @@ class ConnectedEnv:
                 self._drop()
                 if attempt == self.config.retries:
                     raise
+            except BaseException:  # interrupted: its answer is still to come, and would be taken for that of the next request
+                self._drop()
+                raise
         self._task, self._steps, self._calls, self.truncated = task, [], 0, False
         return raw
 
@@ -63,7 +66,7 @@ class ConnectedEnv:
             if self.score and (terminated or self.truncated):
                 reward = _called(partial(_number, self.score, self._task, list(self._steps)), f"The score '{self.config.score}'")
             return raw, reward, terminated
-        except EnvironmentFailure:
+        except BaseException:  # also where it is interrupted: its answer would be taken for that of the next request
             self._drop()
             raise
 

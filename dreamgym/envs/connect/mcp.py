@@ -23,6 +23,8 @@ from dreamgym.types import Task
 
 INVALID = (-32601, -32602)
 """JSON-RPC codes of calls that the agent got wrong: no such method, invalid parameters."""
+ENDING_S = 8.0
+"""How long a session may take to end: the client waits for its server's end, terminates it, and kills it, for some two seconds each."""
 
 
 class McpTools:
@@ -34,6 +36,7 @@ class McpTools:
         self.loop = asyncio.new_event_loop()
         self.client: Any = None
         self.names: frozenset[str] = frozenset()
+        self._keeper: asyncio.Task[None] | None = None  # has the session, open or not
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
     def begin(self, task: Task) -> None:
@@ -74,7 +77,7 @@ class McpTools:
         return text, bool(result.is_error)
 
     def close(self) -> None:
-        if self.client is not None:
+        if self._keeper is not None:
             with suppress(Exception):  # a server that does not leave in order is left
                 self._end_session()
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -85,7 +88,7 @@ class McpTools:
         try:
             self.client, self.names = ready.result(self.config.timeout_s)
         except TimeoutError as error:
-            self.loop.call_soon_threadsafe(self._stop.set)
+            self._end_session()
             ready.cancel()
             raise EnvironmentFailure(f"The MCP server did not open a session in {self.config.timeout_s:g} s.") from error
         if not self.names:
@@ -116,14 +119,22 @@ class McpTools:
         return await opened
 
     def _end_session(self) -> None:
-        self.client = None
+        """End the session and with it the process of a command, also where it has not been opened yet."""
+        is_open, self.client = self.client is not None, None
 
         async def end() -> None:
+            keeper, self._keeper = self._keeper, None
+            if keeper is None:
+                return
             self._stop.set()
-            with suppress(BaseException):
-                await asyncio.wait_for(self._keeper, 5.0)
+            if is_open:
+                await asyncio.wait([keeper], timeout=ENDING_S)
+            keeper.cancel()  # once, for a second time would interrupt the client while it ends the process
+            await asyncio.wait([keeper], timeout=ENDING_S)
+            if keeper.done() and not keeper.cancelled():
+                keeper.exception()  # else asyncio reports it
 
-        asyncio.run_coroutine_threadsafe(end(), self.loop).result(10.0)
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(2 * ENDING_S + 1.0)
 
     def _run(self, work: Coroutine[Any, Any, Any], what: str) -> Any:
         running = asyncio.run_coroutine_threadsafe(work, self.loop)

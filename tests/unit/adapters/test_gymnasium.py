@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 from dreamgym import plugins
 from dreamgym.adapters.gymnasium import TextEnv
+from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import UsageError
+from dreamgym.protocols import Env
+from dreamgym.types import Action, Task
 
 CORRIDOR = plugins.make("envs", "corridor", length=5)
 
@@ -44,3 +49,39 @@ def test_an_episode_ends_with_the_task_or_is_cut_at_the_horizon():
     env = TextEnv(CORRIDOR, max_steps=2)
     env.reset(seed=0)
     assert [env.step("jump")[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+class Cut:
+    """An environment that cuts its episodes after two steps."""
+
+    def __init__(self, inner: Env) -> None:
+        self.inner, self.steps = inner, 0
+
+    @property
+    def truncated(self) -> bool:
+        return self.steps >= 2
+
+    def accepts(self, task: Task) -> bool:
+        return self.inner.accepts(task)
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        self.steps = 0
+        return self.inner.reset(task)
+
+    def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
+        self.steps += 1
+        return self.inner.step(action)
+
+
+def test_an_episode_that_the_environment_itself_cuts_is_truncated_as_it_is_in_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = plugins.make("envs", "corridor", length=5)
+    make_env = suite.require_env
+    monkeypatch.setattr(suite, "require_env", lambda: Cut(make_env()))
+    pool, env = EnvPool(suite.require_env, suite.rules), TextEnv(suite)
+    pool.start(suite.tasks("train", 1), seed=0)
+    assert [pool.step([0], ["jump"])[0].truncated for _ in range(2)] == [False, True]
+    for _ in range(2):
+        env.reset(seed=0)
+        assert [env.step("jump")[2:4] for _ in range(2)] == [(False, False), (False, True)]
+        with pytest.raises(UsageError, match="reset"):
+            env.step("jump")

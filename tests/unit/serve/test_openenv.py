@@ -17,6 +17,7 @@ from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
 from openenv.core.generic_client import GenericEnvClient
 
 from dreamgym.experience.env import DreamBatch, DreamEnv
+from dreamgym.experience.models.no_model import NoModel
 from dreamgym.serve import openenv as served
 from dreamgym.serve.sessions import DreamSessions
 
@@ -68,3 +69,35 @@ def test_without_a_seed_tasks_differ_and_the_seed_is_in_the_metadata():
         drawn = [env.reset().metadata["dreamgym"] for _ in range(12)]
         assert len({one["task"] for one in drawn}) > 1
         assert env.reset(seed=drawn[-1]["seed"]).metadata["dreamgym"] == drawn[-1]
+
+
+class Slow(NoModel):
+    """Answers when it is let."""
+
+    def __init__(self, inner: NoModel) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.free = threading.Event()
+
+    def poll(self) -> Any:
+        return super().poll() if self.free.wait(0.01) else []
+
+
+def test_the_answer_that_came_too_late_is_that_of_the_same_action_again_and_no_other_action_is_taken_before():
+    model = Slow(talking_dream())
+    ask, cancel, end = (CallToolAction(tool_name=call.name, arguments=dict(call.arguments)) for call in TALK)
+    with DreamSessions(model, CANCEL_RULES, [CANCEL_TASK], horizon=6) as dream:
+        env = served.DreamEnvironment(dream)
+        env.reset()
+        for _ in range(2):
+            assert "Send the same action again" in env.step(ask, timeout_s=0.1).error.message and env.state.step_count == 0
+        assert "still to come" in env.step(cancel).error.message and env.step(ListToolsAction()).tools
+        model.free.set()
+        assert "still to come" in env.step(cancel).error.message, "its answer is not taken for another action's"
+        assert "(the user says) yes" in env.step(ask).result and env.state.step_count == 1
+        assert [env.step(one).reward for one in (cancel, end)] == [0.0, 1.0]
+        model.free.clear()
+        env.reset()
+        assert env.step(ask, timeout_s=0.1).error
+        env.reset()
+        model.free.set()
+        assert env.step(ask).result, "a new episode owes no answer"
