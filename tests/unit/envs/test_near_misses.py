@@ -43,6 +43,7 @@ def test_what_another_state_offers_is_not_offered_here_and_a_wrong_form_names_wh
 
 
 def test_where_no_state_lists_elements_names_are_actions_of_the_logs() -> None:
+    pytest.importorskip("alfworld", reason="the extra alfworld is not installed")
     suite = alfworld.make()
     episodes = collect(suite, 6, seed=0)
     found = {near_misses(episodes)["elsewhere"](episode, 0, random.Random(seed)) for seed, episode in enumerate(episodes)}
