@@ -72,7 +72,7 @@ class TextRules(ABC):
         return View(observation.text)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
-        """Whether the state offers the action. False: a rule answers that nothing changes. Default None: unknown, the model answers."""
+        """Whether the state offers the action. False: a rule answers it (`refusal`). Default None: unknown, the model answers."""
         return None
 
     def noop_reason(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:
@@ -80,9 +80,13 @@ class TextRules(ABC):
         return ""
 
     def unfounded(self, instruction: str, observation: Observation, history: Sequence[Transition], action: Action) -> str:
-        """Why the agent cannot know an identifier in its action, as reasoning text: the action changes nothing then. Default "": any may be
-        known."""
+        """Why the agent cannot know an identifier in its action, as reasoning text: a rule answers it then (`refusal`). Default "": any may
+        be known."""
         return ""
+
+    def refusal(self, observation: Observation, action: Action) -> Observation:
+        """The next state where a rule answers that the action cannot be taken. Default: the same state (section 4.1 of the paper)."""
+        return observation
 
     def reads_only(self, action: Action) -> bool:
         """Whether the action is known to change nothing, so that no later answer depends on it. Default: it is not known of any."""

@@ -141,7 +141,7 @@ class RetailSuite(Tau2Suite):
     def __init__(self, config: RetailConfig) -> None:
         self.max_steps = config.max_steps
         self.package = Package(config.tasks)
-        self.rules = ToolRules(self.name, self.package.tools, shown=config.shown, limits=LIMITS)
+        self.rules = ToolRules(self.name, self.package.tools, shown=config.shown, limits=LIMITS, refusals="unchanged")
 
     def all_tasks(self) -> Iterable[Task]:
         for name, row in self.package.rows.items():

@@ -108,7 +108,7 @@ class TelecomSuite(Tau2Suite):
     def __init__(self, config: TelecomConfig) -> None:
         self.max_steps = config.max_steps
         self.package = Package()
-        self.rules = ToolRules(self.name, self.package.tools, shown=config.shown, limits=Limits())
+        self.rules = ToolRules(self.name, self.package.tools, shown=config.shown, limits=Limits(), refusals="unchanged")
 
     def all_tasks(self) -> Iterable[Task]:
         """One task a hidden state."""

@@ -59,7 +59,8 @@ def near_miss_goals_of(trajectories: Sequence[Trajectory], rules: TextRules, sha
 
 
 def insert_invalid_actions(trajectories: Sequence[Trajectory], rules: TextRules, share: float, seed: int) -> list[Trajectory]:
-    """The same episodes with an action that the state does not admit before about `share` of their steps, answered by rule.
+    """The same episodes with an action that the state does not admit before about `share` of their steps, answered by rule. Where an
+    answer shows an error, the later states show it too.
 
     The mistakes (`TextRules.invalid_action`) are others than the near misses by which fidelity is measured.
     """
@@ -67,12 +68,18 @@ def insert_invalid_actions(trajectories: Sequence[Trajectory], rules: TextRules,
     copies = []
     for trajectory in trajectories:
         turns: list[Turn] = []
+        shown: Observation | None = None  # the state, where errors are in it that the logs do not have
         for turn in trajectory.turns:
             past = [one.transition for one in turns]
             if rng.random() < share:
-                state, action = turn.transition.state, rules.canonical(rules.invalid_action(turn.transition.action, rng))
+                state, action = shown or turn.transition.state, rules.canonical(rules.invalid_action(turn.transition.action, rng))
                 if rules.admissible(state, past, action) is False:
                     turns.append(Turn(_refused(trajectory.task, past, state, action, rules)))
+                    after = turns[-1].transition.next_state
+                    shown = after if after != turn.transition.state else shown
+            if shown is not None:
+                turn = replace(turn, transition=_from_state(shown, turn.transition, rules))
+                shown = turn.transition.next_state
             turns.append(turn)
         copies.append(replace(trajectory, id=f"{trajectory.id}{RELABELLED}invalid", turns=tuple(turns)))
     return copies
@@ -96,8 +103,14 @@ def _relabelled(trajectory: Trajectory, task: Task, rules: TextRules, *, success
 
 
 def _refused(task: Task, past: Sequence[Transition], state: Observation, action: Action, rules: TextRules) -> Transition:
-    bare = Transition(state, action, state, 0.0, False)
+    bare = Transition(state, action, rules.refusal(state, action), 0.0, False)
     return bare.with_reasoning(rules.explain(task, past, bare))
+
+
+def _from_state(state: Observation, transition: Transition, rules: TextRules) -> Transition:
+    """The same change from another state."""
+    following = rules.apply_delta(state, transition.action, rules.encode_delta(transition))
+    return replace(transition, state=state, next_state=following or transition.next_state)
 
 
 def _followers(instructions: Sequence[str]) -> Mapping[str, list[str]]:

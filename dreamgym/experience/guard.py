@@ -3,7 +3,8 @@
 Two rules stand between the experience model and the policy, both the TextRules', neither of which knows the answer:
 
 * **admissibility** (before): an action that names nothing in the state is answered by the failure-state rule of the paper's
-  section 4.1, nothing happens and the reward is zero, and never by imagination; so is one that is known to change nothing;
+  section 4.1, nothing happens and the reward is zero, and never by imagination (where the rules say so, an error comes back); so is one
+  that is known to change nothing;
 * **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
   instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
 
@@ -29,7 +30,7 @@ from dreamgym.usage import Usage
 FAILURE_STATE = "no such element, so nothing changes."
 RULES = {
     "inadmissible": "failure state by rule",
-    "unfounded": "an identifier from nowhere changes nothing by rule",
+    "unfounded": "an identifier from nowhere is refused by rule",
     "noop": "nothing changes by rule",
 }
 DISPUTED = "the model says failure, and the state shows every requirement met"
@@ -77,13 +78,14 @@ class Guard:
         return getattr(self.second.verifier, "usage", None) if self.second else None
 
     def before(self, query: Query) -> Prediction | None:
-        """The answer to an action that can do nothing: the same state again. None when the model should be asked."""
+        """The answer to an action that can do nothing: the same state again, or the rules' refusal. None when the model should be asked."""
         rule = noop_rule(self.rules, query) if self.config.admissibility else None
         if rule is None:
             return None
         self.counts[rule.name] += 1
         verdict = Verdict("passed", (RULES[rule.name],))
-        return Prediction(query.state, 0.0, False, StepInfo(rule.why, verdict=verdict, decided_by="rule", reward_by="rule"))
+        state = query.state if rule.name == "noop" else self.rules.refusal(query.state, query.action)
+        return Prediction(state, 0.0, False, StepInfo(rule.why, verdict=verdict, decided_by="rule", reward_by="rule"))
 
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""

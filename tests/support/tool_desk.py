@@ -13,15 +13,13 @@ from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Tu
 
 ROOMS = ("attic", "bath", "cellar", "den", "entry", "garage", "hall", "kitchen", "loft", "office", "porch", "study")
 ROOM, ON = {"room": {"type": "string"}}, {"on": {"type": "boolean"}}
-RULES = ToolRules(
-    "desk",
-    tools_of(
-        [
-            {"name": name, "parameters": {"properties": properties, "required": list(properties), "additionalProperties": False}}
-            for name, properties in {"get_lamp": ROOM, "switch": ON | ROOM, "done": {}}.items()
-        ]
-    ),
+TOOLS = tools_of(
+    [
+        {"name": name, "parameters": {"properties": properties, "required": list(properties), "additionalProperties": False}}
+        for name, properties in {"get_lamp": ROOM, "switch": ON | ROOM, "done": {}}.items()
+    ]
 )
+RULES = ToolRules("desk", TOOLS, refusals="unchanged")
 
 
 def episode(i: int) -> Trajectory:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dreamgym.envs.connect import ConnectionConfig
-from dreamgym.envs.tools.conversation import Exchange, conversation_state
+from dreamgym.envs.tools.conversation import Exchange, conversation_state, no_call
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
+from dreamgym.tool_calls import RESPOND, calls_of
 from dreamgym.types import Action, Task
 
 
@@ -40,7 +40,7 @@ class ToolConnection:
         try:
             calls = calls_of(action)
         except UsageError as error:
-            self.exchanges.append(Exchange((ToolCall("invalid_call", action),), (f"Error: {error}",)))
+            self.exchanges.append(no_call(action, str(error)))
             return self._raw(), 0.0, False, False
         results, final = list[str](), False
         for call in calls:
@@ -48,7 +48,7 @@ class ToolConnection:
             if final:
                 results.append("")
             elif isinstance(call.arguments, str):
-                results.append(f"Error: the arguments of {call.name} are no JSON object.")
+                results.append("Error: the arguments are no JSON object.")
             else:
                 results.append(self.box.call(call.name, dict(call.arguments)))
                 final = call.name in self.final_calls

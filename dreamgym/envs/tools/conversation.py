@@ -25,7 +25,7 @@ from functools import reduce
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
 from dreamgym.errors import UsageError
 from dreamgym.tool_calls import RESPOND, ToolCall
-from dreamgym.types import Observation
+from dreamgym.types import Action, Observation
 
 CALL, FURTHER, USER = "> ", "& ", "< "
 START = "no calls yet"
@@ -50,6 +50,11 @@ class Exchange:
                 f"An exchange has at least one call and one result a call, and this one has {len(self.calls)} calls and "
                 f"{len(self.results)} results. Pair them by id, and give a message to the user the result ''."
             )
+
+
+def no_call(action: Action, why: str) -> Exchange:
+    """The turn of an agent that wrote something else than calls: it reaches no tool, and an error comes back."""
+    return Exchange((ToolCall("invalid_call", action),), (f"{ERROR}: {why}",))
 
 
 @dataclass(frozen=True)

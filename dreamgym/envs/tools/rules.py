@@ -17,11 +17,14 @@ from dreamgym.envs.tools.conversation import (
     ERROR,
     FURTHER,
     USER,
+    Exchange,
     Limits,
     append_turn,
     call_lines,
     conversation_state,
+    extend,
     latest_turn,
+    no_call,
     turns_shown,
 )
 from dreamgym.envs.tools.schemas import Tool, fault
@@ -31,11 +34,13 @@ from dreamgym.tool_calls import RESPOND, ToolCall, action_of, calls_of
 from dreamgym.types import Action, Memory, Observation, Trajectory, Transition, View
 
 Shown = Literal["latest", "whole"]
+Refusals = Literal["error", "unchanged"]
 
 
 class ToolRules(TextRules):
     """Rules that hold for any tools. `shown` is what the policy reads of a state: what the latest turn returned, for a policy whose
-    conversation holds the earlier turns, or the whole state, for one that sees the present state alone (`policy.window = 0`).
+    conversation holds the earlier turns, or the whole state, for one that sees the present state alone (`policy.window = 0`). `refusals`
+    is what follows a call that cannot be made: an error comes back, as from any host of tools, or the state stays as it is.
     """
 
     encodes_deltas = True
@@ -51,8 +56,17 @@ class ToolRules(TextRules):
     )
     action_format = 'End your reply with one tool call on a line of its own, such as get_user(id="u1").'
 
-    def __init__(self, name: str, tools: Sequence[Tool], *, shown: Shown = "latest", limits: Limits | None = None, about: str = "") -> None:
-        self.name, self.shown, self.limits = name, shown, limits or Limits()
+    def __init__(
+        self,
+        name: str,
+        tools: Sequence[Tool],
+        *,
+        shown: Shown = "latest",
+        limits: Limits | None = None,
+        about: str = "",
+        refusals: Refusals = "error",
+    ) -> None:
+        self.name, self.shown, self.limits, self.refusals = name, shown, limits or Limits(), refusals
         self.schemas = {tool.name: tool for tool in tools}
         self.tools = [{"name": one.name, "description": one.description, "parameters": dict(one.parameters)} for one in tools]
         self.about = about or _about(tools)
@@ -85,6 +99,16 @@ class ToolRules(TextRules):
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """False for a text that is no call, an unknown tool, and arguments that its schema excludes."""
         return False if self.fault(action) else None
+
+    def refusal(self, observation: Observation, action: Action) -> Observation:
+        """The state with a turn whose calls all came back as errors, or the same state (`refusals`)."""
+        if self.refusals == "unchanged":
+            return observation
+        calls = _calls(action)
+        if calls is None:
+            return extend(observation, no_call(action, self.fault(action)), self.limits)
+        results = tuple(f"{ERROR}: {fault(self.schemas, call) or 'the call was refused'}." for call in calls)
+        return extend(observation, Exchange(calls, results), self.limits)
 
     def reads_only(self, action: Action) -> bool:
         """Whether the schemas declare it of every tool that is called."""
@@ -145,7 +169,7 @@ class ToolRules(TextRules):
     def apply_delta(self, observation: Observation, action: Action, text: str) -> Observation | None:
         """The state after the calls returned this; None where there are other calls in it. A whole state, which begins with a call, is
         the next state."""
-        calls = _calls(action)
+        calls = _calls(action) or (no_call(action, "").calls if self.refusals == "error" else None)
         if not text.strip() or calls is None:
             return None
         if text.startswith((CALL, "(")) and turns_shown(Observation(text)):

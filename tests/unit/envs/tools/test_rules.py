@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dreamgym.envs import tools
+from dreamgym.envs.connect.tools import ToolBox, ToolConnection
 from dreamgym.envs.tools.changes import tools_that_change
-from dreamgym.envs.tools.conversation import Exchange, conversation_state
+from dreamgym.envs.tools.conversation import Exchange, conversation_state, latest_turn
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, fault, inferred_tools, read_tools, tools_of
 from dreamgym.errors import UsageError
+from dreamgym.experience.augmentation import insert_invalid_actions
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.tool_calls import ToolCall, action_of, calls_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+from tests.support import tool_desk
 
 PAY = Tool(
     "pay",
@@ -102,7 +107,34 @@ def test_the_experience_model_writes_what_the_calls_returned_and_the_state_follo
         assert "no calls yet" not in text and len(text) < len(step.next_state.text)
         assert RULES.apply_delta(step.state, step.action, text) == step.next_state
     assert RULES.apply_delta(START, "check()\ntoggle()", "ok") is None  # the second call's result is missing
-    assert RULES.apply_delta(START, "check()", "  ") is None and RULES.apply_delta(START, "no call", "ok") is None
+    assert RULES.apply_delta(START, "check()", "  ") is None
+
+
+@pytest.mark.parametrize("action", ["just words", 'pay("half a")', "steal()", "check()\nsteal()", "pay(amount=true)"])
+def test_what_is_refused_comes_back_as_an_error_or_changes_nothing_where_the_environment_is_so(action: str):
+    state = conversation_state([one("check", "on")])
+    refused = RULES.refusal(state, action)
+    step = Transition(state, action, refused, 0.0, False)
+    assert refused.text.startswith(state.text + "\n> ") and RULES.refused(step) and RULES.fault(action) in latest_turn(refused)
+    assert RULES.apply_delta(state, action, RULES.encode_delta(step)) == refused and len(RULES.encode_delta(step)) < len(refused.text)
+    silent = ToolRules("desk", TOOLS, refusals="unchanged")
+    assert silent.refusal(state, action) == state and silent.apply_delta(state, "no call", "ok") is None
+
+
+@pytest.mark.parametrize("action", ["just words", 'pay("half a")'])
+def test_a_connected_environment_shows_the_same_error(action: str):
+    raw, *_ = ToolConnection(Mock(spec=ToolBox), ()).step(action)
+    assert RULES.abstract(raw) == RULES.refusal(START, action)
+
+
+def test_inserted_mistakes_are_shown_by_all_later_states():
+    episode = next(e for e in map(tool_desk.episode, range(20)) if len(e.turns) == 3)
+    rules = ToolRules("desk", tool_desk.TOOLS)
+    [copy] = insert_invalid_actions([episode], rules, 1.0, seed=0)
+    steps = copy.transitions
+    assert len(steps) == 6 and [step.action for step in steps[1::2]] == [step.action for step in episode.transitions]
+    assert all(a.next_state == b.state for a, b in pairwise(steps)) and all(rules.refused(step) for step in steps[::2])
+    assert steps[-1].next_state.text.count("Error: ") == 3 and steps[-1].reward == episode.transitions[-1].reward
 
 
 def test_the_policy_reads_the_latest_results_or_the_whole_state():
