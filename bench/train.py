@@ -65,7 +65,7 @@ class Size:
     clock: Clock
     model: str = "1m"
     experience: str = "1m"
-    old: Literal["learner", "sampler"] = "sampler"
+    old_logprobs: Literal["learner", "sampler"] = "sampler"
     recall: bool = True
     ready: float = 1.0
 
@@ -176,7 +176,8 @@ def ours(size: Size) -> dict[str, Any]:
     setting.forced.force()
     model = setting.model(0)
     player = Player(setting, *(LocalEngine(one, setting.tokenizer, dtype="auto") for one in (model, setting.model(1))))
-    learner = Learner(model, make("train.algos", "grpo"), LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1, old=size.old))
+    settings = LearnerConfig(lr=LR, minibatches=STEPS, min_trajectories=1, old_logprobs=size.old_logprobs)
+    learner = Learner(model, make("train.algos", "grpo"), settings)
     player.split.watch(learner, "update", "learner")
     measured = []
     for _ in range(2):
@@ -279,7 +280,7 @@ def compared(arms: dict[str, dict[str, Any]], theirs: dict[str, Any], size: Size
         "ratio_vs_asynchronous": arms["asynchronous"]["seconds"] / mine["seconds"],
         "model": size.model,
         "experience_model_size": size.experience,
-        "old_logprobs": size.old,
+        "old_logprobs": size.old_logprobs,
         "tasks": size.tasks,
         "group_size": GROUP,
         **arms,

@@ -300,15 +300,15 @@ class ActorCritic(Objective, Protocol):
     critic: Any
     """The `train.critic.CriticConfig`. The `bootstrap` of `config` says whether episodes cut at the horizon go on in their value."""
 
-    def mark(self, sequences: Sequence[Any]) -> None:
+    def mark_valued(self, sequences: Sequence[Any]) -> None:
         """Mark the tokens before which values are read."""
         ...
 
-    def assign(self, trajectory: Trajectory, sequences: Sequence[Any], last: float) -> None:
+    def set_advantages(self, trajectory: Trajectory, sequences: Sequence[Any], last: float) -> None:
         """Advantages and value targets of one trajectory, from the values read and the one after its last turn."""
         ...
 
-    def finish(self, sequences: Sequence[Any]) -> None:
+    def normalise(self, sequences: Sequence[Any]) -> None:
         """Normalise over the whole batch."""
         ...
 

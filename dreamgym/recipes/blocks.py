@@ -251,7 +251,7 @@ class AlgorithmBlock(Config):
 
 
 ALGORITHM = ("config", "grouped", "credit", "loss")
-ACTOR_CRITIC = ("config", "grouped", "critic", "mark", "assign", "finish", "loss")
+ACTOR_CRITIC = ("config", "grouped", "critic", "mark_valued", "set_advantages", "normalise", "loss")
 STATEFUL = ("state_dict", "load_state_dict")
 """The members of the interfaces in `protocols` that the learner asks for."""
 
@@ -260,7 +260,7 @@ def _check_algorithm(name: str, algorithm: Any) -> None:
     """ConfigError where a plug-in is neither a `protocols.Algorithm` nor a `protocols.ActorCritic`, or only half a `protocols.Stateful`:
     the learner would find out after the experience model was fitted, or leave the state out of checkpoints."""
     members = [member for member in dir(algorithm) if not member.startswith("_")]
-    valued = "credit" not in members and any(member in members for member in ("critic", "mark", "assign", "finish"))
+    valued = "credit" not in members and any(member in members for member in ("critic", "mark_valued", "set_advantages", "normalise"))
     expected = ACTOR_CRITIC if valued else ALGORITHM
     missing = [member for member in expected if member not in members]
     kind = f"protocols.{'ActorCritic' if valued else 'Algorithm'} has {', '.join(expected)}"
@@ -311,7 +311,7 @@ class RLBlock(Config):
     learner: LearnerConfig = LearnerConfig()
     ahead: bool = False
     """Play the rollouts of the next iteration while the learner updates, by the weights before that update. Goes with `exec`, and with an
-    importance weight for what other weights sampled: `learner.old = "sampler"`, or the algorithm's `importance_cap`."""
+    importance weight for what other weights sampled: `learner.old_logprobs = "sampler"`, or the algorithm's `importance_cap`."""
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
@@ -339,7 +339,7 @@ class RLBlock(Config):
     @classmethod
     def _check_old_logprobs(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
-        if learner.old == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
+        if learner.old_logprobs == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
             raise ValueError("old = 'sampler' leaves nothing for the algorithm's importance_cap to weigh; use old = 'learner'")
         return learner
 
@@ -349,9 +349,9 @@ class RLBlock(Config):
         algorithm, learner = info.data.get("algorithm"), info.data.get("learner")
         if ahead and info.data.get("max_refills"):
             raise ValueError("goes with max_refills = 0: further tasks are drawn when an iteration's rollouts are known")
-        if ahead and algorithm and learner and learner.old == "learner" and not algorithm.model_dump().get("importance_cap"):
+        if ahead and algorithm and learner and learner.old_logprobs == "learner" and not algorithm.model_dump().get("importance_cap"):
             raise ValueError(
-                "needs importance weights, because other weights sampled the rollouts: set learner.old = 'sampler', or "
+                "needs importance weights, because other weights sampled the rollouts: set learner.old_logprobs = 'sampler', or "
                 "algorithm.importance_cap"
             )
         return ahead

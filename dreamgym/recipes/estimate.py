@@ -128,7 +128,7 @@ def cost(config: CompareConfig | TrainConfig, pilot: Pilot) -> Cost:
         episodes = block.iterations * block.tasks_per_iter * block.group_size
         dreamed = {"dream": 1.0, "real": 0.0, "mixed": 1.0 - block.real_share}[world]
         sampled += episodes * (pilot.reply_tokens + dreamed * pilot.answer_tokens)
-        learned += episodes * pilot.policy_tokens * block.learner.epochs * (1 + RECOMPUTED * (block.learner.old == "learner"))
+        learned += episodes * pilot.policy_tokens * block.learner.epochs * (1 + RECOMPUTED * (block.learner.old_logprobs == "learner"))
         real += min(episodes * (1 - dreamed) * pilot.steps, block.max_real_steps or float("inf"))
         if world != "real" and block.probe_every and pilot.has_env:
             real += block.iterations // block.probe_every * block.probe_tasks * pilot.steps

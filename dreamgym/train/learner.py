@@ -45,8 +45,10 @@ class Learner:
         cut at the horizon read a value there. ConfigError for settings that exclude each other.
         """
         self.sharded = parallel.sharded(model)
-        if config.old == "sampler" and algorithm.config.importance_cap:
-            raise ConfigError("importance_cap weighs the sampler's log-probs against the learner's own: it needs learner.old = 'learner'.")
+        if config.old_logprobs == "sampler" and algorithm.config.importance_cap:
+            raise ConfigError(
+                "importance_cap weighs the sampler's log-probs against the learner's own: it needs learner.old_logprobs = 'learner'."
+            )
         if self.sharded and (isinstance(algorithm, ActorCritic) or algorithm.config.kl_coef):
             raise ConfigError(
                 "A sharded policy trains without a critic and without a reference. Use GRPO, GiGPO or REINFORCE, kl_coef = 0."
@@ -133,15 +135,15 @@ class Learner:
         episodes = [t for group in groups for t in group if t.error is None]
         by_episode = [sequences_of(episode, i) for i, episode in enumerate(episodes)]
         sequences = [sequence for own in by_episode for sequence in own]
-        self.algorithm.mark(sequences)
+        self.algorithm.mark_valued(sequences)
         for sequence, values in zip(
             sequences, self._values([sequence.ids for sequence in sequences], [sequence.valued for sequence in sequences]), strict=True
         ):
             sequence.values = values
         after = self._bootstrap_values(episodes)
         for i, (episode, own) in enumerate(zip(episodes, by_episode, strict=True)):
-            self.algorithm.assign(episode, own, after.get(i, 0.0))
-        self.algorithm.finish(sequences)
+            self.algorithm.set_advantages(episode, own, after.get(i, 0.0))
+        self.algorithm.normalise(sequences)
         return sequences, _explained(sequences)
 
     def _bootstrap_values(self, episodes: Sequence[Trajectory]) -> dict[int, float]:
@@ -174,7 +176,7 @@ class Learner:
         rng = np.random.default_rng((self.config.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
         rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
-        recomputed = self.config.old == "learner" and (rough or self.algorithm.config.importance_cap > 0)
+        recomputed = self.config.old_logprobs == "learner" and (rough or self.algorithm.config.importance_cap > 0)
         measured = {"mismatch": self._recompute(sequences)} if recomputed else {}
         steps = 0
         scale = self._set_lr()

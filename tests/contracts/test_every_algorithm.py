@@ -64,13 +64,13 @@ def advantages(algorithm: Any, groups: Groups) -> list[list[list[float]]]:
     sound = [[episode for episode in group if episode.error is None] for group in groups]
     rows = {id(episode): sequences_of(episode, i) for i, episode in enumerate(episode for group in sound for episode in group)}
     every = [row for own in rows.values() for row in own]
-    algorithm.mark(every)
+    algorithm.mark_valued(every)
     for row in every:
         assert len(row.valued) == len(row.ids) and all(value in (0.0, m) for value, m in zip(row.valued, row.mask, strict=True))
         row.values = [0.0] * len(row.ids)
     for episode in (episode for group in sound for episode in group):
-        algorithm.assign(episode, rows[id(episode)], 0.0)
-    algorithm.finish(every)
+        algorithm.set_advantages(episode, rows[id(episode)], 0.0)
+    algorithm.normalise(every)
     for row in every:
         assert len(row.advantages) == len(row.returns) == len(row.ids) and all(map(math.isfinite, row.returns))
 

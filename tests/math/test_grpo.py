@@ -332,11 +332,11 @@ def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_
 def test_the_samplers_own_log_probabilities_save_a_pass_and_say_how_far_they_are_off():
     groups = random_groups(tiny(), shift=0.0)
     _, recomputed, half = step(groups, bf16=True)
-    _, kept, plain = step(groups, bf16=True, old="sampler")
+    _, kept, plain = step(groups, bf16=True, old_logprobs="sampler")
     assert plain["mismatch"] == pytest.approx(half["mismatch"], rel=0.05)
     assert torch.nn.functional.cosine_similarity(kept, recomputed, dim=0) > 0.99
     off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in groups]
-    assert step(off, bf16=True, old="sampler")[2]["mismatch"] > 0.1
+    assert step(off, bf16=True, old_logprobs="sampler")[2]["mismatch"] > 0.1
 
 
 def shifted(said: Completion) -> Completion:

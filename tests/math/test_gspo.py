@@ -55,7 +55,7 @@ def test_the_learners_gradient_is_that_of_a_slow_obvious_loop_over_the_turns():
 
 def test_a_loss_can_tell_rows_and_turns_apart():
     seen = []
-    one = learner(tiny(), {"name": "gspo"}, old="sampler")
+    one = learner(tiny(), {"name": "gspo"}, old_logprobs="sampler")
     plain = one.algorithm.loss
     one.algorithm.loss = lambda tokens: seen.append(tokens) or plain(tokens)
     a, b = Completion((2,), (3, 4), (-1.0,) * 2, "", "stop"), Completion((2, 3, 4, 5), (6,), (-1.0,), "", "stop")

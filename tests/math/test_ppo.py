@@ -60,10 +60,10 @@ def valued(episode: Trajectory, last: float = 0.0, **config: Any) -> TokenSequen
     """The one row of an episode, with the values 0.1, 0.2, ... where they are read, and what PPO makes of it."""
     algorithm = ppo.make(**({"gamma": 0.5, "lam": 1.0} | config))
     (row,) = sequences_of(episode, 0)
-    algorithm.mark([row])
+    algorithm.mark_valued([row])
     read = itertools.count(1)
     row.values = [next(read) / 10 if at else 0.0 for at in row.valued]
-    algorithm.assign(episode, [row], last)
+    algorithm.set_advantages(episode, [row], last)
     return row
 
 

@@ -211,7 +211,7 @@ def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a
     """When the configuration is read, and not after the experience model was trained."""
     with pytest.raises(ValidationError, match="use old = 'learner'"):
         RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old": "sampler"}})
-    assert RLBlock.model_validate({"learner": {"old": "sampler"}}).learner.old == "sampler"
+    assert RLBlock.model_validate({"learner": {"old_logprobs": "sampler"}}).learner.old_logprobs == "sampler"
 
 
 def test_a_wrong_override_is_not_blamed_on_the_file_alone(tmp_path: Path):

@@ -75,16 +75,14 @@ class _NoisyOr:
 
     def log_odds(self, i: int) -> float:
         """Of an unknown q of tool `i` against q = 0, the others as they were fitted."""
-        nothing = self._log_likelihood(i, 1e-9)
-        gains = np.array([self._log_likelihood(i, q) for q in UNKNOWN]) - nothing
+        asked = self.stood[:, i] > 0  # all other pairs are as likely with any q
+        others = (self._log_same(self.q) - self.stood[:, i] * np.log1p(-self.q[i]))[asked, None]
+        log_same = others + np.log1p(-np.array([1e-9, *UNKNOWN]))  # [pairs, values of q]
+        likely = np.where(self.differs[asked, None], np.log(np.maximum(-np.expm1(log_same), 1e-300)), log_same)
+        nothing, *unknown = self.weight[asked] @ likely
+        gains = np.array(unknown) - nothing
         top = gains.max()
         return float(top + np.log(np.sum(np.exp(gains - top) * PRIOR)))
-
-    def _log_likelihood(self, i: int, q: float) -> float:
-        all_q = self.q.copy()
-        all_q[i] = q
-        log_same = self._log_same(all_q)
-        return float(np.sum(self.weight * np.where(self.differs, np.log(np.maximum(-np.expm1(log_same), 1e-300)), log_same)))
 
     def _log_same(self, q: np.ndarray) -> np.ndarray:
         """The log-probability of each pair that its answers are the same."""

@@ -51,13 +51,13 @@ class PPO:
     def __init__(self, config: PPOConfig) -> None:
         self.config, self.critic = config, config.critic
 
-    def mark(self, sequences: Sequence[TokenSequence]) -> None:
+    def mark_valued(self, sequences: Sequence[TokenSequence]) -> None:
         """Mark the tokens before which a value is read: the first of every turn, or all that were sampled."""
         for sequence in sequences:
             first = [turn >= 0 and turn != before for before, turn in zip([-1, *sequence.turns], sequence.turns, strict=False)]
             sequence.valued = [float(new) for new in first] if self.config.level == "turn" else list(sequence.mask)
 
-    def assign(self, trajectory: Trajectory, sequences: Sequence[TokenSequence], last: float) -> None:
+    def set_advantages(self, trajectory: Trajectory, sequences: Sequence[TokenSequence], last: float) -> None:
         """Put advantages and value targets on the tokens of one trajectory, from the values read there and `last`, the value after it."""
         places = [(sequence, at) for sequence in sequences for at, m in enumerate(sequence.mask) if m]
         steps = [(sequence, at) for sequence, at in places if sequence.valued[at]]
@@ -78,7 +78,7 @@ class PPO:
                 sequence.returns[at] = returns[step]
             sequence.advantages[at] = advantages[step]
 
-    def finish(self, sequences: Sequence[TokenSequence]) -> None:
+    def normalise(self, sequences: Sequence[TokenSequence]) -> None:
         """Whiten the advantages of the whole batch, where that is switched on."""
         if self.config.whiten:
             whiten(sequences)

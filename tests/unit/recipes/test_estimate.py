@@ -28,7 +28,8 @@ PILOT = Pilot(
 )  # fmt: skip
 SMALL = {
     "logs.trajectories": 100, "experience.training.epochs": 2.0, "warm_start.epochs": 1.0, "eval.tasks": 0, "sft.epochs": 0.0,
-    "dream.iterations": 5, "dream.tasks_per_iter": 4, "dream.group_size": 2, "dream.probe_every": 0, "dream.learner.old": "sampler",
+    "dream.iterations": 5, "dream.tasks_per_iter": 4, "dream.group_size": 2, "dream.probe_every": 0,
+    "dream.learner.old_logprobs": "sampler",
 }  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def test_a_comparison_takes_its_fits_its_rollouts_and_its_updates(tmp_path: Path
         ({"arms": ["sft"], "sft.epochs": 3.0}, "fitted_tokens", 3 * 50 * 200),
         ({"ablations": ["model"]}, "learned_tokens", 40 * 200),  # the control is fitted to nothing
         ({"ablations": ["replay"]}, "fitted_tokens", 100 * 400 * 2),  # it has an experience model of its own
-        ({"dream.learner.old": "learner"}, "learned_tokens", 40 * 200 / 3),
+        ({"dream.learner.old_logprobs": "learner"}, "learned_tokens", 40 * 200 / 3),
         ({"dream.probe_every": 5, "dream.probe_tasks": 7}, "real_steps", 7 * 10),
         ({"eval.tasks": 30}, "real_steps", 2 * 30 * 10 * 2),  # the warm start is judged too
     ],

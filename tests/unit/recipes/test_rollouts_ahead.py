@@ -23,7 +23,7 @@ from dreamgym.runs.files import read_jsonl
 from dreamgym.types import Task, Trajectory
 
 AHEAD = {
-    "exec": {"name": "outside.worker_threads"}, "rl.ahead": True, "rl.learner.old": "sampler", "rl.iterations": 4,
+    "exec": {"name": "outside.worker_threads"}, "rl.ahead": True, "rl.learner.old_logprobs": "sampler", "rl.iterations": 4,
     "experience.training.epochs": 25.0, "warm_start.epochs": 8.0,
 }  # fmt: skip
 APART = ("seconds", "workers_replaced")
@@ -86,7 +86,7 @@ def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_
     ("changes", "words"),
     [
         ({"exec": {}}, "rl.ahead plays rollouts elsewhere.*exec = {name"),
-        ({"rl.learner.old": "learner"}, "importance weights.*learner.old = 'sampler', or algorithm.importance_cap"),
+        ({"rl.learner.old_logprobs": "learner"}, "importance weights.*learner.old_logprobs = 'sampler', or algorithm.importance_cap"),
         ({"rl.max_refills": 1}, "max_refills = 0"),
     ],
 )
@@ -96,7 +96,7 @@ def test_what_cannot_be_weighed_or_played_ahead_is_refused(changes: dict[str, An
 
 
 def test_a_cap_of_importance_weights_will_do_for_the_learners_own_log_probabilities(tmp_path: Path):
-    changes = {"rl.learner.old": "learner", "rl.algorithm": {"name": "grpo", "importance_cap": 2.0}}
+    changes = {"rl.learner.old_logprobs": "learner", "rl.algorithm": {"name": "grpo", "importance_cap": 2.0}}
     assert settings(tmp_path, changes).rl.ahead
 
 
