@@ -49,7 +49,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         (methods("credits", "loss"), r"lacks credit \(it has 'credits'\): protocols.Algorithm has config, grouped, credit, loss"),
         (methods("credit", "losses"), r"lacks loss \(it has 'losses'\)"),
         (methods("something"), r"lacks credit, loss: protocols.Algorithm"),
-        (PPO.replace("normalise", "normalize"), r"lacks normalise \(it has 'normalize'\): protocols.ActorCritic has config, grouped, critic, "),
+        (PPO.replace("normalise", "normalize"), r"lacks normalise \(it has 'normalize'\): protocols.ActorCritic has config, grouped"),
         (PPO.replace("critic =", "critics ="), r"lacks critic \(it has 'critics'\): protocols.ActorCritic"),
         (methods("credit", "loss", "state_dict"), r"lacks load_state_dict: state that checkpoints hold needs state_dict and"),
         (methods("credit", "loss", "state_dct", "load_state_dict"), r"lacks state_dict \(it has 'state_dct'\)"),
