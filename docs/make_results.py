@@ -5,8 +5,8 @@ columns (key to heading), rows (key to cell), claims and notes. A cell is a numb
 seed, which is printed with the mean and, from three seeds on, with the 95 % t interval over seeds.
 
 A claim is {what, asked, got, interval}, and one of two kinds. With `by_seed`, the value of every seed, it is a claim over seeds, and
-`verdict` computes its word: `seeds` names them where they are not the table's, and `blind` counts those on which nothing was chosen where
-that is not all (0: the claim itself was thought of afterwards), with `why`. Without, it is about one measurement, and has `met`: what
+`verdict` computes its word from the blind ones: `seeds` names them where they are not the table's, and `chosen_on` those on which something
+was chosen (all: the claim itself was thought of afterwards), with `why`. Without, it is about one measurement, and has `met`: what
 `asked` says of `got`, or another word with `why`.
 """
 
@@ -62,8 +62,8 @@ example, not an estimate.
 **Claims.** A claim over seeds is about the mean of such runs. It shows the value of each seed where there are several, and a program takes
 its word in the last column from them. A seed is blind where nothing was chosen on it: no setting, and not the claim itself.
 
-- "Met": five or more seeds are blind, and the 95 % interval over seeds lies wholly on the side asked for.
-- "Not met": five or more are blind, and the interval lies wholly on the other side.
+- "Met": five or more seeds are blind, and the 95 % interval over these lies wholly on the side asked for.
+- "Not met": five or more are blind, and that interval lies wholly on the other side.
 - "Not decided": fewer are blind, or the interval lies on both sides. Why seeds are not blind stands beside it.
 
 "Met" does not mean that every seed reached the figure, nor "not met" that none did. Intervals that name episodes or dreams are of
@@ -112,18 +112,19 @@ def reached(asked: str, values: list[float]) -> bool | None:
     return sides.pop() if len(sides) == 1 else None
 
 
-def verdict(claim: dict[str, Any]) -> tuple[bool | None, str]:
-    """Whether a claim is met (None: not decided), and why where the figures alone do not say it."""
+def verdict(claim: dict[str, Any], seeds: list[int]) -> tuple[bool | None, str]:
+    """Whether a claim is met (None: not decided), and why where the figures alone do not say it. `seeds` are those of its values."""
     if claim["asked"] is None:
         return None, "no figure was asked for"
     if "by_seed" not in claim:
         return claim["met"], claim.get("why", "")
     values, why = claim["by_seed"], claim.get("why")
-    blind = claim.get("blind", len(values))
-    if blind < CLAIM_SEEDS:
-        seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
-        return None, (f"{blind} of {seeds} blind: {why}" if blind else why) if why else seeds
-    return reached(claim["asked"], seed_interval(values) or values), ""
+    blind = [value for seed, value in zip(seeds, values, strict=True) if seed not in claim.get("chosen_on", ())]
+    count = f"{len(values)} seed{'s' * (len(values) > 1)}"
+    reason = (f"{len(blind)} of {count} blind: {why}" if blind else why) if why else ""
+    if len(blind) < CLAIM_SEEDS:
+        return None, reason or count
+    return reached(claim["asked"], seed_interval(blind) or blind), reason
 
 
 def claims(table: dict[str, Any]) -> list[str]:
@@ -134,7 +135,7 @@ def claims(table: dict[str, Any]) -> list[str]:
         if len(claim.get("by_seed", ())) > 1:
             got += f" ({', '.join(f'{one:.1f}' for one in claim['by_seed'])})"
         interval = f"[{', '.join(f'{one:.1f}' for one in bounds)}]" if isinstance(bounds, list) else bounds or ""
-        met, why = verdict(claim)
+        met, why = verdict(claim, claim.get("seeds", table["seeds"]))
         rows.append([claim["what"], cell(claim["asked"]), got, interval, f"{words[met]} ({why})" if why else words[met]])
     return markdown(["claim", "asked", "got", "95 % interval over seeds", ""], rows)
 

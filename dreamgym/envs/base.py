@@ -63,6 +63,10 @@ class TextRules(ABC):
         whole state is one result."""
         return (observation.text,), ""
 
+    def without_actions(self, observation: Observation) -> str:
+        """The text of a state less the agent's own actions in it, which show nothing of the world. Default: states have none, so all."""
+        return observation.text
+
     def canonical(self, action: Action) -> Action:
         """One spelling of actions that the environment cannot distinguish. Default: the action as it is."""
         return action

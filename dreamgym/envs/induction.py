@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -140,15 +140,18 @@ def sources(value: str, instruction: str, state: str, earlier: Iterable[str]) ->
 
 
 def whole(state: Observation) -> str:
-    """What the latest action showed, where that is the whole state."""
+    """The text of the state."""
     return state.text
 
 
-def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
-    """The rules that hold in real episodes. Those that hold too seldom to be used are left out. `shown`: what the latest action showed."""
+def induce(episodes: Sequence[Trajectory], shown: Shown = whole, without_actions: Callable[[Observation], str] = whole) -> Rules:
+    """The rules that hold in real episodes. Those that hold too seldom to be used are left out.
+
+    `shown`: what the latest action showed, of a state. `without_actions`: its text less the agent's own actions (`TextRules`).
+    """
     sound = [t for t in episodes if t.error is None and t.turns]
     working = Counter(kind for t in sound for step in t.transitions if works(step) for kind in {kind for kind, _ in parts(step.action)})
-    arguments = tuple(_argument_rules(sound))
+    arguments = tuple(_argument_rules(sound, without_actions))
     return Rules(
         arguments,
         tuple(_noop_rules(sound, working)),
@@ -161,21 +164,22 @@ def induce(episodes: Sequence[Trajectory], shown: Shown = whole) -> Rules:
     )
 
 
-def _argument_rules(episodes: Sequence[Trajectory]) -> Iterator[ArgumentRule]:
+def _argument_rules(episodes: Sequence[Trajectory], without_actions: Callable[[Observation], str]) -> Iterator[ArgumentRule]:
     found: dict[tuple[str, str], Counter[Source]] = defaultdict(Counter)
     total: Counter[tuple[str, str]] = Counter()
     words: set[tuple[str, str]] = set()  # arguments that were no identifier
     for t in episodes:
         earlier: list[str] = []
         for step in t.transitions:
+            text = without_actions(step.state)
             if works(step):
                 for kind, arguments in parts(step.action):
                     for key, value in arguments.items():
                         total[kind, key] += 1
                         if not IDENTIFIER.fullmatch(value):
                             words.add((kind, key))
-                        found[kind, key].update(sources(value, t.task.instruction, step.state.text, earlier))
-            earlier.append(step.state.text)
+                        found[kind, key].update(sources(value, t.task.instruction, text, earlier))
+            earlier.append(text)
     for (kind, key), n in sorted(total.items()):
         for source in get_args(Source):
             against = n - found[kind, key][source]

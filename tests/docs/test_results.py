@@ -24,7 +24,12 @@ def script() -> ModuleType:
 
 
 MAKE = script()
-OVER_SEEDS = [(table["name"], claim) for table in MAKE.load() for claim in table["claims"] if "by_seed" in claim]
+OVER_SEEDS = [
+    (table["name"], claim | {"of": claim.get("seeds", table["seeds"])})
+    for table in MAKE.load()
+    for claim in table["claims"]
+    if "by_seed" in claim
+]
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
@@ -34,7 +39,7 @@ def test_a_table_has_the_keys_of_a_result(path: Path):
     assert all(set(row) == set(table["columns"]) for row in table["rows"])
     for claim in table["claims"]:
         kind = {"by_seed"} if "by_seed" in claim else {"met"}
-        optional = {"seeds", "blind", "why"} if "by_seed" in claim else {"why"}
+        optional = {"seeds", "chosen_on", "why"} if "by_seed" in claim else {"why"}
         assert {*MAKE.CLAIM_KEYS} | kind <= set(claim) <= {*MAKE.CLAIM_KEYS} | kind | optional, claim["what"]
 
 
@@ -54,14 +59,16 @@ def test_a_claim_over_seeds_has_the_mean_the_interval_and_the_verdict_of_its_see
         assert claim["interval"] == pytest.approx(bounds, abs=0.051)
     else:
         assert claim["interval"] is None or (len(values) == 1 and re.search(r", over \d+ (episodes|dreams)$", claim["interval"]))
-    met, why = MAKE.verdict(claim)
-    blind = claim.get("blind", len(values))
-    assert 0 <= blind <= len(values) and ("why" in claim) == (blind < len(values)), "what was chosen on seeds is said"
-    if claim["asked"] is None or blind < 5:
+    met, why = MAKE.verdict(claim, claim["of"])
+    chosen = claim.get("chosen_on", [])
+    assert set(chosen) <= set(claim["of"]) and ("why" in claim) == bool(chosen), "what was chosen on seeds is said"
+    blind = [value for seed, value in zip(claim["of"], values, strict=True) if seed not in chosen]
+    bounds = MAKE.seed_interval(blind)
+    if claim["asked"] is None or len(blind) < 5:
         assert met is None and why and claim.get("why", "") in why
         return
     side, figure = claim["asked"].rsplit(" ", 1)
-    low, high = ((bound > float(figure), bound >= float(figure)) for bound in bounds or (min(values), max(values)))
+    low, high = ((bound > float(figure), bound >= float(figure)) for bound in bounds or (min(blind), max(blind)))
     place = {"above": 0, "at most": 0, "at least": 1, "below": 1}[side]
     wanted = side in ("above", "at least")
     assert met is (low[place] is wanted if low[place] is high[place] else None)
@@ -91,16 +98,20 @@ def test_a_claim_about_one_measurement_is_what_its_figure_says_unless_a_reason_s
 
 def test_a_verdict_takes_five_blind_seeds_and_an_interval_on_one_side():
     def word(asked: str, *values: float, **more: Any) -> tuple[bool | None, str]:
-        return MAKE.verdict({"asked": asked, "by_seed": list(values)} | more)
+        return MAKE.verdict({"asked": asked, "by_seed": list(values)} | more, list(range(len(values))))
 
     assert word("above 0", 1.0, 2.0, 3.0, 4.0, 5.0) == (True, "")  # 3 -+ 2.776 * 1.581 / sqrt(5)
     assert word("below 0", 1.0, 2.0, 3.0, 4.0, 5.0) == (False, "")
     assert word("at least 2", 1.0, 2.0, 3.0, 4.0, 5.0) == (None, "")  # [1.04, 4.96]
     assert word("at most 0", 0.0, 0.0, 0.0, 0.0, 0.0) == (True, "") and word("above 0", 0.0, 0.0, 0.0, 0.0, 0.0) == (False, "")
     assert word("above 0", 1.0, 2.0, 3.0, 4.0) == (None, "4 seeds") and word("above 0", 1.0) == (None, "1 seed")
-    chosen = word("above 0", 1.0, 2.0, 3.0, 4.0, 5.0, blind=3, why="settings were chosen on seeds 0 and 1")
+    chosen = word("above 0", 1.0, 2.0, 3.0, 4.0, 5.0, chosen_on=[0, 1], why="settings were chosen on seeds 0 and 1")
     assert chosen == (None, "3 of 5 seeds blind: settings were chosen on seeds 0 and 1")
-    assert word("above 0", 1.0, 2.0, 3.0, 4.0, 5.0, blind=0, why="pooled afterwards") == (None, "pooled afterwards")
+    assert word("above 0", 1.0, 2.0, 3.0, 4.0, 5.0, chosen_on=range(5), why="pooled afterwards") == (None, "pooled afterwards")
+    mixed = word("above 0", 2.0, 2.2, 1.9, 1.0, -0.5, 0.8, -0.2, 0.6, chosen_on=[0, 1, 2], why="the width was chosen there")
+    assert mixed == (None, "5 of 8 seeds blind: the width was chosen there"), (
+        "[0.13, 1.82] over all of them, [-0.47, 1.15] over the blind ones"
+    )
     with pytest.raises(ValueError, match="'70' is not a side"):
         word("70", 1.0, 2.0, 3.0, 4.0, 5.0)
 

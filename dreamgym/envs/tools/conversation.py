@@ -33,6 +33,8 @@ EMPTY = "(empty)"
 """Stands for a call that returned nothing."""
 ERROR = "Error"
 """How the result of a call begins that the environment refused."""
+NO_CALL = "invalid_call"
+"""Stands for the name of a tool where the agent wrote something else than calls. The error repeats what it wrote."""
 EARLIER = re.compile(r"\((\d{1,9}) earlier calls?\)")
 
 
@@ -54,7 +56,7 @@ class Exchange:
 
 def no_call(action: Action, why: str) -> Exchange:
     """The turn of an agent that wrote something else than calls: it reaches no tool, and an error comes back."""
-    return Exchange((ToolCall("invalid_call", action),), (f"{ERROR}: {why}",))
+    return Exchange((ToolCall(NO_CALL, action),), (f"{ERROR}: {why}",))
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,13 @@ def latest_turn(state: Observation) -> str:
     """What the latest turn returned, as `returned` gave it; the whole text before the first call."""
     _, turns = _read(state.text)
     return "\n".join(turns[-1][1:]) if turns else state.text
+
+
+def without_calls(state: Observation) -> str:
+    """What the tools and the user said, of the turns that a state shows."""
+    _, turns = _read(state.text)
+    lines = [line for turn in turns if not turn[0].startswith(CALL + NO_CALL) for line in turn if not line.startswith((CALL, FURTHER))]
+    return "\n".join(lines) if turns else state.text
 
 
 def turns_shown(state: Observation) -> list[list[str]]:

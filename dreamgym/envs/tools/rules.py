@@ -26,6 +26,7 @@ from dreamgym.envs.tools.conversation import (
     latest_turn,
     no_call,
     turns_shown,
+    without_calls,
 )
 from dreamgym.envs.tools.schemas import Tool, fault
 from dreamgym.envs.tools.shortening import shorten_arguments
@@ -95,6 +96,10 @@ class ToolRules(TextRules):
         lines = latest_turn(observation).split("\n")
         user = lines.pop().removeprefix(USER) if lines[-1].startswith(USER) else ""
         return _texts("\n".join(lines), sum(line.startswith((CALL, FURTHER)) for line in turns[-1])), user
+
+    def without_actions(self, observation: Observation) -> str:
+        """What tools and user said."""
+        return without_calls(observation)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """False for a text that is no call, an unknown tool, and arguments that its schema excludes."""
@@ -186,10 +191,10 @@ class ToolRules(TextRules):
         return f"{shown}\n{latest_turn(Observation(memory.next_state))}"
 
     def _answers(self, history: Sequence[Transition]) -> Iterator[list[tuple[str, str, bool]]]:
-        """For each step its calls, what each returned, and whether the tool only reads."""
+        """For each step its calls, what each returned, and whether the tool only reads. What a rule refused reached no tool."""
         for step in history:
             calls = _calls(step.action)
-            if calls is None or step.next_state == step.state:
+            if calls is None or step.next_state == step.state or step.info.decided_by == "rule":
                 continue
             texts = _texts(latest_turn(step.next_state), len(calls))
             yield [

@@ -54,14 +54,14 @@ class InducedRules(StateMapping):
         argument has a rule and a source."""
         if self.inner.admissible(observation, history, action) is False:
             return False
-        earlier = [step.state.text for step in history]
+        text, earlier = self._texts(observation, history)
         known = True
         for kind, arguments in parts(action):
             if "*" in self._noop and kind not in self.rules.kinds:
                 return False
             for key, value in arguments.items():
                 rule = self._arguments.get((kind, key))
-                if rule and rule.source not in sources(value, "", observation.text, earlier if rule.source == "earlier" else ()):
+                if rule and rule.source not in sources(value, "", text, earlier if rule.source == "earlier" else ()):
                     return False
                 if value not in self._values.get((kind, key), (value,)):
                     return False
@@ -72,10 +72,11 @@ class InducedRules(StateMapping):
         """For an identifier that neither the instruction nor any state so far shows, where all logged ones are from there."""
         if why := self.inner.unfounded(instruction, observation, history, action):
             return why
+        text, earlier = self._texts(observation, history)
         for kind, arguments in parts(action):
             for key, value in arguments.items():
                 rule = self._asked.get((kind, key))
-                if rule and not sources(value, instruction, observation.text, [step.state.text for step in history]):
+                if rule and not sources(value, instruction, text, earlier):
                     return f"No text so far names the {key} {value[:40]}, as in all but {rule.exceptions} of {rule.support} logged steps."
         return ""
 
@@ -106,7 +107,12 @@ class InducedRules(StateMapping):
         return [agrees for _, agrees, _ in self._checks(history)]
 
     def _checks(self, steps: Sequence[Transition]) -> Iterator[tuple[int, bool, str]]:
-        return checks(steps, self.rules.repeats, self.rules.carries, shown_by(self.inner))
+        answered = [step for step in steps if step.info.decided_by != "rule"]  # an answer by rule shows nothing of the world
+        return checks(answered, self.rules.repeats, self.rules.carries, shown_by(self.inner))
+
+    def _texts(self, observation: Observation, history: Sequence[Transition]) -> tuple[str, list[str]]:
+        """What the environment said in the present state, and in the earlier ones."""
+        return self.inner.without_actions(observation), [self.inner.without_actions(step.state) for step in history]
 
 
 @lru_cache(maxsize=65536)

@@ -26,6 +26,9 @@ class StateMapping(TextRules):
     def abstract(self, raw: dict[str, Any]) -> Observation:
         return self.inner.abstract(raw)
 
+    def without_actions(self, observation: Observation) -> str:
+        return self.inner.without_actions(observation)
+
     def tool_results(self, observation: Observation) -> tuple[Sequence[str], str]:
         return self.inner.tool_results(observation)
 

@@ -83,7 +83,7 @@ def prepare_logs(
     logs = logs_of(run)
     if config.rules == "induced":
         if not (run.path / INDUCED).exists():
-            run.write_atomic(INDUCED, to_toml(induce(logs, shown_by(suite.rules))))
+            run.write_atomic(INDUCED, to_toml(induce(logs, shown_by(suite.rules), suite.rules.without_actions)))
         suite.rules = induced_rules(run.path, suite.rules)
     path = run.path / "checkpoints" / "tokenizer"
     if not run.done("tokenizer"):

@@ -13,15 +13,19 @@ import pytest
 
 from dreamgym.envs import tools
 from dreamgym.envs.connect.tools import ToolBox, ToolConnection
+from dreamgym.envs.consistency import RepeatRule
+from dreamgym.envs.induction import ArgumentRule, Rules
 from dreamgym.envs.tools.changes import tools_that_change
 from dreamgym.envs.tools.conversation import Exchange, conversation_state, latest_turn
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, fault, inferred_tools, read_tools, tools_of
+from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.errors import UsageError
 from dreamgym.experience.augmentation import insert_invalid_actions
+from dreamgym.experience.guard import Guard
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.tool_calls import ToolCall, action_of, calls_of, respond
-from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+from dreamgym.types import Observation, Query, Task, Trajectory, Transition, Turn
 from tests.support import tool_desk
 
 PAY = Tool(
@@ -241,3 +245,21 @@ def test_tools_of_one_name_are_refused():
     with pytest.raises(UsageError, match="several tools"):
         tools_of([{"name": "a"}, {"name": "a"}])
     assert calls_of("check()") == [ToolCall("check", {})]
+
+
+def test_what_the_agent_wrote_itself_names_nothing_that_it_knows_and_a_refusal_answers_nothing():
+    rules = ToolRules("desk", [Tool("find", parameters={"properties": {"id": {"type": "string"}}}, reads_only=True)])
+    repeats = (RepeatRule("find", "anywhere", (), 100, 0),)
+    for source in ("state", "instruction"):
+        known = InducedRules(rules, Rules((ArgumentRule("find", "id", source, 100, 0, True),), kinds=("find",), repeats=repeats))
+        guard, state, past, action = Guard(known), START, list[Transition](), 'find(id="W9")'
+        for mistake in (action, "find id W9", action):
+            answer = guard.before(query := Query(Task("t", "Find W1.", "desk"), tuple(past), state, mistake))
+            assert answer is not None and "Error: " in latest_turn(answer.next_state), "neither the call nor the error makes W9 known"
+            past.append(query.transition(answer))
+            state = answer.next_state
+        assert known.reveals_new(state, past, action) is True
+        state = conversation_state([Exchange((ToolCall("find", {"id": "W1"}),), ("see W9",))])
+        assert guard.before(Query(Task("t", "Find W1.", "desk"), (), state, action)) is None
+        answered = Transition(state, action, conversation_state([one("find", "W9 is red")]), 0.0, False)
+        assert known.contradictions(past, answered) == []
