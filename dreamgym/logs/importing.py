@@ -92,7 +92,8 @@ class _Import:
                 shown = self.redactor.episode(found) if self.redactor else found
                 wanted = shown.id.replace("/as/", "/") or f"episode-{len(self.ids.taken) + 1}"
                 success = self.outcomes.of(found, self.ids.next(wanted))  # not as redacted: ids and scores are as the user knows them
-                shown = replace(shown, truncated=bool(self.truncations.of(found, wanted)) or found.truncated)
+                cut = self.truncations.of(found, wanted)
+                shown = replace(shown, truncated=found.truncated if cut is None else cut)
                 made = trajectory(shown, self.how, success, self.account)
                 if made is None:
                     continue

@@ -340,7 +340,7 @@ class RLBlock(Config):
     def _check_old_logprobs(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
         if learner.old_logprobs == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
-            raise ValueError("old = 'sampler' leaves nothing for the algorithm's importance_cap to weigh; use old = 'learner'")
+            raise ValueError("'sampler' leaves nothing for the algorithm's importance_cap to weigh; set learner.old_logprobs = 'learner'")
         return learner
 
     @field_validator("ahead")

@@ -175,9 +175,10 @@ def held_out_episodes(suite: EnvSuite, n: int, *, seed: int, split: str = SPLIT,
 
 
 def dream_measures(run: RunDir, audit: dict[str, Any] | None) -> dict[str, Any]:
-    """What a run knows of its trained policy's dreams: `audited`, with the gap and what decided the steps of RL in the dream."""
-    dreams = [found for name in run.finished() if "decided_by" in (found := run.data(name))]
-    return audited(audit, run.data("gap") if run.done("gap") else None, shares(dreams[0]["decided_by"]) if dreams else None)
+    """What a run knows of its trained policy's dreams: `audited`, with the gap and what decided the steps of its first RL in the dream."""
+    loops = [run.data(name).get("decided_by") for name in run.finished()]
+    dreamed = next((shares(found) for found in loops if found and any(found["states"].values())), None)
+    return audited(audit, run.data("gap") if run.done("gap") else None, dreamed)
 
 
 def audited(audit: dict[str, Any] | None, gap: dict[str, Any] | None = None, decided_by: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
     found = {name: entry(run, name, ROWS[name]) for name in rows}
     if dream := found.get("dream"):
         measured = run.data("audit")["with_guard"] if run.done("audit") else run.data("gap") if run.done("gap") else {}
-        dream |= {name: measured[name]["value"] if name in measured else None for name in AUDITED}
+        dream |= {name: measured[name]["value"] if name in measured and measured[name]["n"] else None for name in AUDITED}
     return found
 
 

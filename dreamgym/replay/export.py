@@ -60,7 +60,7 @@ def read(path: Path) -> Iterator[Trajectory]:
     ):
         steps: list[Memory] = []
         for memory in group:
-            if steps and memory.step < steps[-1].step:  # another one of the same id: ids need not be unique
+            if steps and memory.step <= steps[-1].step:  # another one of the same id: ids need not be unique
                 yield _trajectory(steps, path)
                 steps = []
             steps.append(memory)
@@ -167,8 +167,6 @@ def _trajectory(memories: list[Memory], path: Path) -> Trajectory:
     first = memories[0]
     turns = [GAP] * (max(memory.step for memory in memories) + 1)
     for memory in memories:
-        if turns[memory.step] is not GAP:
-            raise UsageError(f"'{path}', row {memory.row}: step {memory.step} of trajectory '{memory.trajectory}' is there twice.")
         turns[memory.step] = Turn(_transition(memory))
     if GAP in turns and first.source != "dream":
         raise UsageError(f"'{path}': trajectory '{first.trajectory}' lacks step {turns.index(GAP)}. Only dreams may have gaps.")

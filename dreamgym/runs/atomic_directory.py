@@ -68,7 +68,7 @@ def _replace(path: Path, fill: Callable[[Path], object]) -> None:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove what killed processes were writing: others may be at work on the same path, but not for so long without a change."""
-    for other in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+    for other in path.parent.glob(f".{glob.escape(path.name)}.{'[a-z0-9_]' * 8}"):  # as `mkdtemp` names them: no dot, as in `.old`
         with suppress(OSError):  # another process may be faster
             if other.is_dir() and time.time() - max(one.stat().st_mtime for one in (other, *other.rglob("*"))) > ABANDONED_S:
                 shutil.rmtree(other, ignore_errors=True)

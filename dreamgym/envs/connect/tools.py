@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.envs.tools.conversation import Exchange, conversation_state, no_call
+from dreamgym.envs.tools.schemas import fault
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.tool_calls import RESPOND, calls_of
 from dreamgym.types import Action, Task
@@ -44,11 +45,13 @@ class ToolConnection:
             return self._raw(), 0.0, False, False
         results, final = list[str](), False
         for call in calls:
-            final = call.name == RESPOND
-            if final:
-                results.append("")
-            elif isinstance(call.arguments, str):
+            final = False
+            if isinstance(call.arguments, str):
                 results.append("Error: the arguments are no JSON object.")
+            elif call.name == RESPOND:
+                why = fault({}, call)
+                results.append(f"Error: {why}." if why else "")
+                final = not why
             else:
                 results.append(self.box.call(call.name, dict(call.arguments)))
                 final = call.name in self.final_calls

@@ -61,8 +61,10 @@ def tools_of(found: Sequence[Any], *, where: str = "tools") -> list[Tool]:
 def tool_of(found: Any) -> Tool | None:
     """A tool as OpenAI, Anthropic, MCP and OpenTelemetry define it, with what stands for its parameters, unchecked; None for what has no
     name."""
-    inner = found.get("function", found) if isinstance(found, dict) else None
-    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+    if not isinstance(found, dict):
+        return None
+    inner = found["function"] if isinstance(found.get("function"), dict) else found
+    if not isinstance(inner.get("name"), str):
         return None
     parameters: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key) is not None), {})
     hints = [one.get("annotations") for one in (inner, found)]

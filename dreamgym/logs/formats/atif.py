@@ -40,9 +40,10 @@ class ATIFFormat:
                 account.drop("records without messages")
                 continue
             extra = values.table(unit.get("extra"))
+            cut = unit.get("continued_trajectory_ref") is not None or extra.get("truncated") is True
             yield LoggedEpisode(
                 values.text(name), tuple(messages), values.schemas(agent.get("tool_definitions")), unit, values.named(extra.get("scores")),
-                agent=values.text(agent.get("model_name")), truncated=unit.get("continued_trajectory_ref") is not None,
+                agent=values.text(agent.get("model_name")), truncated=cut,
             )  # fmt: skip
 
 

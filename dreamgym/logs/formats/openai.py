@@ -50,7 +50,7 @@ class OpenAIFormat:
                 values.named(values.first(unit.get(key) for key in ("scores", "metrics"))),
                 agent=values.text(unit.get("model")),
                 task=values.text(values.first([task, unit.get("example_id")])),
-                truncated=unit.get("stop_condition") in CUT,
+                truncated=unit.get("stop_condition") in CUT or unit.get("truncated") is True,
             )
 
 

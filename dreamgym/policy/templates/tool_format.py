@@ -18,6 +18,7 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import SYSTEM, ChatFormat, Unstable, between
+from dreamgym.llm.tokenized import whole_letters
 from dreamgym.tool_calls import NAME, ToolCall, action_of, calls_of
 from dreamgym.types import Action
 
@@ -328,7 +329,7 @@ def _tool_call(name: Any, arguments: Any) -> ToolCall:
     elif not isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
     call = ToolCall(name, arguments)
-    return calls_of(str(call).encode("utf-8", "replace").decode())[0]  # half characters become question marks
+    return calls_of(whole_letters(str(call)))[0]
 
 
 def _shape_of(single: str, double: str) -> _Shape:

@@ -16,6 +16,7 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import ChatFormat
+from dreamgym.llm.tokenized import whole_letters
 from dreamgym.policy.templates.chat import THOUGHT_END, opens_thinking, with_control_tokens, without_thoughts
 from dreamgym.policy.templates.tool_format import NoToolFormat, Reply, ToolFormat
 from dreamgym.tool_calls import RESPOND, action_of, calls_of, respond
@@ -99,7 +100,7 @@ class Tools:
         reply_read = self._written(self._text(ids) if ids else text)
         if reply_read.calls is None or not (reply_read.calls or reply_read.text):
             return reply_read.text
-        return action_of(reply_read.calls or (respond(reply_read.text),)).encode("utf-8", "replace").decode()
+        return whole_letters(action_of(reply_read.calls or (respond(reply_read.text),)))
 
     def _written(self, text: str) -> Reply:
         reply_read = self._spoken(text)

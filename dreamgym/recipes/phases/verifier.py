@@ -8,6 +8,7 @@ Probes that a fit has used calibrate no threshold of that fit (`experience.outco
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -135,13 +136,14 @@ class VerifierProbes:
         if not self.every or iteration % self.every:
             return found
         drawn = draw_probes(made, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
-        chosen = self._affordable(drawn)
-        if drawn and not chosen:
+        lengths = [self._longest(episode) for episode, _, _ in drawn]
+        if lengths and min(lengths) > self._left:
             self.stopped = (
                 f"{self.steps:,} of {self.settings.probes.max_real_steps:,} real steps of probes are spent, and what is left is too little "
                 "to try a claim (experience.verifier.probes.max_real_steps)"
             )
             return found
+        chosen = self._affordable(drawn, lengths, iteration)
         new = self._acted(chosen, iteration) if self.settings.probes.by == "rollouts" else self._repeated(chosen, iteration)
         self.probes += new
         false = accepted_false([one for one in self.tried if one.iteration == iteration])
@@ -165,12 +167,24 @@ class VerifierProbes:
         rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
-    def _affordable(self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]]) -> list[tuple[Trajectory, float, VerdictKind]]:
-        """The first claims, as many as the real steps that are left are enough for, however long their episodes get. The first that does
-        not fit is the last one looked at: to go on with shorter ones would draw by length, which the probabilities do not know."""
-        lengths = [self.context.suite.max_steps if self.settings.probes.by == "rollouts" else len(episode.turns) for episode, _, _ in drawn]
-        left = self.settings.probes.max_real_steps - self.steps
-        return [one for one, needed in zip(drawn, accumulate(lengths), strict=True) if needed <= left]
+    @property
+    def _left(self) -> int:
+        return self.settings.probes.max_real_steps - self.steps
+
+    def _longest(self, claim: Trajectory) -> int:
+        """The most real steps that trying a claim takes."""
+        return self.context.suite.max_steps if self.settings.probes.by == "rollouts" else len(claim.turns)
+
+    def _affordable(
+        self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], lengths: Sequence[int], iteration: int
+    ) -> list[tuple[Trajectory, float, VerdictKind]]:
+        """As many claims as the real steps that are left are enough for. Where those are not all, they are taken at random until the first
+        that does not fit: to go on with shorter ones would draw by length, which the probabilities do not know."""
+        order = list(range(len(drawn)))
+        random.Random(f"affordable/{self.context.config.seed}/{iteration}").shuffle(order)
+        needed = accumulate(lengths[i] for i in order)
+        fitting = {i for i, steps in zip(order, needed, strict=True) if steps <= self._left}
+        return [one for i, one in enumerate(drawn) if i in fitting]
 
     def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""

@@ -225,9 +225,12 @@ def test_an_export_is_imported_as_it_was(tmp_path: Path, form: str, truncated: b
     record["messages"][3]["content"] = "> a call\n& another\n< words\n=> 3\n-> ok\n$> ls\n>= 2\nR& D\n& < x"
     (before,), _ = imported(tmp_path, [record | {"cut": truncated}], outcomes=outcomes("reward==1"), truncations=truncations("cut"))
     assert export_episodes(tmp_path / "episodes.jsonl", tmp_path / "export.jsonl", form) == 1
-    at = "" if form == "openai" else "extra."
-    how = {"outcomes": outcomes(f"{at}success"), "truncations": truncations(f"{at}truncated")}
-    import_logs([tmp_path / "export.jsonl"], tmp_path / "again.jsonl", form=form, **how)
+    import_logs(
+        [tmp_path / "export.jsonl"],
+        tmp_path / "again.jsonl",
+        form=form,
+        outcomes=outcomes(f"{'' if form == 'openai' else 'extra.'}success"),
+    )
     (after,) = read_trajectories(tmp_path / "again.jsonl")
     assert after.transitions == before.transitions and after.task == before.task and after.success
     assert after.truncated is before.truncated is truncated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -273,6 +274,20 @@ def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):
     dream = RunDir.view(tmp_path / "run").data("dream")
     assert dream["iterations"] < 8 and 0 < dream["probe_steps"] <= 12
     assert dream["stopped"].startswith(f"{dream['probe_steps']} of 12 real steps of probes are spent")
+
+
+def test_claims_that_the_real_steps_left_do_not_pay_are_left_out_at_random_and_rl_goes_on():
+    probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
+    probes.context = SimpleNamespace(config=SimpleNamespace(seed=0), suite=SimpleNamespace(max_steps=50))
+    probes.settings, probes.steps = SimpleNamespace(probes=SimpleNamespace(by="actions", max_real_steps=10)), 0
+
+    def chosen(lengths: list[int], iteration: int) -> list[int]:
+        drawn = [(SimpleNamespace(turns=[0] * n), 0.5, "passed") for n in lengths]
+        return [len(claim.turns) for claim, _, _ in probes._affordable(drawn, lengths, iteration)]
+
+    assert chosen([3, 4, 3], 0) == [3, 4, 3]
+    found = {tuple(chosen([12, 3, 4], iteration)) for iteration in range(20)}
+    assert found == {(), (3,), (4,), (3, 4)}, "a long claim may be the first that does not fit, wherever it stands"
 
 
 def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stops_the_phase(

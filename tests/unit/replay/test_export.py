@@ -62,14 +62,15 @@ def test_what_is_exported_and_read_back_is_what_it_was(log: Path, tmp_path: Path
     assert rows(copy) == rows(log)
 
 
-def test_trajectories_of_one_id_stay_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lengths", [(3, 3), (1, 1), (1, 3), (3, 1)])
+def test_trajectories_of_one_id_stay_apart(tmp_path: Path, lengths: tuple[int, int]) -> None:
     """Ids need not be unique, as of logs that were imported twice."""
     log, file = tmp_path / "log.sqlite", tmp_path / "rows.jsonl"
-    real = Trajectory("r", Task("t", "buy a mug", "shop"), "real", tuple(turn(i, None) for i in range(3)), True)
+    task = Task("t", "buy a mug", "shop")
     with ReplayBuffer.open(log, lexical.make()) as buffer:
-        assert buffer.add([real, real]) == 6
+        buffer.add([Trajectory("r", task, "real", tuple(turn(i, None) for i in range(n)), True) for n in lengths])
     export.export(sqlite.make(path=log, read_only=True), file)
-    assert [len(one.turns) for one in export.read(file)] == [3, 3]
+    assert tuple(len(one.turns) for one in export.read(file)) == lengths
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -90,7 +91,7 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, log: Path) -> None:
         ({"source": "deram"}, r"row 2: source 'deram'.*Did you mean 'dream'"),
         ({"reward": "much"}, "row 2: reward is 'much'. Expected float"),
         ({"action": None}, "row 2: no 'action'"),
-        ({"step": 0}, "row 2: step 0 of trajectory 'r' is there twice"),
+        ({"step": 0}, "trajectory 'r' lacks step 1"),
         ({"step": 7}, "trajectory 'r' lacks step 1"),
         ({"step": -1}, "row 2: step is -1"),
         ({"step": 10**12}, "row 2: step is 1000000000000. Expected 0 or more, and less than 1,000,000"),

@@ -86,13 +86,18 @@ def test_a_replacement_leaves_nothing_beside_it_and_one_that_fails_changes_nothi
 
 def test_what_a_killed_process_was_writing_is_removed_by_a_later_one_and_what_one_is_writing_is_not(tmp_path: Path) -> None:
     path, long_ago = tmp_path / "checkpoint", 2 * atomic_directory.ABANDONED_S
-    for name, age in ((".checkpoint.abandond", long_ago), (".checkpoint.writing0", 0), (".checkpoints.abandond", long_ago)):
+    for name, age in (
+        (".checkpoint.abandond", long_ago),
+        (".checkpoint.writing0", 0),
+        (".checkpoints.abandond", long_ago),
+        (".checkpoint.v2.0.old", long_ago),
+    ):
         (tmp_path / name).mkdir()
         filling("half")(tmp_path / name)
         for one in (*(tmp_path / name).rglob("*"), tmp_path / name):
             os.utime(one, (time.time() - age,) * 2)
     atomic_directory.replace(path, filling("whole"))
-    assert sorted(os.listdir(tmp_path)) == [".checkpoint.writing0", ".checkpoints.abandond", "checkpoint"]
+    assert sorted(os.listdir(tmp_path)) == [".checkpoint.v2.0.old", ".checkpoint.writing0", ".checkpoints.abandond", "checkpoint"]
 
 
 def test_a_file_system_that_cannot_exchange_is_noticed_and_other_failures_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

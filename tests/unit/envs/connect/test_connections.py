@@ -225,6 +225,9 @@ def test_tools_are_called_and_an_action_that_is_no_call_reaches_none() -> None:
     wrong, right, end = act(env, "garbage", 'get(id="u1")', 'respond(content="done")')
     assert "Error" in wrong.observation.text and not wrong.info.error
     assert "get {'id': 'u1'}" in right.observation.text and end.terminated and end.reward == 1.0
+    env.start([TASK], seed=0)
+    empty, end = act(env, "respond()", 'respond(content="done")')
+    assert "Error: the arguments: content is missing." in empty.observation.text and not empty.terminated and end.terminated
 
 
 def test_a_long_conversation_of_short_results_is_no_long_result() -> None:

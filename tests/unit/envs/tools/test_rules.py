@@ -189,7 +189,7 @@ def test_answers_that_differ_by_themselves_are_laid_to_no_tool():
 def test_tools_are_read_in_every_usual_form(tmp_path: Path):
     forms = [
         {"type": "function", "function": {"name": "a", "parameters": {"required": ["x"]}}},
-        {"name": "b", "input_schema": {"required": ["y"]}},
+        {"type": "function", "function": None, "name": "b", "input_schema": {"required": ["y"]}},
         {"name": "c", "inputSchema": {}, "annotations": {"readOnlyHint": True}},
     ]
     (tmp_path / "tools.json").write_text(json.dumps(forms))

@@ -1,0 +1,52 @@
+"""What programs read of a run: what was not measured is no figure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dreamgym.evals.attribution import Attribution
+from dreamgym.evals.gap import compare_success
+from dreamgym.recipes import summary
+from dreamgym.recipes.fidelity import dream_measures
+from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
+
+RATE = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    with RunDir.open(tmp_path / "run", config_toml="") as found:
+        yield found
+
+
+def decided(*kinds: Any) -> dict[str, Any]:
+    found = Attribution()
+    found.add([StepInfo(decided_by=kind, reward_by=kind) for kind in kinds])
+    return found.to_json()
+
+
+def episode(source: Any, *, masked: bool = False) -> Trajectory:
+    info = StepInfo(verdict=Verdict("masked")) if masked else StepInfo()
+    turn = Turn(Transition(Observation("a"), "b", Observation("c"), 0.0, True, info))
+    return Trajectory("i", Task("t", "find it", "shop"), source, (turn,), False)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_gap_without_an_unmasked_dream_is_no_success_in_the_dream(run: RunDir, masked: bool):
+    run.mark("logs", {"transitions": 3})
+    run.mark("eval-dream", {"greedy": RATE, "sampled": RATE})
+    gap = compare_success([episode("dream", masked=masked)] * 4, [episode("real")] * 4, seed=0)
+    run.mark("gap", {"policy": "dream", "real_steps": 4, **asdict(gap)})
+    assert summary.table(run, ["dream"])["dream"]["dream_success"] == (None if masked else 0.0)
+
+
+def test_what_decided_the_dreams_is_of_a_phase_that_dreamed(run: RunDir):
+    run.mark("grpo-real", {"decided_by": decided()})
+    run.mark("grpo-dream", {"decided_by": decided("generated", "generated", "rule")})
+    run.mark("dream-no-verifier", {"decided_by": decided("recalled")})
+    assert dream_measures(run, None)["decided_by"]["states"]["generated"] == pytest.approx(2 / 3)
