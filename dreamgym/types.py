@@ -208,6 +208,11 @@ class Transition:
         """Whether the action changed nothing: the same state, no reward, no end."""
         return self.next_state == self.state and not self.reward and not self.terminated
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the environment, or a model of it, answered with another state. What a rule refused, as by an error, got no answer."""
+        return self.next_state != self.state and self.info.decided_by != "rule"
+
     def with_reasoning(self, reasoning: str) -> Transition:
         """The same transition with another explanation."""
         return replace(self, info=replace(self.info, reasoning=reasoning))

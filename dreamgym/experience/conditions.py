@@ -194,7 +194,7 @@ class Conditions(RealRows):
             if acted:
                 done = {step.action, *kinds_of(step.action)}
                 shown = {action: (lines, since | done) for action, (lines, since) in shown.items()}
-            if step.next_state != step.state:
+            if step.is_answer:
                 shown[step.action] = (_lines(self.rules.encode_delta(step) if delta is None else delta), frozenset())
             yield shown
 

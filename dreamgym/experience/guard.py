@@ -28,6 +28,7 @@ from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 from dreamgym.usage import Usage
 
 FAILURE_STATE = "no such element, so nothing changes."
+REFUSAL = "it cannot be done, so an error comes back."
 RULES = {
     "inadmissible": "failure state by rule",
     "unfounded": "an identifier from nowhere is refused by rule",
@@ -85,7 +86,8 @@ class Guard:
         self.counts[rule.name] += 1
         verdict = Verdict("passed", (RULES[rule.name],))
         state = query.state if rule.name == "noop" else self.rules.refusal(query.state, query.action)
-        return Prediction(state, 0.0, False, StepInfo(rule.why, verdict=verdict, decided_by="rule", reward_by="rule"))
+        why = rule.why if state == query.state else REFUSAL
+        return Prediction(state, 0.0, False, StepInfo(why, verdict=verdict, decided_by="rule", reward_by="rule"))
 
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""

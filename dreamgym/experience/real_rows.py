@@ -59,8 +59,8 @@ class RealStep:
 
 
 def acts(step: Transition, rules: TextRules) -> bool:
-    """Whether a step may have changed later answers: the state is another one, and the action is not known to read only."""
-    return step.next_state != step.state and not rules.reads_only(step.action)
+    """Whether a step may have changed later answers: it was answered, and the action is not known to read only."""
+    return step.is_answer and not rules.reads_only(step.action)
 
 
 def transition_of(memory: Memory) -> Transition:

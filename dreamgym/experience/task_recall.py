@@ -249,7 +249,7 @@ def _own(history: Sequence[Transition], acting: Sequence[bool], action: Action, 
     """The step in which an episode itself took the action, if it went on then and the answer cannot have changed since."""
     for i in range(len(history) - 1, -1, -1):
         step, changes = history[i], acting[i] and not changed_by.isdisjoint(kinds_of(history[i].action))
-        if step.action == action and not step.reward and step.next_state != step.state:
+        if step.action == action and not step.reward and step.is_answer:
             return None if changes else i
         if changes:
             return None

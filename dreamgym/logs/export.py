@@ -79,7 +79,7 @@ def _answer(transition: Transition) -> Answer:
     try:
         calls = calls_of(transition.action)
     except UsageError:
-        return transition.action, [], [], transition.next_state.text
+        return transition.action, [], [], latest_turn(transition.next_state)
     if not transition.next_state.text.partition("\n")[0].startswith((CALL, "(")):
         return "", calls, [transition.next_state.text, *[""] * (len(calls) - 1)], ""
     results, user_text = _results(latest_turn(transition.next_state), len(calls))

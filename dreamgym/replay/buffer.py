@@ -261,10 +261,15 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _admitted(trajectory: Trajectory) -> tuple[int, ...]:
-    """The turns that are admitted: none of a failed episode, of a dream those whose verdict passed, and no end whose reward is unknown."""
+    """The turns that are admitted: none of a failed episode, of a dream those whose verdict passed but no
+    errors that a rule wrote, and no end whose reward is unknown."""
     if trajectory.error is not None:
         return ()
     if trajectory.source != "dream":
         known = trajectory.scored
         return tuple(step for step, transition in enumerate(trajectory.transitions) if known or not transition.terminated)
-    return tuple(step for step, transition in enumerate(trajectory.transitions) if transition.info.has_verdict("passed"))
+    return tuple(
+        step
+        for step, transition in enumerate(trajectory.transitions)
+        if transition.info.has_verdict("passed") and (transition.is_answer or transition.next_state == transition.state)
+    )

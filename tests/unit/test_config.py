@@ -209,8 +209,8 @@ def test_the_second_stage_is_bounded_with_the_groups_of_the_first():
 
 def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a_cap_that_weighs_them():
     """When the configuration is read, and not after the experience model was trained."""
-    with pytest.raises(ValidationError, match="use old = 'learner'"):
-        RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old": "sampler"}})
+    with pytest.raises(ValidationError, match="set learner.old_logprobs = 'learner'"):
+        RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old_logprobs": "sampler"}})
     assert RLBlock.model_validate({"learner": {"old_logprobs": "sampler"}}).learner.old_logprobs == "sampler"
 
 

@@ -58,7 +58,7 @@ class McpTools:
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         if name not in self.names:
-            return f"Error: there is no tool '{name}'."
+            return f"Error: there is no tool {name}."
         text, failed = self._result(name, arguments)
         return f"Error: {text}" if failed and not text.startswith("Error") else text
 

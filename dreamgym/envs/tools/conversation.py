@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
 from dreamgym.errors import UsageError
@@ -33,8 +33,6 @@ EMPTY = "(empty)"
 """Stands for a call that returned nothing."""
 ERROR = "Error"
 """How the result of a call begins that the environment refused."""
-NO_CALL = "invalid_call"
-"""Stands for the name of a tool where the agent wrote something else than calls. The error repeats what it wrote."""
 EARLIER = re.compile(r"\((\d{1,9}) earlier calls?\)")
 
 
@@ -56,7 +54,7 @@ class Exchange:
 
 def no_call(action: Action, why: str) -> Exchange:
     """The turn of an agent that wrote something else than calls: it reaches no tool, and an error comes back."""
-    return Exchange((ToolCall(NO_CALL, action),), (f"{ERROR}: {why}",))
+    return Exchange((ToolCall("invalid_call", action),), (f"{ERROR}: {why}",))
 
 
 @dataclass(frozen=True)
@@ -122,10 +120,11 @@ def latest_turn(state: Observation) -> str:
     return "\n".join(turns[-1][1:]) if turns else state.text
 
 
+@lru_cache(maxsize=4_096)
 def without_calls(state: Observation) -> str:
-    """What the tools and the user said, of the turns that a state shows."""
+    """What the tools and the user said, of the turns that a state shows, less errors: these repeat what the agent wrote."""
     _, turns = _read(state.text)
-    lines = [line for turn in turns if not turn[0].startswith(CALL + NO_CALL) for line in turn if not line.startswith((CALL, FURTHER))]
+    lines = [line for turn in turns for line in turn if not line.startswith((CALL, FURTHER, ERROR))]
     return "\n".join(lines) if turns else state.text
 
 

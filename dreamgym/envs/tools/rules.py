@@ -102,8 +102,11 @@ class ToolRules(TextRules):
         return without_calls(observation)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
-        """False for a text that is no call, an unknown tool, and arguments that its schema excludes."""
-        return False if self.fault(action) else None
+        """False for a text that is no call, an unknown tool, and arguments that its schema excludes. Where errors come back, other calls of
+        the turn are made all the same, so that all must be excluded."""
+        calls = _calls(action)
+        faults = [fault(self.schemas, call) for call in calls] if calls else [self.fault(action)]
+        return False if (all(faults) if self.refusals == "error" else any(faults)) else None
 
     def refusal(self, observation: Observation, action: Action) -> Observation:
         """The state with a turn whose calls all came back as errors, or the same state (`refusals`)."""
@@ -194,7 +197,7 @@ class ToolRules(TextRules):
         """For each step its calls, what each returned, and whether the tool only reads. What a rule refused reached no tool."""
         for step in history:
             calls = _calls(step.action)
-            if calls is None or step.next_state == step.state or step.info.decided_by == "rule":
+            if calls is None or not step.is_answer:
                 continue
             texts = _texts(latest_turn(step.next_state), len(calls))
             yield [

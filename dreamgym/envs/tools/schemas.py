@@ -116,10 +116,10 @@ def inferred_tools(calls: Iterable[ToolCall]) -> list[Tool]:
 def fault(tools: Mapping[str, Tool], call: ToolCall) -> str:
     """Why a call cannot be made: an unknown tool, or arguments that its schema excludes. "" where nothing speaks against it."""
     tool = MESSAGE if call.name == RESPOND else tools.get(call.name)
-    if tool is None:
-        return f"there is no tool {call.name}"
     if isinstance(call.arguments, str):
         return "the arguments are no JSON object"
+    if tool is None:
+        return f"there is no tool {call.name}"
     return _fault({"type": "object", **tool.parameters}, call.arguments, tool.parameters, "the arguments")
 
 

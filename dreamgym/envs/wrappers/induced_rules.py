@@ -11,7 +11,7 @@ from dreamgym.bracket_actions import ELEMENT
 from dreamgym.envs.actions import parts
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import Shown, checks
-from dreamgym.envs.induction import Rules, sources
+from dreamgym.envs.induction import Rules, Source, sources
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.types import Action, Observation, Transition, Verdict, View
 
@@ -54,14 +54,13 @@ class InducedRules(StateMapping):
         argument has a rule and a source."""
         if self.inner.admissible(observation, history, action) is False:
             return False
-        text, earlier = self._texts(observation, history)
         known = True
         for kind, arguments in parts(action):
             if "*" in self._noop and kind not in self.rules.kinds:
                 return False
             for key, value in arguments.items():
                 rule = self._arguments.get((kind, key))
-                if rule and rule.source not in sources(value, "", text, earlier if rule.source == "earlier" else ()):
+                if rule and rule.source not in self._sources(value, "", observation, history if rule.source == "earlier" else ()):
                     return False
                 if value not in self._values.get((kind, key), (value,)):
                     return False
@@ -72,11 +71,10 @@ class InducedRules(StateMapping):
         """For an identifier that neither the instruction nor any state so far shows, where all logged ones are from there."""
         if why := self.inner.unfounded(instruction, observation, history, action):
             return why
-        text, earlier = self._texts(observation, history)
         for kind, arguments in parts(action):
             for key, value in arguments.items():
                 rule = self._asked.get((kind, key))
-                if rule and not sources(value, instruction, text, earlier):
+                if rule and not self._sources(value, instruction, observation, history):
                     return f"No text so far names the {key} {value[:40]}, as in all but {rule.exceptions} of {rule.support} logged steps."
         return ""
 
@@ -107,12 +105,13 @@ class InducedRules(StateMapping):
         return [agrees for _, agrees, _ in self._checks(history)]
 
     def _checks(self, steps: Sequence[Transition]) -> Iterator[tuple[int, bool, str]]:
-        answered = [step for step in steps if step.info.decided_by != "rule"]  # an answer by rule shows nothing of the world
+        answered = [step for step in steps if step.info.decided_by != "rule"]
         return checks(answered, self.rules.repeats, self.rules.carries, shown_by(self.inner))
 
-    def _texts(self, observation: Observation, history: Sequence[Transition]) -> tuple[str, list[str]]:
-        """What the environment said in the present state, and in the earlier ones."""
-        return self.inner.without_actions(observation), [self.inner.without_actions(step.state) for step in history]
+    def _sources(self, value: str, instruction: str, observation: Observation, history: Sequence[Transition]) -> set[Source]:
+        """Where a value stands in the instruction and in what the environment said."""
+        earlier = (self.inner.without_actions(step.state) for step in history)
+        return sources(value, instruction, self.inner.without_actions(observation), earlier)
 
 
 @lru_cache(maxsize=65536)

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from dreamgym.experience.outcome.features import new_lines
 from dreamgym.types import Trajectory, Transition
 
 
@@ -42,9 +43,8 @@ class KnownLines:
 
 
 def lines_of(steps: Sequence[Transition]) -> set[int]:
-    """Hashes of the distinct lines of all states."""
-    return {
-        crc32(line.encode("utf-8", "surrogatepass"))
-        for text in dict.fromkeys(state.text for step in steps for state in (step.state, step.next_state))
-        for line in text.split("\n")
-    }
+    """Hashes of the distinct lines of all states, but for those that a rule wrote."""
+    refused = {line for step in steps if step.info.decided_by == "rule" for line in new_lines(step)}
+    texts = {state.text for step in steps for state in (step.state, step.next_state)}
+    lines = {line for text in texts for line in text.split("\n")} - refused
+    return {crc32(line.encode("utf-8", "surrogatepass")) for line in lines}

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +135,13 @@ class VerifierProbes:
         if not self.every or iteration % self.every:
             return found
         drawn = draw_probes(made, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
-        lengths = [self._longest(episode) for episode, _, _ in drawn]
-        if lengths and min(lengths) > self._left:
+        chosen = self._affordable(drawn, iteration)
+        if drawn and not chosen:
             self.stopped = (
                 f"{self.steps:,} of {self.settings.probes.max_real_steps:,} real steps of probes are spent, and what is left is too little "
                 "to try a claim (experience.verifier.probes.max_real_steps)"
             )
             return found
-        chosen = self._affordable(drawn, lengths, iteration)
         new = self._acted(chosen, iteration) if self.settings.probes.by == "rollouts" else self._repeated(chosen, iteration)
         self.probes += new
         false = accepted_false([one for one in self.tried if one.iteration == iteration])
@@ -167,24 +165,16 @@ class VerifierProbes:
         rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
-    @property
-    def _left(self) -> int:
-        return self.settings.probes.max_real_steps - self.steps
-
-    def _longest(self, claim: Trajectory) -> int:
-        """The most real steps that trying a claim takes."""
-        return self.context.suite.max_steps if self.settings.probes.by == "rollouts" else len(claim.turns)
-
     def _affordable(
-        self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], lengths: Sequence[int], iteration: int
+        self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int
     ) -> list[tuple[Trajectory, float, VerdictKind]]:
-        """As many claims as the real steps that are left are enough for. Where those are not all, they are taken at random until the first
-        that does not fit: to go on with shorter ones would draw by length, which the probabilities do not know."""
-        order = list(range(len(drawn)))
-        random.Random(f"affordable/{self.context.config.seed}/{iteration}").shuffle(order)
-        needed = accumulate(lengths[i] for i in order)
-        fitting = {i for i, steps in zip(order, needed, strict=True) if steps <= self._left}
-        return [one for i, one in enumerate(drawn) if i in fitting]
+        """As many claims as the real steps that are left are enough for if each is as long as the longest. Where those are not all, they
+        are taken at random: to take short ones would draw by length, which the probabilities do not know."""
+        rollouts = self.settings.probes.by == "rollouts"
+        longest = max((self.context.suite.max_steps if rollouts else len(episode.turns) for episode, _, _ in drawn), default=1)
+        n = min(len(drawn), (self.settings.probes.max_real_steps - self.steps) // longest)
+        taken = random.Random(f"affordable/{self.context.config.seed}/{iteration}").sample(range(len(drawn)), n)
+        return [drawn[i] for i in sorted(taken)]
 
     def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""

@@ -19,7 +19,7 @@ from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.recipes.factory import open_replay
-from dreamgym.types import Action, Observation, Query, Task, Trajectory
+from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition
 
 PARTS = ("pump", "valve", "fuse")
 CHECKS = tuple(f"check {part}" for part in PARTS)
@@ -145,6 +145,15 @@ def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
     steps = {step.action: step for t in logs for step in t.transitions}
     repaired = tuple(steps[action] for action in REPAIRS)
     assert found.infer(replace(unseen, history=repaired)) is None
+
+
+def test_a_refused_repair_repairs_nothing():
+    logs = episodes(240, 2)
+    found = conditions(logs)
+    query, _ = asked(next(t for t in logs if asked(t, START)[1] == "it does not start"), START)
+    refused = tuple(Transition(query.state, action, Observation("Error"), 0.0, False, StepInfo(decided_by="rule")) for action in REPAIRS)
+    after = found.infer(replace(query, history=(*query.history, *refused)))
+    assert after is not None and after.next_state == "it does not start"
 
 
 def test_of_an_answer_with_few_first_lines_the_first_line_is_corrected_and_the_others_are_kept():

@@ -16,7 +16,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.factory import open_replay
 from dreamgym.replay import export
 from dreamgym.replay.stores import open_to_read
-from dreamgym.types import Action, Observation, Query, Task, Trajectory
+from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition
 
 ACTIONS = ("look at the lamp", "look at the door", "flip the switch", "knock", "leave")
 
@@ -106,6 +106,21 @@ def test_a_question_asked_again_has_its_answer_until_something_changes_it():
     first, _, again, _, after = [recall.recall(query) for query in asked]
     assert first is None and after is None, "nobody has seen this room, nor its lamp after the switch"
     assert again is not None and again.next_state == episode.transitions[0].next_state.text
+
+
+def test_a_refused_call_is_no_answer_and_changes_none():
+    logs = episodes(60, 5)
+    recall = TaskRecall(open_replay(None, logs), RoomRules())
+    lamp = next(query for query in map(first_look, logs) if recall.recall(query))
+    state, by_rule = Observation("a room\nError"), StepInfo(decided_by="rule")
+    for action in ("flip the switch", lamp.action):
+        refused = Transition(lamp.state, action, state, 0.0, False, by_rule)
+        assert recall.recall(replace(lamp, history=(refused,))) == recall.recall(replace(lamp, history=()))
+
+
+def first_look(episode: Trajectory) -> Query:
+    """The question after the lamp at the start of an episode's task."""
+    return Query(episode.task, (), episode.transitions[0].state, "look at the lamp")
 
 
 def play_in(task: Task, actions: Sequence[Action]) -> Trajectory:

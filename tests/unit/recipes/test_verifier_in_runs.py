@@ -276,18 +276,17 @@ def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):
     assert dream["stopped"].startswith(f"{dream['probe_steps']} of 12 real steps of probes are spent")
 
 
-def test_claims_that_the_real_steps_left_do_not_pay_are_left_out_at_random_and_rl_goes_on():
+def test_claims_that_the_real_steps_left_do_not_pay_are_left_out_at_random_and_not_by_their_length():
     probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
     probes.context = SimpleNamespace(config=SimpleNamespace(seed=0), suite=SimpleNamespace(max_steps=50))
-    probes.settings, probes.steps = SimpleNamespace(probes=SimpleNamespace(by="actions", max_real_steps=10)), 0
+    probes.settings, probes.steps = SimpleNamespace(probes=SimpleNamespace(by="actions", max_real_steps=12)), 0
 
-    def chosen(lengths: list[int], iteration: int) -> list[int]:
+    def chosen(lengths: list[int], iteration: int = 0) -> tuple[int, ...]:
         drawn = [(SimpleNamespace(turns=[0] * n), 0.5, "passed") for n in lengths]
-        return [len(claim.turns) for claim, _, _ in probes._affordable(drawn, lengths, iteration)]
+        return tuple(len(claim.turns) for claim, _, _ in probes._affordable(drawn, iteration))
 
-    assert chosen([3, 4, 3], 0) == [3, 4, 3]
-    found = {tuple(chosen([12, 3, 4], iteration)) for iteration in range(20)}
-    assert found == {(), (3,), (4,), (3, 4)}, "a long claim may be the first that does not fit, wherever it stands"
+    assert chosen([3, 4, 3]) == (3, 4, 3) and chosen([3, 13]) == () and chosen([]) == ()
+    assert {chosen([12, 3, 4], iteration) for iteration in range(20)} == {(12,), (3,), (4,)}
 
 
 def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stops_the_phase(

@@ -212,6 +212,16 @@ def test_dreams_that_nobody_judged_or_that_failed_and_broken_episodes_are_refuse
     }  # fmt: skip
 
 
+def test_an_error_that_a_rule_wrote_is_no_memory_and_a_step_without_effect_is(buffer: ReplayBuffer) -> None:
+    refused, noop = (
+        Turn(Transition(Observation("a"), "x", Observation(after), 0.0, False, StepInfo(verdict=Verdict("passed"), decided_by="rule")))
+        for after in ("a\nError", "a")
+    )
+    task = Task("t", "find it", "shop")
+    before = len(buffer)
+    assert buffer.add([Trajectory("d", task, "dream", (refused, noop), False)]) == 1 and len(buffer) == before + 1
+
+
 def test_rolling_back_to_a_checkpoint_and_going_on_equals_never_having_been_interrupted(path: Path, buffer: ReplayBuffer) -> None:
     with ReplayBuffer.open(path, lexical.make()) as run:
         run.add([shopping("a"), shopping("b")])

@@ -310,7 +310,7 @@ def test_an_mcp_server_is_called_over_stdio_and_what_it_says_is_data() -> None:
     env.start([TASK], seed=0)
     one, failed, unknown, end = act(env, 'look(id="u1")\nlook(id="u2")', "fail()", "no_such()", 'respond(content="done")')
     assert "u1 is user 1" in one.observation.text and "u2 is user 2" in one.observation.text
-    assert "Error" in failed.observation.text and "there is no tool 'no_such'" in unknown.observation.text
+    assert "Error" in failed.observation.text and "there is no tool no_such" in unknown.observation.text
     assert end.terminated and end.reward == 1.0 and not any(step.info.error for step in (one, failed, unknown, end))
     env.start([TASK], seed=0)
     assert "u1 is user 1" in act(env, 'look(id="u1")')[0].observation.text, "an episode has a session of its own"

@@ -90,13 +90,19 @@ def episode(i: int, *exchanges: Exchange) -> Trajectory:
         ('pay("half a")', "no JSON object"),
         ("steal()", "no tool steal"),
         ("respond(text=1)", "content is missing"),
-        ("check()\nsteal()", "no tool steal"),
+        ("pay()\nsteal()", "amount is missing"),
         ("just words", "no tool call"),
     ],
 )
 def test_calls_that_the_schemas_exclude_are_answered_by_rule_and_no_others(action: str, why: str):
     assert why in RULES.fault(action) and bool(why) == bool(RULES.fault(action))
     assert RULES.admissible(START, (), action) is (False if why else None)
+
+
+def test_other_calls_of_a_turn_are_made_where_one_comes_back_as_an_error():
+    action = "check()\nsteal()"
+    assert RULES.admissible(START, (), action) is None and RULES.fault(action)
+    assert ToolRules("desk", TOOLS, refusals="unchanged").admissible(START, (), action) is False
 
 
 def test_an_action_has_one_spelling():
@@ -253,7 +259,7 @@ def test_what_the_agent_wrote_itself_names_nothing_that_it_knows_and_a_refusal_a
     for source in ("state", "instruction"):
         known = InducedRules(rules, Rules((ArgumentRule("find", "id", source, 100, 0, True),), kinds=("find",), repeats=repeats))
         guard, state, past, action = Guard(known), START, list[Transition](), 'find(id="W9")'
-        for mistake in (action, "find id W9", action):
+        for mistake in (action, "find id W9", action, "W9()", action):
             answer = guard.before(query := Query(Task("t", "Find W1.", "desk"), tuple(past), state, mistake))
             assert answer is not None and "Error: " in latest_turn(answer.next_state), "neither the call nor the error makes W9 known"
             past.append(query.transition(answer))
