@@ -95,7 +95,7 @@ def _offline(logs: Mapping[str, Any]) -> str:
 def _loop(loop: Mapping[str, Any]) -> str:
     if not loop.get("iterations"):
         return ""
-    size = f"{loop['iterations']} iterations of {loop.get('tasks_per_iter', '?')} tasks"
+    size = f"{loop['iterations']} iteration{'s' * (loop['iterations'] != 1)} of {loop.get('tasks_per_iter', '?')} tasks"
     if "group_size" in loop:
         size += f" × {loop['group_size']} rollouts"
     lr = number(block(loop, "learner").get("lr"))
