@@ -5,7 +5,7 @@ the policy changes, a measured value decays toward the prior, which is the mean 
 model generates variations of the tasks of highest value (Eq. 6); lambda bounds the share of synthetic tasks in an iteration.
 Proposals are refused, and counted by reason, when they are malformed, duplicate, held out, or infeasible by the real memories. Where no
 rule knows what is feasible, they are refused when they are not worded like real tasks (`wording_support`). An accepted one stays while its
-dreamed solve rate is strictly between 0 and 1.
+dreamed solve rate is strictly between 0 and 1, and can be measured.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ Vary = Callable[[Sequence[Task], int, int], list[str]]
 higher."""
 
 
+UNMEASURED = 2  # groups of a synthetic task whose rollouts were all masked or failed, after which it is retired
 POOL_LIMIT = 512  # synthetic tasks kept; those of the lowest value are removed first
 
 
@@ -98,7 +99,7 @@ class TaskCurriculum:
         self.iteration = 0
         self.counts: Counter[str] = Counter()
         self.fresh: list[float] = []  # values of the real tasks that were sampled for the first time last
-        self.success: list[float] = []  # and their mean returns
+        self.success: list[float] = []  # mean returns of the last real tasks
 
     def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
         """`n` tasks for this iteration: at most lambda * n synthetic ones, replayed ones of high value, the rest those tried least.
@@ -128,7 +129,7 @@ class TaskCurriculum:
 
     @property
     def level(self) -> int:
-        """The difficulty that new tasks are asked for: a third of the success on tasks sampled for the first time, counted from 1."""
+        """The difficulty that new tasks are asked for: the thirds of the success on the last real tasks, counted from 1."""
         return 1 + min(2, int(3 * max(0.0, float(np.mean(self.success))))) if self.success else 1
 
     def value_estimate(self, entry: Entry) -> float:
@@ -152,12 +153,14 @@ class TaskCurriculum:
                 mixed.setdefault(kind, []).append(found.kind == "mixed")
                 if kind == "fresh":
                     self.fresh = [*self.fresh, found.variance][-PRIOR_WINDOW:]
+                if kind != "synthetic":
                     self.success = [*self.success, found.mean][-PRIOR_WINDOW:]
                 entry.value, entry.last = found.variance, self.iteration
                 low, high = self.config.success_band
                 if kind == "synthetic" and len(found.returns) > 1 and not low < found.mean < high:
                     self._retire(entry)
-                    self.counts["retired"] += 1
+            elif entry.task.source == "synthetic" and entry.tried >= UNMEASURED:
+                self._retire(entry)
         return {f"mixed_{kind}": sum(found) / len(found) for kind, found in mixed.items()}
 
     def expand(self) -> dict[str, int]:
@@ -210,6 +213,7 @@ class TaskCurriculum:
     def _retire(self, entry: Entry) -> None:
         del self.pool[entry.task.id]
         self.archive.add(entry.task.instruction)
+        self.counts["retired"] += 1
 
     @property
     def generated(self) -> list[str]:

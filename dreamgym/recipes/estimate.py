@@ -244,7 +244,7 @@ def _judged_s(context: RunContext) -> tuple[float, float]:
         return 0.0, 0.0
     start = time.monotonic()
     try:
-        prepared = prepare(context.logs, seed=0)
+        prepared = prepare(context.logs, context.suite.rules, seed=0)
         read = time.monotonic() - start
         fit_verifier(prepared, CalibrationConfig())
     except UsageError:  # a run of all the logs may do better, or will say so

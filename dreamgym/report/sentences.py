@@ -360,7 +360,11 @@ def _verifier(found: Mapping[str, Any]) -> str:
         parts.append(f"it accepted {_interval(rates['false_success'])} of the false ones")
     if rates["kept"].n:
         parts.append(f"it kept {_interval(rates['kept'])} of the true ones")
-    return f"{start}. Before it was fitted to them: {', '.join(parts)}."
+    tried = rates.get("tried_accepted_false")  # runs of earlier versions have none
+    found_false = (
+        f" Of dreamed claims that it accepted and that were tried, {_interval(tried)} had no real success." if tried and tried.n else ""
+    )
+    return f"{start}. Before it was fitted to them: {', '.join(parts)}.{found_false}"
 
 
 def _of_real(found: Mapping[str, Any]) -> str:

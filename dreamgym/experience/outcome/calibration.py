@@ -10,7 +10,8 @@ not, which is why probes replace the logs as soon as there are enough.
 
 Probes are drawn with unequal probabilities, the accepted claims among them most often. They are weighted by one over their probability, and
 the rule becomes an upper confidence bound of the weighted share above the threshold: that of Clopper and Pearson (1934) at the effective
-number r (1 - r) / Var(r) of Korn and Graubard (1998). With equal weights it is the rule above.
+number r (1 - r) / Var(r) of Korn and Graubard (1998), where Var(r) is that of a sample of tasks: claims of one task tend to be alike. With
+equal weights and a task for each it is the rule above.
 """
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ from dreamgym.errors import UsageError
 
 Scores = Sequence[float] | np.ndarray
 
-Negatives = Literal["probes", "policies", "episodes", "constructed"]
-"""Whose negatives: refuted claims of the policy in training; logged failures of policies left out of the fit, one after the other; logged
-failures of left-out episodes of the one policy there is; or claims that were made up from successes, where there are too few failures."""
+Negatives = Literal["probes", "acted", "labels", "policies", "episodes", "constructed"]
+"""Whose negatives: refuted claims of the policy in training; real failures of that policy, where it acts anew; claims of another run that a
+person refuted; logged failures of policies left out of the fit, one after the other; logged failures of left-out episodes of the one policy
+there is; or claims that were made up from successes, where there are too few failures."""
 
-CERTIFIED = "certified"
+CERTIFIED: dict[Negatives, str] = {
+    "probes": "certified at {alpha:.0%} false successes",
+    "acted": "certified at {alpha:.0%} false successes on real episodes of the policy, not on dreams",
+}
 UNCERTIFIED: dict[Negatives, str] = {
     "probes": "not certified: too few refuted probes",
+    "acted": "not certified: too few real failures of the policy",
+    "labels": "uncertified under policy shift: calibrated on labelled claims of another run",
     "policies": "uncertified under policy shift: calibrated on logs",
     "episodes": "uncertified under policy shift: calibrated on logs of one policy",
     "constructed": "not certified: too few logged failures, calibrated on constructed ones",
@@ -59,7 +66,8 @@ class Calibration:
     @property
     def status(self) -> str:
         """Plain words for reports: certified for the policy in training, or why not."""
-        return CERTIFIED if self.bounded and self.negatives == "probes" else UNCERTIFIED[self.negatives]
+        certified = CERTIFIED.get(self.negatives) if self.bounded else None
+        return certified.format(alpha=self.alpha) if certified else UNCERTIFIED[self.negatives]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"status": self.status}
@@ -96,8 +104,9 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     return float((density[0] + density[-1] + 4 * density[1:-1:2].sum() + 2 * density[2:-1:2].sum()) * x / 3000)
 
 
-def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: float) -> float | None:
-    """The smallest score above which the weighted share of the negatives is at most `alpha` with confidence 1 - `delta`, or None.
+def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: float, *, tasks: np.ndarray | None = None) -> float | None:
+    """The smallest score above which the weighted share of the negatives is at most `alpha` with confidence 1 - `delta`, or None. `tasks`
+    numbers the task of each negative; by default each has its own.
 
     UsageError for levels outside (0, 1).
     """
@@ -106,13 +115,16 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
     if not len(scores):
         return None
     total, found = weights.sum(), None
+    tasks = np.arange(len(scores)) if tasks is None else tasks
+    by_task = np.bincount(tasks, weights)
     for score in np.unique(scores)[::-1]:
         above = scores > score
         share = float(weights[above].sum() / total)
         if share > alpha:
             break
-        spread = float((weights**2 * (above - share) ** 2).sum()) / total**2
-        n = share * (1 - share) / spread if share else float(total**2 / (weights**2).sum())
+        spread = float((np.bincount(tasks, weights * (above - share)) ** 2).sum()) / total**2
+        n = float(total**2 / (by_task**2).sum()) if not share else share * (1 - share) / spread if spread else math.inf
+        n = min(n, len(scores))
         if beta_cdf(alpha, share * n + 1, n - share * n) >= 1 - delta:
             found = float(score)
     return found
@@ -126,9 +138,16 @@ their highest score, and a policy that is paid for hardly any of its successes s
 
 
 def calibrate(
-    negatives: Scores, positives: Scores, config: CalibrationConfig, *, of: Negatives, weights: Scores | None = None
+    negatives: Scores,
+    positives: Scores,
+    config: CalibrationConfig,
+    *,
+    of: Negatives,
+    weights: Scores | None = None,
+    tasks: Sequence[str] | None = None,
 ) -> Calibration:
-    """The thresholds from scores of negatives and positives that the fit has not seen; `weights` are of the negatives, equal by default.
+    """The thresholds from scores of negatives and positives that the fit has not seen; `weights` and `tasks` are of the negatives: equal,
+    and a task for each, by default.
 
     The rate is the first, from `alpha` on, whose bound accepts `KEPT` of the positives; where none does, the loosest. Where there
     are too few negatives for any bound, nothing is accepted that scores no higher than every one, and `bounded` is False. Without a single
@@ -136,11 +155,12 @@ def calibrate(
     """
     scores = np.asarray(negatives, dtype=float)
     heavy = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
+    numbers = None if tasks is None else np.unique(np.asarray(tasks, dtype=str), return_inverse=True)[1]
     zero_below = float(np.quantile(np.asarray(positives, dtype=float), 0.05)) if len(positives) else -math.inf
     accepted = np.asarray(positives, dtype=float)
     found: Calibration | None = None
     for alpha in (config.alpha, *(level for level in LOOSER if level > config.alpha)):
-        above = threshold(scores, heavy, alpha, config.delta)
+        above = threshold(scores, heavy, alpha, config.delta, tasks=numbers)
         if above is not None:
             found = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
             if not len(accepted) or (accepted > above).mean() >= KEPT:

@@ -6,10 +6,12 @@ True claims are the ends of logged successes. False ones, in decreasing trust:
 * `swapped`: a success under another episode's instruction; half of them under one of the most similar instructions;
 * `truncated`: a success that was cut before one of its actions, with the claim appended. Where the logs show which actions change later
   answers, the cut is before the last of those, else anywhere;
-* `action`: a success in which an action is replaced by another of its kind from the logs, while everything else stays as it was;
+* `action`: a success in which an action is replaced by another of its kind from the logs, while every answer stays as it was;
 * `observation`: a success in which what an action showed is replaced by what another episode saw after an action of that kind.
 
-A made-up claim may happen to be true, so that its label is above 0 where that is frequent. No environment's rules are asked.
+States are made again from what was shown (`TextRules.encode_delta`): where a state holds all that came before, as a conversation does, each
+later one has the change. A made-up claim may happen to be true, so that its label is above 0 where that is frequent. No environment's rules
+say what is a success.
 """
 
 from __future__ import annotations
@@ -24,16 +26,18 @@ from typing import Literal, get_args
 import numpy as np
 
 from dreamgym.envs.actions import kind_of
+from dreamgym.envs.base import TextRules
 from dreamgym.experience.outcome.head import LabelledClaim
 from dreamgym.replay.encoders.lexical import HashedText
 from dreamgym.statistics import difference, wilson
-from dreamgym.types import Trajectory, Transition
+from dreamgym.types import Action, Observation, Trajectory, Transition
 
 Corruption = Literal["swapped", "truncated", "action", "observation"]
 LABEL: Mapping[Corruption, float] = {"swapped": 0.05, "truncated": 0.05, "action": 0.1, "observation": 0.1}
 """Of made-up claims: about 6 % of truncated successes still succeed in a tool environment where that was counted."""
 WEIGHT = 0.05  # of a made-up claim beside a logged one: more made scripted policies of the shop worse known, at every shift that was tried
 SIMILAR = 8  # instructions that count as most similar
+DRAWS = 8  # of a replacement, until one changes something
 
 
 def ended(logs: Sequence[Trajectory]) -> list[Trajectory]:
@@ -47,16 +51,16 @@ def logged(episodes: Sequence[Trajectory]) -> list[LabelledClaim]:
 
 
 def made_up(
-    episodes: Sequence[Trajectory], *, seed: int, kinds: Sequence[Corruption] = get_args(Corruption)
+    episodes: Sequence[Trajectory], rules: TextRules, *, seed: int, kinds: Sequence[Corruption] = get_args(Corruption)
 ) -> list[tuple[str, LabelledClaim]]:
     """False claims made from the episodes of `ended`, each with the id of its episode."""
     rng = random.Random(f"made-up claims/{seed}")
     successes = [t for t in episodes if t.success]
     make: dict[Corruption, Callable[[Trajectory], LabelledClaim | None]] = {
         "swapped": _swapper(episodes, rng),
-        "truncated": partial(_truncated, writes=write_like(episodes), rng=rng),
-        "action": _replacer(episodes, rng, _with_action),
-        "observation": _replacer(episodes, rng, _with_observation),
+        "truncated": partial(_truncated, rules=rules, writes=write_like(episodes, rules), rng=rng),
+        "action": _replacer(episodes, rules, rng, of="action"),
+        "observation": _replacer(episodes, rules, rng, of="observation"),
     }
     found = []
     for t in successes:
@@ -70,8 +74,8 @@ def made_up(
     return found
 
 
-def write_like(episodes: Sequence[Trajectory]) -> frozenset[str]:
-    """The kinds of action after which the same action is answered differently more often than otherwise, at 95 % confidence."""
+def write_like(episodes: Sequence[Trajectory], rules: TextRules) -> frozenset[str]:
+    """The kinds of action after which the same action shows something else more often than otherwise, at 95 % confidence."""
     changed: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # of pairs of equal actions with the kind in between
     total = [0, 0]
     for t in episodes:
@@ -79,7 +83,7 @@ def write_like(episodes: Sequence[Trajectory]) -> frozenset[str]:
         for i, step in enumerate(t.transitions):
             if step.action in before:
                 start = before[step.action]
-                differs = t.transitions[start].next_state != step.next_state
+                differs = rules.encode_delta(t.transitions[start]) != rules.encode_delta(step)
                 total[0] += differs
                 total[1] += 1
                 for name in {kind_of(one.action) for one in t.transitions[start + 1 : i]}:
@@ -120,46 +124,49 @@ def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Tr
     return swap
 
 
-def _truncated(t: Trajectory, *, writes: frozenset[str], rng: random.Random) -> LabelledClaim | None:
+def _truncated(t: Trajectory, *, rules: TextRules, writes: frozenset[str], rng: random.Random) -> LabelledClaim | None:
     """The claim of `t` at an earlier state."""
     steps = t.transitions
     if len(steps) < 2:
         return None
     last = [i for i in range(len(steps) - 1) if kind_of(steps[i].action) in writes]
     cut = last[-1] if last else rng.randrange(len(steps) - 1)
-    return LabelledClaim(t.task.instruction, (*steps[:cut], replace(steps[-1], state=steps[cut].state)), 0.0)
+    end = _from(steps[cut].state, steps[-1:], [(steps[-1].action, rules.encode_delta(steps[-1]))], rules)
+    return LabelledClaim(t.task.instruction, (*steps[:cut], *end), 0.0) if end else None
 
 
-Replace = Callable[[Trajectory, int, Transition], tuple[Transition, ...]]
-
-
-def _replacer(episodes: Sequence[Trajectory], rng: random.Random, change: Replace) -> Callable[[Trajectory], LabelledClaim | None]:
-    """Claims with one step changed by what another step of that kind was in the logs."""
+def _replacer(
+    episodes: Sequence[Trajectory], rules: TextRules, rng: random.Random, *, of: Literal["action", "observation"]
+) -> Callable[[Trajectory], LabelledClaim | None]:
+    """Claims with the action of a step, or what it showed, as it was in another step of its kind in the logs."""
     pool: dict[str, list[Transition]] = defaultdict(list)
     for t in episodes:
         for step in t.transitions:
             pool[kind_of(step.action)].append(step)
 
     def corrupt(t: Trajectory) -> LabelledClaim | None:
-        i = rng.randrange(len(t.transitions))
-        other = rng.choice(pool[kind_of(t.transitions[i].action)])
-        changed = change(t, i, other)
-        return None if changed == t.transitions else LabelledClaim(t.task.instruction, changed, 0.0)
+        steps = t.transitions
+        places = len(steps) if of == "action" else len(steps) - 1  # what the end shows claims nothing about the way to it
+        for _ in range(DRAWS if places else 0):
+            i = rng.randrange(places)
+            other = rng.choice(pool[kind_of(steps[i].action)])
+            shown = [(step.action, rules.encode_delta(step)) for step in steps[i:]]
+            shown[0] = (other.action, shown[0][1]) if of == "action" else (shown[0][0], rules.encode_delta(other))
+            rest = _from(steps[i].state, steps[i:], shown, rules)
+            if rest and rest != steps[i:]:
+                return LabelledClaim(t.task.instruction, (*steps[:i], *rest), 0.0)
+        return None
 
     return corrupt
 
 
-def _with_action(t: Trajectory, i: int, other: Transition) -> tuple[Transition, ...]:
-    steps = list(t.transitions)
-    steps[i] = replace(steps[i], action=other.action)
-    return tuple(steps)
-
-
-def _with_observation(t: Trajectory, i: int, other: Transition) -> tuple[Transition, ...]:
-    """The state after step `i` is another; the action after it is taken there."""
-    steps = list(t.transitions)
-    if i == len(steps) - 1:  # the end itself claims nothing about the way to it
-        return t.transitions
-    steps[i] = replace(steps[i], next_state=other.next_state)
-    steps[i + 1] = replace(steps[i + 1], state=other.next_state)
-    return tuple(steps)
+def _from(state: Observation, steps: Sequence[Transition], shown: Sequence[tuple[Action, str]], rules: TextRules) -> tuple[Transition, ...]:
+    """The steps taken one after the other from a state, with these actions and what each showed; none where that cannot be put together."""
+    found = list[Transition]()
+    for step, (action, text) in zip(steps, shown, strict=True):
+        after = rules.apply_delta(state, action, text)
+        if after is None:
+            return ()
+        found.append(replace(step, state=state, action=action, next_state=after))
+        state = after
+    return tuple(found)

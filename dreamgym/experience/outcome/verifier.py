@@ -18,6 +18,7 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
 from dreamgym.experience.outcome.cases import ended, logged, made_up
@@ -135,8 +136,8 @@ class PreparedLogs:
     messages: tuple[str, ...]
 
 
-def prepare(logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
-    """UsageError for logs without a scored success."""
+def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int) -> PreparedLogs:
+    """UsageError for logs without a scored success, and for successes without anything to tell them from."""
     episodes, messages = ended(logs), list[str]()
     if not any(t.success for t in episodes):
         why = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
@@ -147,46 +148,63 @@ def prepare(logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
     if unscored := sum(not t.scored for t in logs):
         messages.append(f"{unscored} logged episodes have no outcome, and the verifier does not learn from them.")
     folds, negatives = _folds(episodes, messages)
-    named = [*zip([t.id for t in episodes], logged(episodes), strict=True), *made_up(episodes, seed=seed)]
+    named = [*zip([t.id for t in episodes], logged(episodes), strict=True), *made_up(episodes, rules, seed=seed)]
+    if all(case.label > 0.5 for _, case in named):
+        raise UsageError(
+            f"A learned verifier needs claims that are false, and the {len(episodes)} logged episodes with an outcome are successes of one "
+            "instruction and one step, from which none can be made up. Log failures or other tasks too, or set no verifier."
+        )
     known = KnownLines.of_logs(logs)
     cases = [replace(case, fold=folds[name], novel=known.novel(case.steps, own=True)) for name, case in named]
     novel = [case.novel for case, t in zip(cases, episodes, strict=False) if t.success]
     return PreparedLogs(episodes, cases, rows_of(cases), known, novel, negatives, tuple(messages))
 
 
-def prepared(kept: dict[str, Any], logs: Sequence[Trajectory], *, seed: int) -> PreparedLogs:
+def prepared(kept: dict[str, Any], logs: Sequence[Trajectory], rules: TextRules, *, seed: int) -> PreparedLogs:
     """What `prepare` makes of the logs, made once for all who share `kept`: the features of 800 episodes take half a minute."""
     found = kept.get("prepared logs")
     if found is None or found[0] is not logs or found[1] != seed:
-        found = kept["prepared logs"] = (logs, seed, prepare(logs, seed=seed))
+        found = kept["prepared logs"] = (logs, seed, prepare(logs, rules, seed=seed))
     made: PreparedLogs = found[2]
     return made
 
 
-def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Sequence[Probe] = ()) -> LearnedVerifier:
-    """Fit and calibrate. The same arguments give the same verifier."""
-    probed = [
+def fit_verifier(
+    logs: PreparedLogs, config: CalibrationConfig, *, probes: Sequence[Probe] = (), labels: Sequence[Probe] = ()
+) -> LearnedVerifier:
+    """Fit and calibrate. The same arguments give the same verifier. `labels` are claims of another run that a person judged."""
+    judged = [*labels, *probes]
+    claimed = [
         LabelledClaim(
             p.episode.task.instruction,
             p.episode.transitions,
             float(p.real_success),
             PROBE_WEIGHT,
             logs.known.novel(p.episode.transitions),
-            _fold(p.episode.id),
+            _fold(p.episode.task.id),  # probes of a task tend to be alike
         )
-        for p in probes
+        for p in judged
     ]
-    head, scores = fit([*logs.cases, *probed], logs.features.then(rows_of(probed)), members=MEMBERS)
-    log_scores, made_scores, probe_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
+    head, scores = fit([*logs.cases, *claimed], logs.features.then(rows_of(claimed)), members=MEMBERS)
+    log_scores, made_scores, judged_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
     log_false, log_true = (_known(log_scores, [t.success is kind for t in logs.episodes]) for kind in (False, True))
-    probe_false, probe_true = (_known(probe_scores, [p.real_success is kind for p in probes]) for kind in (False, True))
+    judged_false, judged_true = (_known(judged_scores, [p.real_success is kind for p in judged]) for kind in (False, True))
     least, messages = least_negatives(config.alpha, config.delta), logs.messages
-    if len(probe_false) >= least:
-        positives = probe_true if len(probe_true) >= ENOUGH else log_true
-        weights = [1 / p.probability for p, score in zip(probes, probe_scores, strict=True) if not p.real_success and not np.isnan(score)]
-        found = calibrate(probe_false[-RECENT:], positives, config, of="probes", weights=weights[-RECENT:])
+    tasks = [t.task.id for t, score in zip(logs.episodes, log_scores, strict=True) if not t.success and not np.isnan(score)]
+    refuted = [p for p, score in zip(judged, judged_scores, strict=True) if not p.real_success and not np.isnan(score)]
+    judged_tasks = [p.episode.task.id for p in refuted]
+    if len(refuted) >= least:
+        own = sum(not p.real_success for p in probes)
+        found = calibrate(
+            judged_false[-RECENT:],
+            judged_true if len(judged_true) >= ENOUGH else log_true,
+            config,
+            of="labels" if own < least else "acted" if all(p.episode.source == "real" for p in probes) else "probes",
+            weights=[1 / p.probability for p in refuted[-RECENT:]],
+            tasks=judged_tasks[-RECENT:],
+        )
     elif len(log_false) >= least:
-        found = calibrate(np.concatenate([log_false, probe_false]), log_true, config, of=logs.negatives)
+        found = calibrate(np.concatenate([log_false, judged_false]), log_true, config, of=logs.negatives, tasks=[*tasks, *judged_tasks])
     else:
         messages = (
             *messages,
@@ -195,18 +213,20 @@ def fit_verifier(logs: PreparedLogs, config: CalibrationConfig, *, probes: Seque
             "or logs with more failures would certify it.",
         )
         made = made_scores[~np.isnan(made_scores)]
-        found = calibrate(np.concatenate([log_false, probe_false, made]), log_true, config, of="constructed")
+        found = calibrate(np.concatenate([log_false, judged_false, made]), log_true, config, of="constructed")
     return LearnedVerifier(head, found, logs.known, conformal_limit(logs.novel, config.support_level), messages)
 
 
 def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[str, int], Negatives]:
-    """The fold of every episode: by its behaviour policy where there are several, the largest ones apart, else by its id."""
+    """The fold of every episode: by its behaviour policy where there are several, the largest ones apart, else by its task, or by its id
+    where there are too few tasks."""
     sizes = Counter(t.behaviour for t in episodes)
     if len(sizes) < 2:
         messages.append(
             "The logs are of one behaviour policy: the verifier is calibrated on other episodes of it, and not on another policy's."
         )
-        return {t.id: _fold(t.id) for t in episodes}, "episodes"
+        few = len({t.task.id for t in episodes}) < 2 * MEMBERS
+        return {t.id: _fold(t.id if few else t.task.id) for t in episodes}, "episodes"
     ordered = [name for name, _ in sizes.most_common()]
     of = {name: i % MEMBERS for i, name in enumerate(ordered)}
     return {t.id: of[t.behaviour] for t in episodes}, "policies"

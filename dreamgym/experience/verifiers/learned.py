@@ -56,7 +56,7 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(found.labels)) if found.labels else []
-    verifier = fit_verifier(prepared(inputs.kept, inputs.logs, seed=inputs.seed), found, probes=labels)
+    verifier = fit_verifier(prepared(inputs.kept, inputs.logs, inputs.rules, seed=inputs.seed), found, labels=labels)
     verifier.save(inputs.checkpoint)
     return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
 

@@ -106,7 +106,7 @@ class VerifierProbes:
         self.tried: list[TriedClaim] = []
         self.steps = 0  # real steps of probes
         self.false_in_a_row = 0  # refits before which accepted claims had proved false
-        self.passed: bool | None = None  # whether accepted claims held at the last probe; None: none was tried
+        self.passed: bool | None = None  # whether accepted claims held at the last probe; None: none was tried, or it cannot be said
         self.stopped = ""
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,6 +163,7 @@ class VerifierProbes:
         """What the phase leaves of them."""
         calibration = self.verifier.calibration.to_json()
         rates = {name: asdict(rate) for name, rate in vars(probe_rates(self.probes)).items()}
+        rates["tried_accepted_false"] = asdict(accepted_false(self.tried))
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
     def _affordable(
@@ -215,7 +216,7 @@ class VerifierProbes:
 
     @cached_property
     def _prepared(self) -> PreparedLogs:
-        return prepared(self.context.kept, self.context.logs, seed=self.context.config.seed)
+        return prepared(self.context.kept, self.context.logs, self.context.suite.rules, seed=self.context.config.seed)
 
     @cached_property
     def _labels(self) -> list[Probe]:
@@ -223,7 +224,7 @@ class VerifierProbes:
 
     def _refit(self) -> None:
         """The next verifier, from logs and all probes; the dream goes on with it."""
-        self.verifier = fit_verifier(self._prepared, self.settings, probes=[*self._labels, *self.probes])
+        self.verifier = fit_verifier(self._prepared, self.settings, probes=self.probes, labels=self._labels)
         self.verifier.save(self.context.checkpoint(self.judged_with))
         self.envs.judge_with(self.judged_with)
 
@@ -232,9 +233,10 @@ class VerifierProbes:
         with its own claims: the first one's refit may have cured the verifier. One that accepted nothing says nothing."""
         if not rate.n:
             return
-        bad = rate.low > self.settings.probes.max_accepted_false
+        most = self.settings.probes.max_accepted_false
+        bad = rate.low > most
         self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
-        self.passed = not bad
+        self.passed = False if bad else True if rate.value <= most else None  # too few to stop for make no good policy
         if self.false_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.start)
             self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"

@@ -335,6 +335,25 @@ def test_where_no_rule_knows_what_is_feasible_proposals_must_be_worded_like_real
     assert curriculum.expand() == {"proposed": 2, "accepted": 1, "unsupported": 1}
 
 
+def test_the_difficulty_that_is_asked_for_still_rises_when_every_task_has_been_tried():
+    curriculum = pool(tasks=TASKS[:16])
+    curriculum.observe([group(task, 0, 0) for task in TASKS[:16]])
+    assert curriculum.level == 1
+    for _ in range(4):
+        curriculum.observe([group(task, 1, 1) for task in TASKS[:16]])
+    assert curriculum.level == 3
+
+
+def test_an_invented_task_that_cannot_be_measured_twice_is_retired():
+    curriculum = pool(inventor(NEW), tasks=WANTED[:1], proposals=1)
+    curriculum.observe([group(WANTED[0], 1, 0)])
+    curriculum.expand()
+    (synthetic,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
+    for left in (True, False):
+        curriculum.observe([group(synthetic, errors=4)])
+        assert (synthetic.id in curriculum.pool) is left
+
+
 def test_the_difficulty_that_is_asked_for_rises_with_success_and_survives_a_resume():
     asked: list[int] = []
 

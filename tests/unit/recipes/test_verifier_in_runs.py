@@ -56,7 +56,7 @@ def claim(name: str, *, real: bool, verdict: str, probability: float = 1.0) -> P
 
 def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     prepared, prepare = list[int](), outcome.prepare
-    monkeypatch.setattr(outcome, "prepare", lambda logs, *, seed: prepared.append(len(logs)) or prepare(logs, seed=seed))
+    monkeypatch.setattr(outcome, "prepare", lambda logs, rules, *, seed: prepared.append(len(logs)) or prepare(logs, rules, seed=seed))
     summary = recipe.run(settings(), tmp_path / "run", say=lambda _: None)
     assert len(prepared) == 1, "the phase that fits it and the probes of RL share the features of the logs"
     run = RunDir.view(tmp_path / "run")
@@ -265,6 +265,16 @@ def test_one_bad_probe_does_not_stop_the_phase_where_the_claims_of_the_next_one_
     answer_probes(monkeypatch, False, True)
     dream = probed_run(tmp_path / "run", iterations=4)
     assert dream["iterations"] == 4 and dream["stopped"] == "" and dream["verifier"]["probes"] > 16
+
+
+@pytest.mark.parametrize(("false", "of", "passed"), [(0, 9, True), (4, 9, True), (7, 9, None), (9, 9, False), (0, 0, None)])
+def test_a_probe_in_which_most_accepted_claims_are_false_makes_no_good_policy_even_where_too_few_were_tried_to_stop(
+    false: int, of: int, passed: bool | None
+):
+    probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
+    probes.settings, probes.false_in_a_row, probes.passed = SimpleNamespace(probes=SimpleNamespace(max_accepted_false=0.5)), 0, None
+    probes._stop_if_false(phase.accepted_false([phase.TriedClaim(True, i >= false, 1.0, 0) for i in range(of)]))
+    assert probes.passed is passed and probes.false_in_a_row == (passed is False)
 
 
 def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):

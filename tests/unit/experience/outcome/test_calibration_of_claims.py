@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.errors import UsageError
-from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, beta_cdf, calibrate, least_negatives, threshold
+from dreamgym.experience.outcome.calibration import (
+    Calibration,
+    CalibrationConfig,
+    Negatives,
+    beta_cdf,
+    calibrate,
+    least_negatives,
+    threshold,
+)
 from dreamgym.statistics import conformal_limit
 
 
@@ -55,6 +63,21 @@ def test_weighted_thresholds_hold_in_simulation():
     assert 0 < np.mean(missed) < 0.16
 
 
+def test_claims_of_one_task_count_as_much_as_they_differ():
+    """Negatives of 30 tasks, four of each: where those of a task score alike, a bound that took them for 120 would be missed often."""
+    rng = np.random.default_rng(2)
+    tasks = np.repeat(np.arange(30), 4)
+    missed: dict[str, list[bool]] = {"tasks": [], "alone": []}
+    for _ in range(400):
+        scores = np.repeat(rng.random(30), 4)
+        for name, given_tasks in (("tasks", tasks), ("alone", None)):
+            found = threshold(scores, np.ones(120), 0.1, 0.1, tasks=given_tasks)
+            missed[name].append(found is not None and 1 - found > 0.1)
+    assert np.mean(missed["tasks"]) < 0.15 < 0.2 < np.mean(missed["alone"])
+    scores = rng.random(120)
+    assert threshold(scores, np.ones(120), 0.1, 0.1, tasks=np.arange(120)) == threshold(scores, np.ones(120), 0.1, 0.1)
+
+
 @pytest.mark.parametrize("alpha, delta", [(0, 0.1), (1, 0.1), (0.05, 0), (0.05, 1)])
 def test_a_level_that_is_no_rate_is_refused(alpha: float, delta: float):
     with pytest.raises(UsageError, match="between 0 and 1"):
@@ -93,12 +116,15 @@ def test_a_bound_that_leaves_less_than_half_of_the_true_claims_gives_way_to_a_lo
     loosest = calibrate(negatives, [0.5] * 10, CalibrationConfig(), of="probes")
     assert (strict.alpha, looser.alpha, loosest.alpha) == (0.05, 0.1, 0.2)
     assert strict.accept_above == 1.0 > 0.97 > looser.accept_above > loosest.accept_above
-    assert looser.status == "certified"  # at the rate that it states
+    assert looser.status == "certified at 10% false successes"
 
 
-def test_only_probes_certify():
-    of_logs, of_probes = (calibrate([0.0] * 100, [1.0], CalibrationConfig(), of=of) for of in ("policies", "probes"))
-    assert of_probes.status == "certified" and of_logs.status == "uncertified under policy shift: calibrated on logs"
+def test_only_what_the_policy_in_training_did_certifies():
+    kinds: tuple[Negatives, ...] = ("policies", "labels", "probes", "acted")
+    of_logs, labels, probes, acted = (calibrate([0.0] * 100, [1.0], CalibrationConfig(), of=of) for of in kinds)
+    assert probes.status == "certified at 5% false successes" and of_logs.status == "uncertified under policy shift: calibrated on logs"
+    assert acted.status == "certified at 5% false successes on real episodes of the policy, not on dreams"
+    assert labels.status == "uncertified under policy shift: calibrated on labelled claims of another run"
     assert Calibration.from_json(of_logs.to_json()) == of_logs
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shop_claims import LOGS, OTHERS
+from shop_claims import LOGS, OTHERS, SHOP
 
+from dreamgym.envs.actions import kind_of
+from dreamgym.envs.tools.conversation import START, Exchange, extend
+from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.errors import InvariantError
 from dreamgym.experience.outcome import features
 from dreamgym.experience.outcome.cases import LABEL, ended, logged, made_up, write_like
 from dreamgym.experience.outcome.head import LabelledClaim, fit
 from dreamgym.experience.outcome.regression import L2
 from dreamgym.experience.outcome.support import KnownLines
+from dreamgym.tool_calls import ToolCall
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn
 
 
@@ -71,16 +76,16 @@ def test_rows_put_together_give_the_products_of_their_parts():
 def test_an_action_is_write_like_where_later_answers_to_the_same_action_differ():
     writes = [episode(f"w{i}", ("look()", f"{i} off"), ("turn_on()", "ok"), ("look()", f"{i} on"), ("done()", "end")) for i in range(20)]
     reads = [episode(f"r{i}", ("look()", f"{i} off"), ("wait()", "ok"), ("look()", f"{i} off"), ("done()", "end")) for i in range(20)]
-    assert write_like([*writes, *reads]) == {"turn_on"}
-    assert write_like(reads) == frozenset()
+    assert write_like([*writes, *reads], SHOP.rules) == {"turn_on"}
+    assert write_like(reads, SHOP.rules) == frozenset()
 
 
 def test_made_up_claims_differ_from_the_success_that_they_are_made_of_and_are_never_labelled_true():
-    found = made_up(ended(LOGS), seed=0)
+    found = made_up(ended(LOGS), SHOP.rules, seed=0)
     own = {t.id: (t.task.instruction, t.transitions) for t in LOGS}
     assert found and all((case.instruction, case.steps) != own[name] for name, case in found)
     assert {case.label for _, case in found} == set(LABEL.values()) and max(LABEL.values()) <= 0.1
-    assert found == made_up(ended(LOGS), seed=0) != made_up(ended(LOGS), seed=1)
+    assert found == made_up(ended(LOGS), SHOP.rules, seed=0) != made_up(ended(LOGS), SHOP.rules, seed=1)
 
 
 def test_a_success_is_cut_before_its_last_write():
@@ -88,8 +93,36 @@ def test_a_success_is_cut_before_its_last_write():
         episode(f"e{i}", ("look()", f"{i} off"), ("turn_on()", "ok"), ("look()", f"{i} on"), ("done()", "end"), success=True)
         for i in range(20)
     ] + [episode(f"r{i}", ("look()", f"{i} off"), ("wait()", "ok"), ("look()", f"{i} off"), ("done()", "end")) for i in range(20)]
-    cut = [case.steps for _, case in made_up(logs, seed=0, kinds=("truncated",))]
+    cut = [case.steps for _, case in made_up(logs, SHOP.rules, seed=0, kinds=("truncated",))]
     assert cut and all([step.action for step in one] == ["look()", "done()"] for one in cut)
+
+
+def called(name: str, *answers: tuple[str, str], success: bool = False) -> Trajectory:
+    """An episode of tool calls, whose states hold the conversation so far; its last call ends it."""
+    state, turns = Observation(START), []
+    for i, (call, answer) in enumerate(answers):
+        action = f"{call}()"
+        after = extend(state, Exchange((ToolCall(call, {}),), (answer,)))
+        end = i == len(answers) - 1
+        turns.append(Turn(Transition(state, action, after, float(success and end), end)))
+        state = after
+    return Trajectory(name, Task(name, name, "tools"), "demo", tuple(turns), success)
+
+
+def test_in_conversations_what_is_made_up_stands_in_every_later_state_too():
+    """A state holds all that came before, so that equal calls have equal states never, and a change in one place alone would be seen."""
+    logs = [
+        called(f"e{i}", ("look", f"{i} off"), ("turn_on", f"ok {i}"), ("look", f"{i} on"), ("done", "end"), success=True) for i in range(20)
+    ] + [called(f"r{i}", ("look", f"{i} off"), ("wait", "ok"), ("look", f"{i} off"), ("done", "end")) for i in range(20)]
+    rules = ToolRules("tools", [])
+    assert write_like(logs, rules) == {"turn_on"}
+    cut = [case.steps for _, case in made_up(logs, rules, seed=0, kinds=("truncated",))]
+    assert cut and all([kind_of(step.action) for step in one] == ["look", "done"] for one in cut)
+    assert all(len(features.new_lines(one[-1])) == len(features.new_lines(logs[0].transitions[-1])) for one in cut)
+    changed = [case.steps for _, case in made_up(logs, rules, seed=0, kinds=("observation",))]
+    own = {t.transitions[-1].next_state for t in logs}
+    assert len(changed) == 20 and all(one[-1].next_state not in own for one in changed)
+    assert all(before.next_state == after.state for one in (*cut, *changed) for before, after in pairwise(one))
 
 
 def test_episodes_without_an_outcome_or_an_end_say_nothing():
@@ -126,7 +159,7 @@ def test_the_weights_minimise_the_penalised_loss_although_equal_columns_are_fitt
 
 def test_failures_of_other_policies_score_below_their_successes():
     """Held-out scripted policies of the shop, of which the fit saw neither tasks nor failures."""
-    cases = logged(ended(LOGS)) + [case for _, case in made_up(ended(LOGS), seed=0)]
+    cases = logged(ended(LOGS)) + [case for _, case in made_up(ended(LOGS), SHOP.rules, seed=0)]
     head, _ = fit(cases, features.rows_of(cases), members=1)
     others = ended(OTHERS)
     scores = head.logits(features.rows_of(logged(others)))[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shop_claims import LOGS, OTHERS
+from shop_claims import LOGS, OTHERS, SHOP
 
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.experience.outcome.calibration import CalibrationConfig
@@ -28,7 +28,7 @@ def kinds(verifier: Verifier, claims: list[Trajectory]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def verifier() -> LearnedVerifier:
-    return fit_verifier(prepare(LOGS, seed=0), CONFIG)
+    return fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG)
 
 
 def test_it_keeps_most_true_claims_of_other_tasks_and_accepts_few_false_ones(verifier: LearnedVerifier):
@@ -57,26 +57,26 @@ def test_a_saved_verifier_gives_the_same_verdicts_and_a_damaged_one_is_named(ver
 
 
 def test_logs_without_failures_still_give_a_verifier_that_is_not_certified():
-    found = fit_verifier(prepare([t for t in LOGS if t.success], seed=0), CONFIG)
+    found = fit_verifier(prepare([t for t in LOGS if t.success], SHOP.rules, seed=0), CONFIG)
     assert found.calibration.status == "not certified: too few logged failures, calibrated on constructed ones"
     assert any("Only 0 logged failures" in message for message in found.messages)
     assert {"passed", "masked"} & set(kinds(found, CLAIMS))
 
 
 def test_logs_of_one_policy_are_said_to_be_of_one_policy():
-    found = fit_verifier(prepare([replace(t, behaviour="agent") for t in LOGS], seed=0), CONFIG)
+    found = fit_verifier(prepare([replace(t, behaviour="agent") for t in LOGS], SHOP.rules, seed=0), CONFIG)
     assert found.calibration.negatives == "episodes" and "one behaviour policy" in found.messages[0]
 
 
 def test_logs_without_outcomes_or_without_successes_are_refused_with_the_way_out():
     with pytest.raises(UsageError, match=r"none of them has an outcome.*dreamgym import"):
-        fit_verifier(prepare([replace(t, scored=False) for t in LOGS], seed=0), CONFIG)
+        fit_verifier(prepare([replace(t, scored=False) for t in LOGS], SHOP.rules, seed=0), CONFIG)
     with pytest.raises(UsageError, match="none of them ends in a success"):
-        fit_verifier(prepare([t for t in LOGS if not t.success], seed=0), CONFIG)
+        fit_verifier(prepare([t for t in LOGS if not t.success], SHOP.rules, seed=0), CONFIG)
 
 
 def test_unscored_episodes_are_counted_and_left_out():
-    found = fit_verifier(prepare([*LOGS, replace(LOGS[0], id="unknown", scored=False)], seed=0), CONFIG)
+    found = fit_verifier(prepare([*LOGS, replace(LOGS[0], id="unknown", scored=False)], SHOP.rules, seed=0), CONFIG)
     assert found.messages[0].startswith("1 logged episodes have no outcome")
 
 
@@ -90,13 +90,47 @@ def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(
     probes = [Probe(t, t.success, 1.0) for t in CLAIMS]
     refuted = sum(not p.real_success for p in probes)
     assert refuted >= 45
-    found = fit_verifier(prepare(LOGS, seed=0), CONFIG, probes=probes)
-    assert (found.calibration.negatives, found.calibration.n, found.calibration.status) == ("probes", refuted, "certified")
+    found = fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG, probes=probes)
+    assert (found.calibration.negatives, found.calibration.n) == ("probes", refuted)
+    assert found.calibration.status.startswith("certified at ")
+    acted = fit_verifier(
+        prepare(LOGS, SHOP.rules, seed=0), CONFIG, probes=[replace(p, episode=replace(p.episode, source="real")) for p in probes]
+    )
+    assert acted.calibration == replace(found.calibration, negatives="acted"), "real episodes of the policy say nothing of dreams"
+
+
+def test_claims_of_another_run_that_a_person_judged_certify_nothing(verifier: LearnedVerifier):
+    labels = [Probe(t, t.success, 1.0) for t in CLAIMS]
+    found = fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG, labels=labels)
+    assert found.calibration.status == "uncertified under policy shift: calibrated on labelled claims of another run"
+
+
+def test_a_probe_is_scored_by_a_member_that_has_seen_no_probe_of_its_task():
+    """Logs that say nothing, and probes in which a task alone decides: a member that had seen a task's other probes would know."""
+    logs = [replace(bandit_episode(i, "plainly", success=i % 2 == 0), behaviour=f"agent-{i % 4}") for i in range(80)]
+
+    def probe(i: int) -> Probe:
+        task = i % 24
+        episode = bandit_episode(1000 + i, f"word{task}", success=True)
+        return Probe(replace(episode, task=Task(f"t{task}", f"send parcel{task}", "toy")), task % 2 == 0, 1.0)
+
+    probes = [probe(i) for i in range(120)]
+    found = fit_verifier(prepare(logs, SHOP.rules, seed=0), CONFIG, probes=probes)
+    assert found.calibration.n >= 45 and found.calibration.negatives == "probes"
+    own = found.scores([(p.episode.task.instruction, p.episode.transitions) for p in probes if not p.real_success]).mean(0)
+    assert own.max() < -1.5 and found.calibration.accept_above > -0.5, "scored with the task's other probes, the threshold would be as low"
+
+
+def test_successes_of_one_step_and_one_instruction_are_refused_because_nothing_is_false():
+    alike = [bandit_episode(0, "plainly", success=True) for _ in range(4)]
+    alike = [replace(t, id=f"e{i}", task=Task("t", "send the parcel", "toy")) for i, t in enumerate(alike)]
+    with pytest.raises(UsageError, match=r"claims that are false.*Log failures"):
+        prepare(alike, SHOP.rules, seed=0)
 
 
 def test_fewer_refuted_probes_join_the_logged_failures(verifier: LearnedVerifier):
     probes = [Probe(t, t.success, 1.0) for t in CLAIMS if not t.success][:20]
-    found = fit_verifier(prepare(LOGS, seed=0), CONFIG, probes=probes)
+    found = fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG, probes=probes)
     assert found.calibration.negatives == "policies" and found.calibration.n == verifier.calibration.n + 20
 
 
@@ -139,10 +173,10 @@ def test_a_policy_that_writes_the_verifiers_favourite_words_gains_nothing_once_p
     logs = [logged(i) for i in range(400)]
     hacked = [bandit_episode(1000 + i, f"kindly kindly item{i % 7}", success=False) for i in range(120)]
     honest = [bandit_episode(2000 + i, f"kindly item{i % 7}", success=True) for i in range(60)]
-    before = fit_verifier(prepare(logs, seed=0), CONFIG)
+    before = fit_verifier(prepare(logs, SHOP.rules, seed=0), CONFIG)
     gullible = before.scores([(t.task.instruction, t.transitions) for t in hacked]).mean()
     probes = [Probe(t, t.success, 0.5) for t in (*hacked[:60], *honest[:30])]
-    after = fit_verifier(prepare(logs, seed=0), CONFIG, probes=probes)
+    after = fit_verifier(prepare(logs, SHOP.rules, seed=0), CONFIG, probes=probes)
     assert np.mean([kind == "passed" for kind in kinds(after, hacked[60:])]) <= 0.05
     assert np.mean([kind == "passed" for kind in kinds(after, honest[30:])]) >= 0.8
     assert after.scores([(t.task.instruction, t.transitions) for t in hacked[60:]]).mean() < gullible
