@@ -42,15 +42,28 @@ class Adapted(NamedTuple):
     up: Tensor  # [out, r]
     scale: float
 
-    def merged(self) -> Tensor:
-        """The one matrix [out, in] that does the same, in the dtype of `weight`; the sum is taken in float32."""
-        return torch.addmm(self.weight.float(), self.up.float(), self.down.float(), alpha=self.scale).to(self.weight.dtype)
+    def merged(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The one matrix [out, in] that does the same, in `dtype` (None: that of `weight`); the sum is taken in float32.
+
+        Rounded to bfloat16 with a threshold of its own for every element: published weights lie on that grid, so that the nearest number
+        would be the old one wherever an update is below half a step, and a policy would sample as if it had not learned.
+        """
+        dtype = dtype or self.weight.dtype
+        found = torch.addmm(self.weight.float(), self.up.float(), self.down.float(), alpha=self.scale)
+        return _dithered(found) if dtype == torch.bfloat16 else found.to(dtype)
 
     def to(self, dtype: torch.dtype) -> Adapted:
         return Adapted(self.weight.to(dtype), self.down.to(dtype), self.up.to(dtype), self.scale)
 
 
 Linear = Tensor | Adapted
+
+
+def _dithered(x: Tensor) -> Tensor:
+    """float32 as bfloat16: up where the part that is cut off exceeds the element's threshold, else down, which is right on average. The
+    thresholds are multiples of the golden ratio, spread evenly over any row, and the same at every call."""
+    thresholds = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) * 40503 & 0xFFFF
+    return ((x.view(torch.int32) + thresholds) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
 
 
 def supports(module: Any) -> bool:
@@ -123,8 +136,10 @@ class Weights:
                 found = _linear_of(layer)
                 if found is None:
                     raise InvariantError(f"{type(layer).__name__} is no linear layer that the functional forward knows.")
-                found = found.merged() if merge and isinstance(found, Adapted) else found
-                ready.append(found if dtype is None else found.to(dtype))
+                if merge and isinstance(found, Adapted):
+                    ready.append(found.merged(dtype))
+                else:
+                    ready.append(found if dtype is None else found.to(dtype))
             whole = [one for one in ready if isinstance(one, Tensor)]
             return (torch.cat(whole),) if fuse and 1 < len(whole) == len(ready) else tuple(ready)
 
