@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dreamgym.config import Config, build
 from dreamgym.envs.base import EnvSuite, play
-from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, store
+from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, states, store
 from dreamgym.envs.webshop.lucene import LuceneIndex
 from dreamgym.envs.webshop.pages import Mode
 from dreamgym.envs.webshop.rules import ShopRules
@@ -55,6 +55,9 @@ class WebShopConfig(Config):
     outcome: bool = True
     """Reward 1 for a perfect purchase and 0 otherwise, as in the paper; false gives WebShop's score in [0, 1], which no text check can
     confirm: runs with an experience model then want `guard.grounding` off and no copies under other goals."""
+    logged_products: float = Field(1.0, gt=0, le=1)
+    """Share of the products that scripted policies open; they overlook the others in results. So the logs hold the pages of these alone,
+    and a dream has to make up the rest. Tasks may ask for any product."""
     compose_results: bool = False
     """Answer searches that no log holds with results composed from the products in memory, by the shop's own ranking: knowledge of the
     simulator in the dream."""
@@ -165,13 +168,23 @@ class WebShopSuite(EnvSuite):
             by_asin=self._by_asin,
         )
 
+    @cached_property
+    def overlooked(self) -> frozenset[str]:
+        """The products that no scripted policy opens, as results name them."""
+        share = self.config.logged_products
+        names = [product.asin.lower() for product in self.products] if share < 1 else []
+        random.Random(f"logged/{self.config.seed}").shuffle(names)
+        return frozenset(names[round(share * len(names)) :])
+
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         """One logged episode by a scripted policy; `wrong_goal` pursues another training task."""
         rng = random.Random(f"behave/{policy}/{task.id}/{seed}")
         memory = ScriptMemory(other=rng.choice(self.other_tasks).instruction)
 
         def act(state: Observation) -> str:
-            return SCRIPTED_POLICIES[policy](task.instruction, state.text, rng, memory)
+            seen = states.without_results(state.text, self.overlooked)
+            action = SCRIPTED_POLICIES[policy](task.instruction, seen, rng, memory)
+            return "click[back to search]" if action[len("click[") : -1] in self.overlooked else action  # a name that was guessed
 
         return play(self.env(), self.rules, task, act, max_steps=self.max_steps, behaviour=policy, name=f"{policy}/{task.id}/{seed}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -63,6 +63,11 @@ def read_item(state: str) -> Item | None:
 def rows(state: str) -> list[Row]:
     """The results that a state lists; none on another page."""
     return [Row(*found) for found in RESULT.findall(state)]
+
+
+def without_results(state: str, names: Container[str]) -> str:
+    """The state without the lines of the results that are named; it offers all the rest."""
+    return RESULT.sub(lambda found: "" if found[1] in names else found[0], state)
 
 
 def ends(price: str) -> Prices:

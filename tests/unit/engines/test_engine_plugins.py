@@ -16,11 +16,12 @@ from fault_server import FaultServer
 
 from dreamgym.engines import build_engine, check_engine, check_settings
 from dreamgym.engines.scripted import END_ID, ScriptedLLM
-from dreamgym.engines.server.weight_sync import score
+from dreamgym.engines.server.weight_sync import PROBE_TOKENS, score
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import ConfigError, PluginError, ServerError
-from dreamgym.llm import tiny
+from dreamgym.experience import fitted_models
+from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
 from dreamgym.policy.loading import Policies, check_policy
@@ -109,6 +110,69 @@ def test_a_server_that_cannot_take_weights_is_refused_for_training(server: Fault
     assert not server.arrivals, "nothing was generated"
 
 
+CALLS = {
+    ("vllm", True): ("/v1/load_lora_adapter", "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+    ("vllm", False): ("/collective_rpc", "VLLM_SERVER_DEV_MODE=1"),
+    ("sglang", True): ("/load_lora_adapter", "Start SGLang with --enable-lora"),
+    ("sglang", False): ("/update_weights_from_disk", "a version of SGLang"),
+}
+
+
+@pytest.mark.parametrize(("dialect", "lora"), CALLS)
+def test_a_server_that_was_not_started_to_take_weights_is_refused_before_a_run_and_one_that_was_loads_nothing_yet(
+    server: FaultServer, instruct: Path, dialect: str, lora: bool
+) -> None:
+    if lora:
+        pytest.importorskip("peft")
+    (path, needs), settings = CALLS[dialect, lora], of_server(server, dialect)
+    backbone = BackboneConfig(model=str(instruct), device="cpu", dtype="float32", lora=LoraConfig(rank=2) if lora else None)
+    block = PolicyBlock(backbone=backbone, engine=settings)
+    check_policy(block, SUITE.rules)
+    assert server.payloads(path) == [{}] and server.weights == {"policy": 0} and not server.arrivals
+    server.manages_weights = False
+    with pytest.raises(ServerError, match=f"{path} was refused with status 404.*{needs}"):
+        check_policy(block, SUITE.rules)
+
+
+def test_a_fitted_model_is_not_given_to_a_server_of_text(server: FaultServer, instruct: Path) -> None:
+    with pytest.raises(ConfigError, match="dialect = 'chat'.*takes neither weights nor token ids"):
+        fitted_models.check_backbone(BackboneConfig(model=str(instruct), device="cpu"), of_server(server, "chat"))
+
+
+MARKED = BackboneConfig(model="", device="cpu", dtype="float32", markers=True)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("lora", "what"), [(LoraConfig(rank=2), "adapters that bring tokens"), (None, "more embeddings than its model has")]
+)
+def test_an_experience_model_with_markers_that_the_servers_model_lacks_is_refused_before_a_run(
+    server: FaultServer, instruct: Path, lora: LoraConfig | None, what: str, dialect: str
+) -> None:
+    if lora:
+        pytest.importorskip("peft")
+    marked = MARKED.model_copy(update={"model": str(instruct), "lora": lora})
+    with pytest.raises(ConfigError, match=f"experience.engine: .*adds tokens.*cannot load {what}.*'finetuned_chat'.*dreamgym merge"):
+        fitted_models.check_backbone(marked, of_server(server, dialect))
+    assert not server.seen
+    fitted_models.check_backbone(marked, {})
+    fitted_models.check_backbone(marked, of_server(server, "llama_cpp"))  # which is started on the fitted checkpoint
+    fitted_models.check_backbone(marked.model_copy(update={"markers": False}), of_server(server, dialect))
+
+
+def test_an_experience_model_whose_markers_the_servers_model_has_is_not_refused(
+    server: FaultServer, instruct: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    lora = MARKED.model_copy(update={"model": str(instruct), "lora": LoraConfig(rank=2)})
+    backbones.save(*backbones.load(lora), tmp_path / "adapters")
+    backbones.merge(tmp_path / "adapters", tmp_path / "merged")
+    fitted_models.check_backbone(lora.model_copy(update={"model": str(tmp_path / "merged")}), of_server(server))
+    fitted_models.check_backbone(MARKED.model_copy(update={"model": str(tmp_path / "merged")}), of_server(server))
+    with pytest.raises(ConfigError, match="adapters that bring tokens"):
+        fitted_models.check_backbone(MARKED.model_copy(update={"model": str(tmp_path / "adapters")}), of_server(server))
+
+
 def test_a_server_of_another_model_is_found_before_a_run(server: FaultServer) -> None:
     with pytest.raises(ServerError, match="serves policy, not 'other'"):
         check_engine(of_server(server, model="other", tokenizer=None), trains=True, tokenizer=tiny.train_tokenizer(["a"], vocab_size=300))
@@ -117,7 +181,7 @@ def test_a_server_of_another_model_is_found_before_a_run(server: FaultServer) ->
 def test_weights_go_to_the_engine_through_one_hook(server: FaultServer, tmp_path: Path) -> None:
     tokenizer = tiny.train_tokenizer(["red mug"], vocab_size=300, special=MARKERS)
     server.encode = lambda text: tiny.encode(tokenizer, text)
-    server.script = lambda prompt: [10, 11] * 4
+    server.script = lambda prompt: [10, 11] * PROBE_TOKENS
     model = tiny.build(tokenizer, "100k")
     local = build_engine({}, model=model, tokenizer=tokenizer)
     local.publish(4, lambda: pytest.fail("an engine of this process needs no checkpoint"))

@@ -42,6 +42,5 @@ def test_a_merged_weight_is_one_of_the_two_numbers_next_to_it(scale: float):
     one = one._replace(weight=one.weight * scale)
     exact, merged = one.merged(), one.merged(torch.bfloat16).float()
     step = exact.abs() * 2.0**-7
-    assert bool(((merged - exact).abs() <= step).all()) and float((merged - exact).mean() / exact.abs().mean()) == pytest.approx(
-        0, abs=1e-4
-    )
+    assert bool(((merged - exact).abs() <= step).all())
+    assert float((merged - exact).mean() / exact.abs().mean()) == pytest.approx(0, abs=1e-4)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fault_server import FaultServer, logprob, next_tokens
 
+from dreamgym.engines.server import engine as server_engine
 from dreamgym.engines.server.dialects import seed_of
-from dreamgym.engines.server.weight_sync import publish_weights
+from dreamgym.engines.server.weight_sync import PROBE_TOKENS, publish_weights
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
@@ -22,7 +26,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.rollout import rollout
 from dreamgym.train.batch import sequences_of
-from dreamgym.types import Request, Sampling, Task
+from dreamgym.types import Completion, Request, Sampling, Task
 
 PROMPT = [40, 41, 42]
 
@@ -244,11 +248,101 @@ def test_a_server_that_keeps_its_first_weights_is_found_out(make: Any, server: F
     assert engine.version == 1
 
 
+def shifted(by: float) -> Callable[[Completion], list[float]]:
+    """A learner whose log-probabilities are so much more than those of the server's first weights."""
+    return lambda completion: [logprob(i, 0) + by for i in range(len(completion.ids))]
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
+@pytest.mark.parametrize("lora", [True, False])
+def test_a_server_that_keeps_its_weights_is_found_though_the_learner_stays_within_the_tolerance(
+    make: Any, server: FaultServer, tmp_path: Path, dialect: str, lora: bool
+) -> None:
+    engine = make(dialect=dialect)
+    server.loads = False
+    publish_weights(engine, tmp_path, 0, lora=lora, verify=False, scorer=shifted(0.0))
+    publish_weights(engine, tmp_path, 1, lora=lora, verify=False, scorer=shifted(0.0))  # the same weights again
+    with pytest.raises(
+        ServerError, match=f"{server.url} have not moved with them.*within tolerance=0.05.*from weights before '{tmp_path}'"
+    ):
+        publish_weights(engine, tmp_path, 2, lora=lora, verify=False, scorer=shifted(0.01))
+    assert engine.version == 1 and set(server.weights) == {"policy", engine.model}
+
+
+def test_moves_below_a_servers_rounding_add_up_until_it_is_found_to_stay(make: Any, server: FaultServer, tmp_path: Path) -> None:
+    engine = make()
+    server.loads = False
+    for version in range(6):  # its scores are 0.01 off from the first, and each update moves the learner's by 0.004
+        publish_weights(engine, tmp_path, version, lora=True, verify=False, scorer=shifted(0.01 + 0.004 * version))
+    with pytest.raises(ServerError, match="have not moved with them"):
+        publish_weights(engine, tmp_path, 6, lora=True, verify=False, scorer=shifted(0.01 + 0.004 * 6))
+    assert engine.version == 5
+
+
+@pytest.mark.parametrize("step", [1e-6, 1e-3, 1e-2])
+def test_a_server_that_loads_is_not_refused_for_how_it_rounds(make: Any, server: FaultServer, tmp_path: Path, step: float) -> None:
+    """Its log-probabilities, steps of 0.03 apart, are off by half of one at most, and on average by something too."""
+    engine, spread = make(), random.Random(0)
+    moves = [0.0] * PROBE_TOKENS
+    server.script = lambda prompt: [10, 11] * PROBE_TOKENS  # as where an update changes no greedy token
+
+    def rounded(reply: Any) -> None:
+        scores = [round((-1 + moves[i % PROBE_TOKENS]) / 0.03) * 0.03 for i in range(len(reply["choices"][0]["token_ids"]))]
+        reply["choices"][0]["logprobs"]["token_logprobs"] = scores
+
+    def learner(completion: Completion) -> list[float]:
+        return [-1.02 + move for move in moves]
+
+    for version in range(40):
+        server.faults.extend([("change", rounded)] * 2)
+        publish_weights(engine, tmp_path, version, lora=False, verify=False, scorer=learner)
+        moves = [min(0.9, max(-3.0, move + spread.gauss(step, step))) for move in moves]
+    assert engine.version == 39 and not server.faults
+
+
+def test_scores_are_compared_as_far_as_the_text_is_the_same(make: Any, server: FaultServer, tmp_path: Path) -> None:
+    engine = make()
+    ids = [10, 11] * PROBE_TOKENS
+    server.script, server.loads = lambda prompt: ids, False
+    publish_weights(engine, tmp_path, 0, lora=True, verify=False, scorer=shifted(0.0))
+    ids = [*ids[:4], *[20] * PROBE_TOKENS]
+    with pytest.raises(ServerError, match="have not moved with them"):
+        publish_weights(engine, tmp_path, 1, lora=True, verify=False, scorer=shifted(0.01))
+    ids = [20] * PROBE_TOKENS  # another text altogether, which old weights would not have written
+    publish_weights(engine, tmp_path, 1, lora=True, verify=False, scorer=shifted(0.01))
+    with pytest.raises(ServerError, match="have not moved with them"):
+        publish_weights(engine, tmp_path, 2, lora=True, verify=False, scorer=shifted(0.04))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "fails"),
+    [(torch.float32, None, True), (torch.float32, 0.25, False), (torch.bfloat16, None, False), (torch.bfloat16, 0.1, True)],
+)
+def test_how_far_a_server_may_differ_is_set_or_follows_from_the_learners_precision(
+    make: Any,
+    server: FaultServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    tolerance: float | None,
+    fails: bool,
+) -> None:
+    monkeypatch.setattr(server_engine, "score", lambda module, completion: shifted(-0.16)(completion))
+    engine, server.loads = make(module=torch.nn.Linear(2, 2, dtype=dtype), tolerance=tolerance), False
+    if fails:
+        with pytest.raises(ServerError, match=r"by up to 0.16, more than tolerance=.*set tolerance = 0.25 in the engine's settings"):
+            engine.publish(0, lambda: tmp_path)
+    else:
+        engine.publish(0, lambda: tmp_path)
+    with pytest.raises(ConfigError, match="tolerance"):
+        make(tolerance=0.0)
+
+
 def test_a_server_whose_greedy_tokens_change_by_themselves_is_said_to_be_unverified(
     make: Any, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = itertools.count()
-    server.script = lambda prompt: [10 + next(calls)] * 8  # never the same twice, whatever the weights
+    server.script = lambda prompt: [10 + next(calls)] * PROBE_TOKENS  # never the same twice, whatever the weights
     server.loads = False
     engine = make()
     publish_weights(engine, tmp_path, 1, lora=True)

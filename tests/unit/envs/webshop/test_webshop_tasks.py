@@ -288,3 +288,16 @@ def test_splits_share_no_combination_of_requirements_either():
 
     train, dev, test = (asked(split) for split in ("train", "dev", "test"))
     assert train and dev and test and not (train & test or train & dev or dev & test)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.1])
+def test_scripted_policies_open_no_other_products_than_the_logged_share_and_still_succeed_with_some(share: float):
+    suite, open_shop = webshop.make(logged_products=share), webshop.make()
+    assert 1 - len(suite.overlooked) / len(suite.products) == pytest.approx(share, abs=0.001)
+    tasks = suite.tasks("train", 120)
+    episodes = [suite.demonstrate(task, policy, seed=2) for task in tasks for policy in ("expert", "noisy", "random", "invalid", "curious")]
+    clicked = {step.action[len("click[") : -1] for t in episodes for step in t.transitions}
+    assert not clicked & suite.overlooked and len(clicked & {product.asin.lower() for product in suite.products}) > 10
+    whole = [open_shop.demonstrate(task, "expert", seed=2).success for task in tasks]
+    assert 0 < sum(t.success for t in episodes if t.behaviour == "expert") < sum(whole)
+    assert [t.instruction for t in tasks] == [t.instruction for t in open_shop.tasks("train", 120)], "tasks ask for any product"
