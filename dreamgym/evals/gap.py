@@ -78,16 +78,19 @@ def compare_success(dreamed: Sequence[Trajectory], real: Sequence[Trajectory], *
 
 
 def gap_sentence(found: Mapping[str, Any]) -> str:
-    """A PolicyGap as plain values, as people read it."""
+    """A PolicyGap as plain values, as people read it, and how consistent its dreams are, where that was measured."""
     dream, real, gap = found["dream_success"], found["real_success"], found["gap"]
     lost = {"masked dreams": found["masked"], "failed rollouts": found["failed_rollouts"]}
     left_out = f" Left out: {', '.join(f'{n} {what}' for what, n in lost.items() if n)}." if any(lost.values()) else ""
+    again = ""
+    if (seen := found.get("revisits")) and seen["n"]:
+        again = f" Of {seen['n']} returns of a dream to what it had shown, {100 * seen['value']:.1f} % showed the same."
     if not gap["n"]:
         return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
     rates = [f"{100 * one['value']:.1f} % [{100 * one['low']:.1f}, {100 * one['high']:.1f}]" for one in (dream, real)]
     return (
         f"On {gap['n']} training tasks the policy succeeds in {rates[0]} of its dreams and, acting anew, in {rates[1]} of real episodes: a "
-        f"gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}"
+        f"gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}{again}"
     )
 
 

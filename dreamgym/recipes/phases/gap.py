@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dreamgym.evals.gap import compare_success
+from dreamgym.evals.revisit_consistency import revisit_rates
 from dreamgym.evals.success import evaluate
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
@@ -35,4 +36,5 @@ def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
     for kind, played in episodes.items():
         run.episodes(f"gap-{kind}", played[:KEPT], completions=False)
     measured = compare_success(episodes["dream"], episodes["real"], seed=block.seed)
-    run.mark("gap", {"policy": name, **asdict(measured), "real_steps": sum(len(one.turns) for one in episodes["real"])})
+    rates = {"revisits": asdict(revisit_rates(episodes["dream"], suite.rules).faithful)} if suite.rules.partially_observed else {}
+    run.mark("gap", {"policy": name, **asdict(measured), **rates, "real_steps": sum(len(one.turns) for one in episodes["real"])})

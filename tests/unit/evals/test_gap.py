@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dreamgym.evals.gap import compare_success, gap_sentence
+from dreamgym.statistics import wilson
 from dreamgym.types import Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 
@@ -36,3 +37,11 @@ def test_the_sentence_says_what_was_left_out_and_that_nothing_was_measured_witho
     found = gap_sentence(asdict(compare_success(dreamed, [episode(0, "real", success=True), episode(1, "real", success=True)], seed=0)))
     assert found.startswith("On 1 training tasks the policy succeeds in 100.0 % [") and found.endswith("Left out: 1 masked dreams.")
     assert "was not measured" in gap_sentence(asdict(compare_success([], [], seed=0)))
+
+
+def test_the_sentence_says_how_consistent_dreams_are_where_one_came_back_to_what_it_had_shown():
+    found = asdict(compare_success([episode(0, "dream", success=True)], [episode(0, "real", success=True)], seed=0))
+    assert gap_sentence(found | {"revisits": asdict(wilson(3, 4))}).endswith(
+        "Of 4 returns of a dream to what it had shown, 75.0 % showed the same."
+    )
+    assert gap_sentence(found | {"revisits": asdict(wilson(0, 0))}) == gap_sentence(found)
