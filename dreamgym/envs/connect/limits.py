@@ -71,8 +71,10 @@ class ConnectedEnv:
             raise
 
     def close(self) -> None:
-        """End the connection."""
-        self._drop()
+        """End the connection, and wait until it is closed, for as long as an answer may take: the process may end after this."""
+        if self._held is not None:
+            self._held.end(wait=True)
+        self._held = self._task = None
 
     def _sized(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The state, if what is new in it is not too long: the results of the latest exchange in a conversation, else each value."""
@@ -100,7 +102,8 @@ class _Held:
         self.asked: queue.SimpleQueue[Callable[[Connection], Any] | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.lost = False
-        threading.Thread(target=self._serve, args=(connect,), daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, args=(connect,), daemon=True)
+        self._thread.start()
 
     def do(self, work: Callable[[Connection], Any]) -> Any:
         """The answer of the connection; EnvironmentFailure for an error, or for none in time."""
@@ -114,8 +117,10 @@ class _Held:
             raise answer
         return answer
 
-    def end(self) -> None:
+    def end(self, *, wait: bool = False) -> None:
         self.asked.put(None)
+        if wait and not self.lost:
+            self._thread.join(self.timeout_s)
 
     def _serve(self, connect: Callable[[], Connection]) -> None:
         connection: Connection | None = None

@@ -156,6 +156,29 @@ def test_an_answer_that_was_interrupted_is_not_taken_for_that_of_the_next_reques
     assert [env.step(action)[0]["text"] for action in "bc"] == ["result of b", "result of c"]
 
 
+class Lasting(Echo):
+    """Takes its time to close, as one does that logs out."""
+
+    closed = 0
+
+    def close(self) -> None:
+        time.sleep(0.3)
+        Lasting.closed += 1
+
+
+def test_closing_waits_until_the_environment_is_closed_but_not_for_one_that_does_not_answer() -> None:
+    env = pool(f"python:{HERE}:Lasting").make_env()
+    env.reset(TASK)
+    env.close()
+    assert Lasting.closed == 1
+    lost = pool(f"python:{HERE}:Lasting", timeout_s=0.2).make_env()
+    with pytest.raises(EnvironmentFailure, match="No answer"):
+        lost.reset(replace(TASK, id="slow"))
+    begun = time.monotonic()
+    lost.close()
+    assert time.monotonic() - begun < 0.2
+
+
 def test_a_reset_is_tried_again_and_one_that_never_succeeds_is_a_failed_rollout() -> None:
     FLAKY.clear()
     assert pool(f"python:{HERE}:flaky", retries=2).start([TASK], seed=0)[0].text == "t1: 0"
