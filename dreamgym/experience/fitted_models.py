@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.engines import check_engine
+from dreamgym.errors import ConfigError
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.chat_format import ChatFormat
+from dreamgym.llm.vocabulary import END, MARKERS
 
 FRESH = "tokenizer"
 """The checkpoint of the small transformer with fresh weights."""
@@ -40,7 +42,29 @@ def check_backbone(backbone: BackboneConfig, engine: dict[str, Any]) -> int:
     chat template. Raises what the run would fail with later. Returns how many parameters are trained, without the markers' few."""
     module, tokenizer = backbones.outline(backbone), backbones.load_tokenizer(backbone)
     backbones.require_memory(module, backbone)
-    if not backbone.markers:
+    if backbone.markers:
+        _require_known_markers(backbone, module, tokenizer, engine)
+    else:
         ChatFormat(tokenizer)
     check_engine(engine, module=module, tokenizer=tokenizer, where="experience.engine")
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def _require_known_markers(backbone: BackboneConfig, module: Any, tokenizer: Any, engine: dict[str, Any]) -> None:
+    """ConfigError for a server that would have to load markers which its model lacks: servers load no adapters that bring tokens, and no
+    weights with more embeddings than they began with. llama.cpp loads nothing: it is started on the fitted checkpoint."""
+    if engine.get("name") != "server" or engine.get("dialect") == "llama_cpp":
+        return
+    base = backbones.load_tokenizer(backbone.model_copy(update={"markers": False})).get_vocab()
+    new = [name for name in (*MARKERS, END) if name not in base]
+    adapters = getattr(module, "peft_config", {})
+    brought = (new and adapters) or any(one.trainable_token_indices for one in adapters.values())
+    grown = new and max(tokenizer.get_vocab().values()) >= module.get_input_embeddings().weight.shape[0]
+    if brought or grown:
+        how = "adapters that bring tokens" if brought else "more embeddings than its model has"
+        raise ConfigError(
+            f"experience.engine: the layout of markers adds tokens to '{backbone.model}', and a server that runs it cannot load {how}. "
+            "Leave out the engine's name, which samples in this process; or set experience.name = 'finetuned_chat', whose layout adds no "
+            "tokens; or set experience.backbone.model to an experience model of this layout that was fitted before (adapters are merged by "
+            "`dreamgym merge`), and start the server on it."
+        )

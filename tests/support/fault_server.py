@@ -145,6 +145,8 @@ class Handler(BaseHTTPRequestHandler):
             self.say({"tokens": owner.encode(body.get("prompt") or body.get("content"))})
         elif not owner.manages_weights:
             self.say({"detail": "Not Found"}, 404)
+        elif self.path.endswith(("/load_lora_adapter", "/collective_rpc", "/update_weights_from_disk")) and not body:
+            self.say({"error": {"message": "Missing fields."}}, 400)
         elif self.path.endswith("/load_lora_adapter") and "unload" not in self.path:
             owner.load(body["lora_name"], body["lora_path"])
             self.say({"success": True}) if self.path == "/load_lora_adapter" else self.raw(b"Success: LoRA adapter added.")

@@ -38,11 +38,19 @@ def make(*, module: Any = None, tokenizer: Any = None, follows: bool = False, cl
     return ServerEngine(config, tokenizer, module=module, clock=clock, follows=follows)
 
 
-def check(config: ServerEngineConfig, *, tokenizer: Any = None, temperature: float = 1.0, trains: bool = False, **_: Any) -> None:
+def check(
+    config: ServerEngineConfig,
+    *,
+    module: Any = None,
+    tokenizer: Any = None,
+    temperature: float = 1.0,
+    trains: bool = False,
+    **_: Any,
+) -> None:
     """ConfigError for a server that cannot sample for a learner, where one is meant; ServerError for one that does not answer, serves
-    another model, or has another tokenizer."""
+    another model, has another tokenizer, or lacks the call that loads the weights of `module`."""
     from dreamgym.engines.server.dialects import DIALECTS, inexact
-    from dreamgym.engines.server.weight_sync import LOADERS
+    from dreamgym.engines.server.weight_sync import LOADERS, require_loading
 
     if trains:
         what = f"A policy cannot be trained through this server (dialect = '{config.dialect}')"
@@ -55,11 +63,18 @@ def check(config: ServerEngineConfig, *, tokenizer: Any = None, temperature: flo
         if wrong or not config.training:
             raise ConfigError(
                 f"{what}: its log-probabilities are {wrong or 'switched off by training = false'}, and the learner needs those at the "
-                "sampling temperature. Set rl.learner.temperature = 1 and training = true."
+                "sampling temperature. Set rl.learner.temperature = 1 (learner.temperature of every loop) and training = true."
             )
+    elif module is not None and config.dialect == "chat":
+        raise ConfigError(
+            "A fitted model cannot be sampled through this server (dialect = 'chat'): it takes neither weights nor token ids. Use a server "
+            "of another dialect, or leave out the engine's name, which samples in this process."
+        )
     given = config.model_dump(exclude={"tokenizer"}, exclude_unset=True)
     engine = make(tokenizer=config.tokenizer or tokenizer, **given)
     try:
         engine.doctor()
+        if module is not None:
+            require_loading(engine, lora=hasattr(module, "peft_config"))
     finally:
         engine.close()

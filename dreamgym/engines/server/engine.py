@@ -31,7 +31,7 @@ from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact
 from dreamgym.engines.server.http_client import Client, Unreachable
 from dreamgym.engines.server.rate_limit import Clock
 from dreamgym.engines.server.servers import Served, Servers
-from dreamgym.engines.server.weight_sync import publish_weights, require_current, score
+from dreamgym.engines.server.weight_sync import Scored, publish_weights, require_current, score, tolerance_of
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
 from dreamgym.llm.request_queue import RequestQueue
 from dreamgym.llm.tokenized import Tokenized
@@ -62,6 +62,7 @@ class ServerEngine(Tokenized, RequestQueue):
         self.follows = follows
         self.config, self.tokenizer, self.module, self.version = config, tokenizer, module, 0
         self.published = False  # whether the servers sample from weights that this engine sent them, or found there
+        self.probed: dict[str, Scored] = {}  # by server: the probe that later ones are compared with
         self.model = config.model  # what requests ask for: an adapter's name once one is published
         self.usage = Usage(price_per_million_input=config.price_per_million_input, price_per_million_output=config.price_per_million_output)
         self.client = Client(config, self.usage, clock or Clock())
@@ -87,7 +88,9 @@ class ServerEngine(Tokenized, RequestQueue):
             return
         path = save()
         scorer = None if self.module is None else functools.partial(score, self.module)
-        publish_weights(self, path, version, lora=(path / "adapter_config.json").is_file(), verify=False, scorer=scorer)
+        tolerance = tolerance_of(self.module) if self.config.tolerance is None else self.config.tolerance
+        lora = (path / "adapter_config.json").is_file()
+        publish_weights(self, path, version, lora=lora, verify=False, scorer=scorer, tolerance=tolerance)
 
     @property
     def served(self) -> Served:

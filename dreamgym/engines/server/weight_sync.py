@@ -1,7 +1,9 @@
 """New weights for a server: it is sent the path of a checkpoint, must confirm it, and is probed whether it samples from it.
 
 The probe is there for a known failure: the server accepts the call and goes on with the weights it began with, which looks like an agent
-that does not learn. Checkpoints travel through a file system that the server can read at the same path.
+that does not learn. One update moves log-probabilities by less than a coarse server rounds, so what is compared is how far they moved since
+a probe that is kept, for as many publications as it takes to tell. Checkpoints travel through a file system that the server can read at the
+same path.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +24,14 @@ if TYPE_CHECKING:
     from dreamgym.engines.server.engine import ServerEngine
 
 log = logging.getLogger(__name__)
-PROBE_TOKENS = 8
+PROBE_TOKENS = 16
 PROBE_TEXT = "The quick brown fox looks for a red mug under 12.50"
+TOLERANCE, COARSE_TOLERANCE = 0.05, 0.25
+"""Nats. The second is for a learner in bfloat16: from one in float32 a server in bfloat16 differed by up to 0.19 in 768 tokens."""
+CLEAR = 8
+"""Times the noise of one log-probability that the learner's must move, all in all, before a server's are asked whether they followed."""
+LEAST_NOISE = 1e-5
+"""Nats. What float32 rounds."""
 
 
 def publish_weights(
@@ -33,7 +42,7 @@ def publish_weights(
     lora: bool,
     verify: bool = True,
     scorer: Callable[[Completion], Sequence[float]] | None = None,
-    tolerance: float = 0.05,
+    tolerance: float = TOLERANCE,
     timeout_s: float = 600.0,
 ) -> None:
     """Make every server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was. An adapter
@@ -49,7 +58,10 @@ def publish_weights(
     `verify` requires that greedy log-probabilities of a probe differ from those before, or, of an adapter, from the base model's; turn it
     off to publish the same weights again. Of a server that chose different tokens for two probes of the same weights this cannot be seen:
     a warning says so, and the weights count.
-    `scorer` gives the learner's log-probabilities of the probe's ids, which must agree with the server's within `tolerance`.
+    `scorer` gives the learner's log-probabilities of the probe's ids, which must agree with the server's within `tolerance`. Once they
+    have moved clearly since an earlier probe, by more than the server's own noise and rounding, the server's must have moved nearer to
+    them than to where they were: smaller moves add up over publications until they can be told. The first publication of an engine has
+    nothing to compare with.
     """
     path = Path(checkpoint).absolute()
     loads = engine.dialect is not None and engine.dialect.name in LOADERS
@@ -61,8 +73,9 @@ def publish_weights(
         raise UsageError(f"No checkpoint at '{path}': expected a directory{' with an adapter' if lora else ''}. Save it there first.")
     engine.require_drained()
     if not loads:  # its weights are those that it was started with, so they must be ours already
+        assert scorer is not None
         for api in engine.servers.apis:
-            _must_agree(_probe(engine, api, engine.model), scorer, tolerance, path, api, loads=False)
+            _must_serve(engine, api, engine.model, scorer, tolerance, path, loads=False)
         engine.version, engine.published = version, True
         engine.servers.rejoin(engine.servers.apis)
         return
@@ -77,7 +90,7 @@ def publish_weights(
                 if before:
                     _must_differ(before, _probe(engine, api, name), path, api)
                 if scorer is not None:
-                    _must_agree(_probe(engine, api, name), scorer, tolerance, path, api)
+                    _must_serve(engine, api, name, scorer, tolerance, path)
             except ServerError as error:
                 took = [one for one in took if one != api or not error.gone]
                 if not error.gone or (not took and api == engine.servers.apis[-1]):
@@ -106,6 +119,14 @@ def require_current(engine: ServerEngine) -> None:
             raise InvariantError(f"Another engine has published its weights to {api} since this one did. Publish again before sampling.")
 
 
+def tolerance_of(module: Any) -> float:
+    """Nats by which a server may differ from a torch module that learns, by the precision in which the module computes."""
+    import torch
+
+    coarse = module is not None and any(p.dtype == torch.bfloat16 for p in module.parameters())
+    return COARSE_TOLERANCE if coarse else TOLERANCE
+
+
 def score(module: Any, completion: Completion) -> list[float]:
     """The log-probabilities that a torch module gives the ids of a completion, at temperature 1."""
     import torch
@@ -114,6 +135,20 @@ def score(module: Any, completion: Completion) -> list[float]:
     with torch.no_grad():
         logits = module(input_ids=ids, use_cache=False).logits[0, len(completion.prompt_ids) - 1 : -1].float()
     return torch.log_softmax(logits, -1).gather(1, ids[0, len(completion.prompt_ids) :, None])[:, 0].tolist()
+
+
+def require_loading(engine: ServerEngine, *, lora: bool) -> None:
+    """ServerError for a server without the call that loads weights (`lora`: adapters). The call is made without what it needs, so that
+    nothing is loaded: a server that has it refuses, and one that has not says so."""
+    if engine.dialect is None or engine.dialect.name not in LOADERS:
+        return
+    path = _ROUTES[engine.dialect.name][0 if lora else 1]
+    for api in engine.servers.apis:
+        try:
+            _control(engine, api, "POST", path, {}, None)
+        except ServerError as error:
+            if error.status in (None, 401, 403, 404, 405):
+                raise
 
 
 def _load(engine: ServerEngine, api: str, path: Path, name: str, timeout_s: float) -> None:
@@ -144,6 +179,8 @@ def _load_sglang(engine: ServerEngine, api: str, path: Path, name: str, timeout_
 
 
 LOADERS: dict[str, Callable[[Any, str, Path, str, float], None]] = {"vllm": _load_vllm, "sglang": _load_sglang}
+_ROUTES = {"vllm": ("/v1/load_lora_adapter", "/collective_rpc"), "sglang": ("/load_lora_adapter", "/update_weights_from_disk")}
+"""By dialect, the calls that load an adapter and a whole model."""
 _UNLOAD = {"vllm": "/v1/unload_lora_adapter", "sglang": "/unload_lora_adapter"}
 
 
@@ -167,10 +204,11 @@ _NEEDS = {
     "/collective_rpc": "Start vLLM with VLLM_SERVER_DEV_MODE=1.",
     "/v1/load_lora_adapter": "Start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
     "/load_lora_adapter": "Start SGLang with --enable-lora.",
+    "/update_weights_from_disk": "Use a version of SGLang that has it.",
 }
 
 
-def _control(engine: ServerEngine, api: str, method: str, path: str, payload: Any, timeout_s: float) -> Any:
+def _control(engine: ServerEngine, api: str, method: str, path: str, payload: Any, timeout_s: float | None) -> Any:
     """The answer to a call that manages the server; a path that is not there says how to start the server with it."""
     try:
         return engine.client.wait(engine.client.control(method, engine.url(path, api), payload, timeout_s=timeout_s))
@@ -209,16 +247,84 @@ def _must_differ(before: Sequence[Completion], after: Completion, path: Path, ap
         )
 
 
-def _must_agree(
-    probe: Completion, scorer: Callable[[Completion], Sequence[float]] | None, tolerance: float, path: Path, api: str, *, loads: bool = True
+@dataclass(frozen=True)
+class Scored:
+    """A probe of a server, as far as two tries chose the same ids, with the server's and the learner's log-probabilities of them."""
+
+    ids: tuple[int, ...]
+    theirs: tuple[float, ...]  # nan where llama.cpp gives none
+    ours: tuple[float, ...]
+    noise: float  # by how much the two tries differ
+
+
+def _must_serve(
+    engine: ServerEngine,
+    api: str,
+    model: str,
+    scorer: Callable[[Completion], Sequence[float]],
+    tolerance: float,
+    path: Path,
+    *,
+    loads: bool = True,
 ) -> None:
-    assert scorer is not None
-    known = [(x, y) for x, y in zip(probe.logprobs, scorer(probe), strict=True) if not math.isnan(x)]  # llama.cpp: none inside a character
-    gap = max((abs(x - y) for x, y in known), default=math.inf)
+    """ServerError for a server whose log-probabilities are not the learner's, or did not move as the learner's did."""
+    probe, again = (_probe(engine, api, model) for _ in range(2))
+    ours = tuple(scorer(probe))
+    then = "" if loads else " It cannot load weights as it runs: start it anew on that checkpoint, or use vllm or sglang."
+    _must_agree(probe, ours, tolerance, path, api, then)
+    n = _same(probe.ids, again.ids)
+    noise = _largest_gap(probe.logprobs[:n], again.logprobs[:n])
+    now, before = Scored(probe.ids[:n], probe.logprobs[:n], ours[:n], noise), engine.probed.get(api)
+    followed = None if before is None else _followed(before, now)
+    if followed is False:
+        raise ServerError(
+            f"The learner's log-probabilities of a probe have moved, and those of {api} have not moved with them, though they are within "
+            f"tolerance={tolerance:g}: it still samples from weights before '{path}'. Check that it reads this path and serves what it "
+            f"loads.{then}"
+        )
+    if followed or before is None or not before.ids or _same(before.ids, now.ids) < min(len(before.ids), n):
+        engine.probed[api] = now  # else small moves add up from where they began
+
+
+def _followed(before: Scored, now: Scored) -> bool | None:
+    """Whether a server's log-probabilities are nearer to where the learner's went than to where they were; None: too little to tell.
+
+    Moves are compared, not values: what a server in another precision always has too much or too little falls out.
+    """
+    noise = max(before.noise, now.noise, _largest_gap(before.theirs, before.ours), LEAST_NOISE)
+    n = _same(before.ids, now.ids)
+    moves = [
+        (ours - ours_before, theirs - theirs_before)
+        for ours, ours_before, theirs, theirs_before in zip(now.ours[:n], before.ours[:n], now.theirs[:n], before.theirs[:n], strict=True)
+        if not math.isnan(theirs - theirs_before)
+    ]
+    wanted = sum(ours * ours for ours, _ in moves)
+    if math.sqrt(wanted) <= CLEAR * noise:
+        return None
+    return sum(ours * theirs for ours, theirs in moves) > wanted / 2
+
+
+def _same(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids two sequences begin with alike."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _largest_gap(a: Sequence[float], b: Sequence[float], default: float = 0.0) -> float:
+    """The largest difference of log-probabilities; llama.cpp gives none inside a character."""
+    return max((abs(x - y) for x, y in zip(a, b, strict=True) if not math.isnan(x - y)), default=default)
+
+
+def _must_agree(probe: Completion, ours: Sequence[float], tolerance: float, path: Path, api: str, then: str) -> None:
+    gap = _largest_gap(probe.logprobs, ours, default=math.inf)
     if not gap <= tolerance:
-        then = "" if loads else " It cannot load weights as it runs: start it anew on that checkpoint, or use vllm or sglang."
         raise ServerError(
             f"The log-probabilities that {api} gives a probe differ from the learner's by up to {gap:.3g}, more than "
             f"tolerance={tolerance:g}, for '{path}'. It samples from other weights, or in a coarser precision than the tolerance "
-            f"allows.{then}"
+            f"allows.{then or (_PRECISION if tolerance < COARSE_TOLERANCE else '')}"
         )
+
+
+_PRECISION = (
+    f" A server in bfloat16 differs from a learner in float32 by up to 0.2: set tolerance = {COARSE_TOLERANCE:g} in the engine's settings, "
+    "or start the server in the learner's precision."
+)

@@ -22,9 +22,11 @@ from dreamgym.llm.sizes import parameters
 from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy
 from dreamgym.recipes import factory
-from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.context import INDUCED, RunContext, induced_rules, logs_of, that_fit
 from dreamgym.recipes.recorded import require_logs
+from dreamgym.recipes.rows import OFFLINE
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
@@ -57,7 +59,8 @@ def prepare_logs(
     if run.summary() is None:
         if config.exec:
             executors.try_out(config.exec)
-        trained = check_policy(config.policy, suite.rules, device=config.model.device)
+        for temperature in temperatures(config):
+            trained = check_policy(config.policy, suite.rules, device=config.model.device, temperature=temperature)
         if (backbone := config.experience.backbone) and config.dreams:
             trained += fitted_models.check_backbone(backbone, config.experience.settings["engine"])
         require_space(run.path, BYTES_A_PARAMETER * (trained + parameters(config.model.size, config.model.vocab_size)))
@@ -95,6 +98,17 @@ def prepare_logs(
     logs = that_fit(logs, tokenizer, config)
     context = RunContext(config, run.path, suite, logs, tokenizer, factory.vocabulary(tokenizer), workers=workers)
     return context
+
+
+def temperatures(config: SharedConfig) -> list[float]:
+    """Those at which the loops of a run sample actions to learn from; 1 where it has no loop."""
+    if isinstance(config, CompareConfig):
+        arms = [*config.arms, *([config.ablated] if config.ablations else [])]
+        loops = [config.block(arm) for arm in arms if arm not in OFFLINE]
+    else:
+        begun = isinstance(config, TrainConfig)  # whose loop may have iterations in the real environment alone
+        loops = [block for _, block in config if isinstance(block, RLBlock) and (block.iterations or begun)]
+    return sorted({loop.learner.temperature for loop in loops}) or [1.0]
 
 
 @dataclass(frozen=True)

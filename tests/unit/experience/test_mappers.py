@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_server import FaultServer
 from scripted_chat import ScriptedChat
 from toy import command, object_in
 
 from dreamgym import plugins
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.mapping import mapped, needed, shorten
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import ConfigError, ServerError, UsageError
 from dreamgym.evals.mapping_loss import measure
-from dreamgym.experience.mappers import fitted
+from dreamgym.experience.mappers import fitted, prompted
 from dreamgym.experience.mappers.prompted import PromptedMapper
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
@@ -124,6 +125,30 @@ def test_an_instruct_model_names_the_lines_and_what_cannot_be_read_leaves_the_st
     assert asked["task"] == "find it" and asked["latest_actions"] == ["click [1]"] and asked["lines"]["9"] == lines[9]
     assert mapper.keep("find another", [], lines) == set(range(len(lines)))
     assert mapper.counts["unreadable"] == 1
+
+
+def test_a_state_that_the_server_failed_stays_whole_and_too_many_in_a_row_end_the_run():
+    with FaultServer() as server:
+        server.answer = lambda messages: '{"reasoning": "", "lines": [1]}'
+        mapper = prompted.make(
+            engine={"base_url": server.url, "model": "policy", "retries": 1, "backoff_s": 0.01}, ask={"max_tokens": 512, "give_up_after": 3}
+        )
+        for name, status in (("a", 503), ("b", 429), ("c", 400)):
+            server.faults.extend([("status", status)] * (1 if status == 400 else 2))
+            assert mapper.keep(name, [], ["one", "two", "three"]) == {0, 1, 2}
+        assert mapper.keep("d", [], ["one", "two", "three"]) == {1}
+        assert mapper.keep("a", [], ["one", "two", "three"]) == {0, 1, 2}, "as in the rollouts before"
+        assert mapper.counts == {"failed": 3, "clean": 1}
+        server.faults.extend([("status", 503)] * 6)
+        for name in "ef":
+            assert mapper.keep(name, [], ["one", "two", "three"]) == {0, 1, 2}
+        with pytest.raises(
+            ServerError, match=r"failed 3 states in a row, each after its retries.*failed after 2 attempts.*ask.give_up_after"
+        ):
+            mapper.keep("g", [], ["one", "two", "three"])
+        server.faults.append(("status", 401))
+        with pytest.raises(ServerError, match="status 401"):
+            mapper.keep("h", [], ["one", "two", "three"])
 
 
 def test_an_environment_and_its_logs_are_seen_through_the_mapping(tmp_path: Path):
