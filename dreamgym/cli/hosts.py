@@ -1,4 +1,4 @@
-"""Commands that use an instruct model on a server: `annotate` and `judge`."""
+"""Commands that use an instruct model on a server or in this process: `annotate` and `judge`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import typer
 
 from dreamgym.cli._show import Json, Run, score, table, values
 
-BaseUrl = Annotated[str, typer.Option("--base-url", help="The host's OpenAI-compatible address, such as http://localhost:8000/v1.")]
-Model = Annotated[str, typer.Option(help="The model's name at that host.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="The host's OpenAI-compatible address, such as http://localhost:8000/v1. Without it the model runs in this process."),
+]
+Model = Annotated[str, typer.Option(help="The model's name at that host; in this process a directory, a name on the hub, or smollm2.")]
 KeyEnv = Annotated[str, typer.Option(help="The environment variable with the key; it may be unset for hosts without keys.")]
 PriceIn = Annotated[float, typer.Option(min=0, help="Dollars per million tokens of prompt.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Dollars per million tokens of reply.")]
@@ -32,8 +35,8 @@ TokensPerMinute = Annotated[int | None, typer.Option(help="The host's limit of t
 def annotate(
     logs: Annotated[Path, typer.Argument(help="A file of episodes, such as runs/quickstart/episodes/logs.jsonl.")],
     out: Annotated[Path, typer.Option(help="The file of annotated episodes. Replies are kept beside it; the same command resumes.")],
-    base_url: BaseUrl,
     model: Model,
+    base_url: BaseUrl = None,
     api_key_env: KeyEnv = "OPENAI_API_KEY",
     price_input: PriceIn = 0.0,
     price_output: PriceOut = 0.0,
@@ -71,8 +74,8 @@ def annotate(
 
 def judge(
     run: Run,
-    base_url: BaseUrl,
     model: Model,
+    base_url: BaseUrl = None,
     n: Annotated[int, typer.Option("--n", min=1, help="Dreamed transitions to judge.")] = 100,
     controls: Annotated[int, typer.Option(min=0, help="Real transitions, and as many corrupted ones, as controls.")] = 30,
     dreams: Annotated[

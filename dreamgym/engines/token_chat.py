@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from dreamgym.errors import ServerError, UsageError
@@ -16,8 +18,11 @@ from dreamgym.usage import Usage
 class TokenChat:
     """Implements `protocols.Chat`. A reply holds text alone: special tokens that are sampled leave none."""
 
-    def __init__(self, llm: LLM, chat_format: ChatFormat) -> None:
-        self.llm, self.format, self.model, self.usage = llm, chat_format, chat_format.name, Usage()
+    def __init__(self, llm: LLM, chat_format: ChatFormat, *, name: str = "", at_once: int | None = None, structured: bool = False) -> None:
+        """`name` is the model's; `at_once` conversations are taken together, all by default. `structured`: a grammar holds replies to the
+        form that `response_format` names; the engine must take one (`Sampling.grammar`)."""
+        self.llm, self.format, self.model, self.usage = llm, chat_format, name or chat_format.name, Usage()
+        self.at_once, self.structured = at_once, structured
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The ids of a conversation up to the next reply. Its messages take turns: system or not, user, assistant, user, ..."""
@@ -41,13 +46,25 @@ class TokenChat:
         response_format: Mapping[str, Any] | None = None,
         allow_truncated: bool = False,
     ) -> Generator[tuple[int, str | Exception], None, None]:
-        """Replies in order, sampled together. No form is enforced: `response_format` says what the prompt asks for anyway.
+        """Replies in order. A prompt that does not fit the context fails alone, as on a server that refuses it (status 413)."""
+        grammar = _grammar(response_format) if self.structured and response_format else ""
+        sampling = Sampling(max_tokens, self.format.stop, temperature, grammar=grammar)
+        waiting, begun = iter(conversations), 0
+        while first := list(islice(waiting, 1)):
+            taken = [self.prompt(one) for one in chain(first, islice(waiting, self.at_once - 1) if self.at_once else waiting)]
+            keys = seeds[begun : begun + len(taken)] if seeds else None
+            for i, reply in self._sampled(taken, sampling, keys, allow_truncated):
+                yield begun + i, reply
+            begun += len(taken)
 
-        A prompt that does not fit the context fails alone, as on a server that refuses it (status 413).
-        """
-        sampling = Sampling(max_tokens, self.format.stop, temperature)
-        prompts = [self.prompt(conversation) for conversation in conversations]
-        limit = getattr(self.llm, "max_context", None) or math.inf
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+    def _sampled(
+        self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[tuple[int, ...]] | None, allow_truncated: bool
+    ) -> Generator[tuple[int, str | Exception], None, None]:
+        """The replies to some prompts, in order."""
+        max_tokens, limit = sampling.max_tokens, getattr(self.llm, "max_context", None) or math.inf
         fit = [i for i, ids in enumerate(prompts) if len(ids) + max_tokens <= limit]
         sampled = self.llm.generate([Request(prompts[i], sampling, seeds[i] if seeds else None) for i in fit]) if fit else []
         completions = dict(zip(fit, sampled, strict=True))
@@ -64,3 +81,9 @@ class TokenChat:
             self.usage.completion_tokens += len(completion.ids)
             cut = completion.finish != "stop" and not allow_truncated
             yield i, ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it.") if cut else completion.text
+
+
+def _grammar(response_format: Mapping[str, Any]) -> str:
+    """What `response_format` of an OpenAI-compatible host asks for. No free whitespace is allowed, in which small models get lost."""
+    schema = dict(response_format["json_schema"]["schema"]) if response_format["type"] == "json_schema" else {"type": "object"}
+    return f"start: %json {json.dumps({'x-guidance': {'whitespace_flexible': False}, **schema})}"

@@ -1,4 +1,4 @@
-"""An instruct model behind an OpenAI-compatible address, as the commands ask for it."""
+"""An instruct model behind an OpenAI-compatible address, or in this process, as the commands ask for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from dreamgym.protocols import Chat
 
 
 @contextmanager
-def opened(more: Sequence[str] = (), **options: Any) -> Iterator[Chat]:
+def opened(more: Sequence[str] = (), *, model: str, base_url: str | None, **options: Any) -> Iterator[Chat]:
     """The engine of a chat host, by the options of `engines.server.ServerEngineConfig`; `more` are further ones as `name=value`, which
-    come last.
+    come last. Without a `base_url` the engine `instruct`, which has the options of `more` alone.
 
     Nothing is sent until something is asked. ConfigError names a wrong option.
     """
-    engine = plugins.make("engines", "server", dialect="chat", **options | dict(map(_pair, more)))
+    given = dict(map(_pair, more))
+    if base_url is None:
+        engine = plugins.make("engines", "instruct", model=model, **given)
+    else:
+        engine = plugins.make("engines", "server", dialect="chat", model=model, base_url=base_url, **options | given)
     try:
         yield engine
     finally:

@@ -1,4 +1,4 @@
-"""What every engine promises (`protocols.LLM`). Engines are discovered; the server's is a scripted one of this process.
+"""What every engine promises (`protocols.LLM` or `protocols.Chat`). Engines are discovered; the server's is a scripted one of this process.
 
 Caches, batches and precision of the local engine and faults of servers are tested in tests/unit/engines.
 """
@@ -10,15 +10,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from chat_model import save_instruct_model
 from fault_server import FaultServer
 
 from dreamgym import plugins
 from dreamgym.engines.scripted import ScriptedLLM
 from dreamgym.llm import tiny
-from dreamgym.protocols import LLM
+from dreamgym.protocols import LLM, Chat
 from dreamgym.types import Completion, Request, Sampling
 
 PROMPTS = ([65, 66, 67], [70], [80, 81, 82, 83, 84], [65, 66, 67, 68])
@@ -50,8 +52,23 @@ def scripted() -> Iterator[LLM]:
     yield plugins.make("engines", "scripted", answer=lambda prompt: f"after {prompt[-3:]}")
 
 
+@contextmanager
+def served_chat() -> Iterator[Chat]:
+    with FaultServer(lambda text: [0] * len(text)) as server:
+        settings = {"base_url": server.url, "model": "policy", "dialect": "chat", "backoff_s": 0.01}
+        with closing(plugins.make("engines", "server", **settings)) as engine:
+            yield engine
+
+
+@contextmanager
+def instruct() -> Iterator[Chat]:
+    with TemporaryDirectory() as folder:
+        yield plugins.make("engines", "instruct", model=str(save_instruct_model(Path(folder) / "blank")))
+
+
 WAYS: dict[str, Open] = {"server": served, "local": local, "scripted": scripted}
-"""How the built-in engines are made. A new one needs an entry."""
+CHATS: dict[str, Open] = {"server": served_chat, "instruct": instruct}
+"""How the built-in engines are made, those that sample tokens and those that answer chats. A new one needs an entry in one of them."""
 
 
 def asked(max_tokens: int = 6, *, stop: tuple[int, ...] = (), temperature: float = 1.0, sessions: bool = False) -> list[Request]:
@@ -124,10 +141,24 @@ PROMISES = [
 ]
 
 
+def test_every_engine_samples_tokens_or_answers_chats() -> None:
+    assert set(plugins.known("engines")) == WAYS.keys() | CHATS.keys()
+
+
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("name", plugins.known("engines"))
+@pytest.mark.parametrize("name", WAYS)
 def test_an_engine_keeps_every_promise(name: str, promise: Callable[[Open], None]) -> None:
     promise(WAYS[name])
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_chat_answers_each_conversation_in_its_place_and_counts_what_it_used(name: str) -> None:
+    with CHATS[name]() as engine:
+        talks = [[{"role": "user", "content": text}] for text in ("One?", "Two?", "Three?")]
+        found = dict(engine.replies(talks, max_tokens=5, seeds=[(i,) for i in range(3)], allow_truncated=True))
+        assert found.keys() == {0, 1, 2} and all(isinstance(reply, str) for reply in found.values())
+        assert engine.usage.requests == 3 and engine.usage.completion_tokens > 0 and engine.model
+        assert list(engine.replies([], max_tokens=5)) == []
 
 
 # Engines that break a promise each
