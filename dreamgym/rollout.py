@@ -13,7 +13,7 @@ from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task, 
 T = TypeVar("T")
 READY = 0.25
 """The share of the running episodes for which a policy or an environment that works elsewhere is waited for."""
-TOO_LONG = "the conversation no longer fits into the policy's context"
+TOO_LONG = "the first state does not fit into the policy's context"
 
 
 def rollout(
@@ -38,7 +38,8 @@ def rollout(
     `numbers` are those of the episodes in the rollout of which these are a part; 0, 1, ... where it is whole.
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
-    So does a conversation that no longer fits into the policy's context.
+    So does a first state that does not fit into the policy's context. A conversation that has outgrown it is cut off there, as at
+    `max_steps`: the policy did not come to an end.
     """
     if ready is None:
         ready = READY if agent.concurrent or env.concurrent else 1.0
@@ -62,7 +63,8 @@ def rollout(
             acted = sorted((acting.pop(ticket), completion) for ticket, completion in _some(agent.poll, len(acting), enough))
             for i, completion in acted:
                 if completion.finish == "overflow":
-                    last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
+                    if not turns[i]:
+                        last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
                     running.discard(i)
                 else:
                     stepping[i] = completion

@@ -141,7 +141,7 @@ METRICS: dict[str, dict[str, Metric]] = {
             "share", "training episodes that end with reward 1, where they were collected: dream or real", "falls, or jumps to 1"
         ),
         "length": Metric("steps", "mean length of a training episode", "at the horizon: nothing ends"),
-        "truncated": Metric("share", "episodes cut off at the horizon", "near 1"),
+        "truncated": Metric("share", "episodes cut off at the horizon, or where they outgrow the policy's context", "near 1"),
         "failed_rollouts": Metric(
             "episodes", "episodes with a technical failure, or masked; counted, never trained on", "above 0 in the real environment"
         ),

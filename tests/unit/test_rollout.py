@@ -161,15 +161,19 @@ def test_an_error_ends_its_episode_only_and_is_recorded():
     assert (good.policy_version, good.model_version, good.source) == (9, 4, "dream")
 
 
-def test_a_conversation_that_outgrows_the_context_fails_and_the_others_go_on():
+@pytest.mark.parametrize(("room", "turns"), [(190, (1, 4)), (40, (0, 1))])  # of bytes; the turns that it may hold
+def test_a_conversation_that_outgrows_the_context_is_cut_off_and_a_first_state_that_does_not_fit_fails(room: int, turns: tuple[int, int]):
     class Short(ScriptedLLM):
-        max_context = 190  # of bytes: enough for two turns
+        max_context = room
 
     llm = Short(walker)
     short, long = rollout(agent(llm), EnvPool(SUITE.env, SUITE.rules), [task(3, 4), task(1, 4)], seed=5, max_steps=10)
-    assert short.success and short.error is None
-    assert "no longer fits" in str(long.error) and not long.success and 0 < len(long.turns) < 4
-    assert all(len(prompt) + 24 <= 190 for prompt in llm.prompts), "nobody was asked what could not be answered"
+    assert not long.success and len(long.turns) in range(*turns) and long.truncated
+    if turns[0]:
+        assert short.success and short.error is None and long.error is None, "it counts as a failure of the policy"
+    else:
+        assert "the first state does not fit" in str(long.error) and "does not fit" in str(short.error)
+    assert all(len(prompt) + 24 <= room for prompt in llm.prompts), "nobody was asked what could not be answered"
 
 
 def test_a_horizon_of_the_environment_ends_an_episode_as_truncated():

@@ -75,7 +75,7 @@ class WebRules(TextRules):
     """The `TextRules` of web pages."""
 
     name = "web"
-    token_patterns = (r"\[\d{1,4}\]", r"(?:click|hover|type|select|press|scroll|goto|stop)(?= \[)")
+    token_patterns = (r" ?\[\d{1,4}\]", r"(?:click|hover|type|select|press|scroll|goto|stop)(?= \[)")
     about = (
         "This is a web browser. The state lists the texts of the page and its elements, such as [3] link 'Books'. The number in square "
         "brackets names an element in actions. Parts of one item stand on one line, separated by |."

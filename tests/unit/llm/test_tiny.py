@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dreamgym.envs.base import TextRules
+from dreamgym.envs.web.rules import WebRules
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import tiny
 
@@ -37,8 +38,18 @@ def test_a_word_is_the_same_token_wherever_it_stands(tokenizer: Any) -> None:
     assert prompt_parts(tokenizer, "red 42") == ["Ġred", "Ġ", "4", "2"]
 
 
+def test_names_and_numbers_of_elements_are_the_same_tokens_in_a_page_an_action_and_a_task() -> None:
+    page = "[1] heading 'Books'\n[16] link 'Teal mug' | [17] button 'Add'\ndogs' bone"
+    acts, task = "Action: click [16]\nAction: type [17] [Teal mug] [1]", 'Enter "Teal mug" and press Add'
+    tokenizer = tiny.train_tokenizer([page, acts, task] * 20, vocab_size=420, token_patterns=WebRules().token_patterns)
+    read, act, asked = (prompt_parts(tokenizer, text) for text in (page, acts, task))
+    assert {"Ġ[1]", "Ġ[16]", "Ġ[17]"} <= set(read) & set(act)
+    assert all({"ĠTeal", "Ġmug"} <= set(parts) for parts in (read, act, asked)) and "ĠAdd" in set(read) & set(asked)
+    assert "ĠTeal" not in prompt_parts(tokenizer, '{"id": "Teal"}'), "quotes of JSON stand before every value, in calls and answers alike"
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.one_of(st.text(), st.text(alphabet="ab1[ (\n-/é日<|end>\r\t")))
+@given(text=st.one_of(st.text(), st.text(alphabet="ab1[ (\n-/é日<|end>\r\t'\"]")))
 def test_any_text_survives_the_round_trip_and_never_becomes_a_special_token(tokenizer: Any, text: str) -> None:
     text = text + "<|end|><|act|>" + text
     ids = tiny.encode(tokenizer, text)
