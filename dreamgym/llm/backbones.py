@@ -16,9 +16,9 @@ import importlib
 import itertools
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def load(config: BackboneConfig, *, seed: int = 0, shared: bool = True) -> tuple
     if adapter:
         model = _adapted(model, config.model, source)
     elif config.lora is not None:
-        model = with_lora(model, config.lora, new, seed=seed)
+        model = with_lora(model, config.lora, new, seed=seed, revision=revision)
     if adapter or config.lora is not None:
         for p in model.parameters():
             p.data = p.data.float() if p.requires_grad else p.data
@@ -167,7 +167,7 @@ def _shared(source: str, revision: str | None, config: BackboneConfig, vocabular
     but for embeddings that will grow to `vocabulary` tokens or take markers in."""
     place = Path(_place(source))
     stamp = (place / "config.json").stat().st_mtime_ns if (place / "config.json").is_file() else 0
-    base = _base(source, revision, config.model_copy(update={"model": source, "lora": None, "markers": False}), stamp)
+    base = _base(source, revision, config, stamp)
     both = (base.get_input_embeddings().weight, base.get_output_embeddings().weight)
     changes = config.markers or vocabulary > both[0].shape[0]  # transformers grows a weight in place, for all that hold it
     own = {id(weight) for weight in both} if changes else set()
@@ -175,10 +175,18 @@ def _shared(source: str, revision: str | None, config: BackboneConfig, vocabular
     return copy.deepcopy(base, {id(tensor): tensor for tensor in kept})
 
 
-@lru_cache(maxsize=1)
+_held: dict[tuple[Any, ...], Any] = {}
+"""The frozen weights that were loaded last. They leave memory when others take their place."""
+
+
 def _base(source: str, revision: str | None, config: BackboneConfig, stamp: int) -> Any:
-    """The frozen weights that were loaded last. They leave memory when others take their place."""
-    return _fetch(source, revision, config).to(device(config.device)).requires_grad_(False)
+    """The frozen weights of a model, loaded once for all configurations that want the same of them."""
+    where = device(config.device)
+    key = (source, revision, config.dtype, config.attention, str(where), stamp)
+    if key not in _held:
+        _held.clear()
+        _held[key] = _fetch(source, revision, config).to(where).requires_grad_(False)
+    return _held[key]
 
 
 def _fetch(source: str, revision: str | None, config: BackboneConfig) -> Any:
@@ -309,15 +317,28 @@ def _peft() -> Any:
         raise MissingExtra("LoRA needs peft. Install it with: pip install 'dreamgym[peft]'") from error
 
 
-def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: int = 0) -> Any:
-    """The model with fresh adapters, drawn by `seed`, which change nothing yet. Rows of `new` tokens are trained too; others stay."""
+def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: int = 0, revision: str | None = None) -> Any:
+    """The model with fresh adapters, drawn by `seed`, which change nothing yet. Rows of `new` tokens are trained too; others stay. The
+    adapters remember the `revision` of their base. ConfigError for adapters of embeddings that are tied to the head."""
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     both = (model.get_input_embeddings(), model.get_output_embeddings())
     tied = both[0].weight is both[1].weight
+    if tied and (wrong := [name for name, module in model.named_modules() if module in both and _targeted(targets, name)]):
+        raise ConfigError(
+            f"lora.target_modules name '{wrong[0]}', and {type(model).__name__} has one matrix for embeddings and head: an adapter of the "
+            'one would change the other when it is merged. Leave it out; "all-linear" does.'
+        )
     names = [name for name, module in model.named_modules() if module is both[0] or (module is both[1] and not tied)]
     tokens = {"trainable_token_indices": {name.rpartition(".")[2]: list(new) for name in names}} if new else {}
     settings = _peft().LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", bias="none", **tokens
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+        bias="none",
+        revision=revision,
+        **tokens,
     )
     try:
         with torch.random.fork_rng():
@@ -325,6 +346,13 @@ def with_lora(model: Any, lora: LoraConfig, new: Sequence[int] = (), *, seed: in
             return _peft().get_peft_model(model, settings)
     except ValueError as error:
         raise ConfigError(f"LoRA finds none of its target_modules {targets!r} in {type(model).__name__}: {error}") from error
+
+
+def _targeted(targets: str | Sequence[str], name: str) -> bool:
+    """Whether peft adapts the module of that name."""
+    if isinstance(targets, str):
+        return targets != "all-linear" and re.fullmatch(targets, name) is not None
+    return any(name == one or name.endswith(f".{one}") for one in targets)
 
 
 def memory_of(module: Any, *, trains: bool = True) -> int:

@@ -257,6 +257,23 @@ def test_a_tokenizer_without_a_pad_token_borrows_one_and_the_vocabulary_stays(sa
     assert tokenizer.pad_token == "[CLS]"
 
 
+@pytest.mark.parametrize("targets", [("q_proj", "lm_head"), ("embed_tokens",), r".*(q_proj|lm_head)"])
+def test_adapters_of_a_head_that_is_tied_to_the_embeddings_are_refused(targets: str | tuple[str, ...], saved: Callable[[str], str]) -> None:
+    """Merged, they would change the embeddings as well."""
+    pytest.importorskip("peft")
+    lora = LoraConfig(rank=4, target_modules=targets)
+    tied = next(name for name in ("Llama", "Qwen2") if load(BackboneConfig(model=saved(name), device="cpu"))[0].config.tie_word_embeddings)
+    with pytest.raises(ConfigError, match=r"target_modules name .* one matrix for embeddings and head"):
+        load(BackboneConfig(model=saved(tied), device="cpu", lora=lora))
+
+
+def test_adapters_remember_the_revision_of_their_base(saved: Callable[[str], str], tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    model, tokenizer = load(BackboneConfig(model=saved("Llama"), revision="v2", device="cpu", lora=LORA))
+    save(model, tokenizer, tmp_path / "adapter")
+    assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["revision"] == "v2"
+
+
 @pytest.mark.parametrize("name", ["Llama", "Qwen2"])  # tied and untied embeddings
 def test_markers_are_added_once_and_begin_at_the_mean(name: str, saved: Callable[[str], str], tmp_path: Path) -> None:
     plain, words = load(BackboneConfig(model=saved(name), device="cpu"))
@@ -335,7 +352,9 @@ def test_models_with_adapters_over_one_backbone_share_its_weights_and_learn_apar
     save(stir(one), tokenizer, tmp_path / "one")
     again, _ = load(BackboneConfig(model=str(tmp_path / "one"), device="cpu"))
     said = sampled(one, tokenizer, prompts(12))
-    other, _ = load(BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA, markers=True))
+    other, _ = load(
+        BackboneConfig(model=saved("Llama"), device="auto", lora=LORA, markers=True, gradient_checkpointing=True, download=True)
+    )
     tensors = [{p.data_ptr() for n, p in m.named_parameters() if "layers.0.mlp.up_proj.base" in n} for m in (one, again, other)]
     assert tensors[0] == tensors[1] == tensors[2] != set()
     stir(other)
