@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,11 +56,11 @@ def annotate(
     from dreamgym.recipes import chat_server
     from dreamgym.recipes.annotate import annotate as run
 
-    address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
+    address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
     how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
-    with chat_server.opened(host or (), **address, **limits, **prices) as chat:
+    with chat_server.opened(model, base_url, host or (), **address, **limits, **prices) as chat:
         found = run(chat, logs, out, how, dry_run=dry_run)
     if as_json:
         print(json.dumps(found))
@@ -101,11 +101,11 @@ def judge(
     from dreamgym.recipes import chat_server
     from dreamgym.recipes.judge import judge_run
 
-    address = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "concurrency": concurrency}
+    address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
     how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
-    with chat_server.opened(host or (), **address, **limits, **prices) as chat:
+    with chat_server.opened(model, base_url, host or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=dreams)
     if as_json:
         print(json.dumps(found))

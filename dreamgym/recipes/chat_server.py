@@ -15,7 +15,7 @@ from dreamgym.protocols import Chat
 
 
 @contextmanager
-def opened(more: Sequence[str] = (), *, model: str, base_url: str | None, **options: Any) -> Iterator[Chat]:
+def opened(model: str, base_url: str | None, more: Sequence[str] = (), **options: Any) -> Iterator[Chat]:
     """The engine of a chat host, by the options of `engines.server.ServerEngineConfig`; `more` are further ones as `name=value`, which
     come last. Without a `base_url` the engine `instruct`, which has the options of `more` alone.
 
