@@ -13,6 +13,7 @@ current folder; from the tables in docs/results `make results` writes the page. 
 from __future__ import annotations
 
 import datetime
+import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -115,24 +116,15 @@ def device_name(config: CompareConfig) -> str:
     return torch.cuda.get_device_name(where) if where.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
-def merged(file: Path, row: dict[str, Any], config: CompareConfig) -> dict[str, Any]:
-    """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it."""
-    table = read_json(file) or {}
-    rows = _with_row(table.get("rows", []), row)
-    found = {
-        "name": file.stem,
-        "order": 40,
-        "section": "Pretrained models",
-        "title": "A pretrained model in both roles, arm by arm",
-        "text": "Success on held-out tasks in the real environment. One row a seed and arm.",
-        "command": "bench/paper.py --model DIR --data DIR",
-        "commit": context.commit(),
+def merged(file: Path, row: dict[str, Any], config: CompareConfig, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it. `changes` are settings
+    that were given by --set. UsageError where the table is of other settings, or of another commit."""
+    table, made = read_json(file) or {}, _header(file, changes)
+    _require_alike(made, [table], file)
+    found = made | {key: table[key] for key in ("order", "section", "title", "text") if key in table}
+    found |= {
         "date": datetime.date.today().isoformat(),
-        "machine": ", ".join(dict.fromkeys(one["device"] for one in rows)),
-        "seeds": sorted({one["seed"] for one in rows}),
-        "hours": round(sum(one["seconds"] for one in rows) / 3600, 2),
-        "columns": COLUMNS,
-        "rows": rows,
+        **_counted(_with_row(table.get("rows", []), row)),
         "claims": table.get("claims", []),
         "notes": table.get("notes", [f"Environment: {config.env.name}. Policies with fewer than five seeds carry no claim."]),
     }
@@ -141,17 +133,54 @@ def merged(file: Path, row: dict[str, Any], config: CompareConfig) -> dict[str, 
 
 
 def join(file: Path, others: Sequence[Path]) -> dict[str, Any]:
-    """Put the rows of other tables into the one at `file`, which has the header of the last of them. UsageError for one without rows."""
+    """Put the rows of other tables into the one at `file`, which has the header of the last of them. UsageError for one without rows, and
+    where they are of other settings or commits."""
     tables = [read_json(other) or {} for other in others]
     if wrong := next((other for other, table in zip(others, tables, strict=True) if not table.get("rows")), None):
         raise UsageError(f"'{wrong}' has no rows. Give files that this program wrote with --out.")
-    found = {**tables[-1], "name": file.stem, "rows": (read_json(file) or {}).get("rows", [])}
+    before = read_json(file) or {}
+    _require_alike(tables[-1], [before, *tables], file)
+    rows = before.get("rows", [])
     for row in (row for table in tables for row in table["rows"]):
-        found["rows"] = _with_row(found["rows"], row)
-    found["machine"] = ", ".join(dict.fromkeys(one["device"] for one in found["rows"]))
-    found["seeds"] = sorted({one["seed"] for one in found["rows"]})
+        rows = _with_row(rows, row)
+    found = {**tables[-1], "name": file.stem, **_counted(rows)}
     write_atomic(file, dumps(found) + "\n")
     return found
+
+
+def _header(file: Path, changes: Sequence[str]) -> dict[str, Any]:
+    """What made the rows of a table, and how it is shown."""
+    given = " --set " + " ".join(map(shlex.quote, changes)) if changes else ""
+    return {
+        "name": file.stem,
+        "order": 40,
+        "section": "Pretrained models",
+        "title": "A pretrained model in both roles, arm by arm",
+        "text": "Success on held-out tasks in the real environment. One row a seed and arm.",
+        "command": f"bench/paper.py --model DIR --data DIR{given}",
+        "commit": context.commit(),
+    }
+
+
+def _require_alike(made: dict[str, Any], tables: Sequence[dict[str, Any]], file: Path) -> None:
+    """UsageError for a table whose rows another command or another commit made: one table is of one command and one commit."""
+    for table in tables:
+        for key in ("command", "commit"):
+            if table.get("rows") and table[key] != made[key]:
+                raise UsageError(
+                    f"Rows of {key} '{table[key]}' and of '{made[key]}' do not go into one table, '{file}'. Give --out another file."
+                )
+
+
+def _counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a table says of its rows, with them."""
+    return {
+        "machine": ", ".join(dict.fromkeys(one["device"] for one in rows)),
+        "seeds": sorted({one["seed"] for one in rows}),
+        "hours": round(sum(one["seconds"] for one in rows) / 3600, 2),
+        "columns": COLUMNS,
+        "rows": rows,
+    }
 
 
 def _with_row(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,10 +190,18 @@ def _with_row(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[
 
 
 def play(
-    config: CompareConfig, data: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], minutes: float, of_step: float = 10.0
+    config: CompareConfig,
+    data: Path,
+    out: Path,
+    seeds: Sequence[int],
+    arms: Sequence[str],
+    minutes: float,
+    of_step: float = 10.0,
+    changes: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """All steps that fit into the minutes, the shared one of a seed before its arms; the rows that were made or found. A step may take
     `of_step` minutes."""
+    _require_alike(_header(out, changes), [read_json(out) or {}], out)  # before minutes are spent
     begun, rows = time.monotonic(), list[dict[str, Any]]()
     for seed in seeds:
         for arm in ("warm_start", *arms):
@@ -175,7 +212,7 @@ def play(
                 return rows
             start = time.monotonic()
             rows.append(step(config, data, seed, arm))
-            merged(out, rows[-1], config)
+            merged(out, rows[-1], config, changes)
             print(f"seed {seed}, {arm}: {rows[-1]['real_success']} % greedy, {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
     return rows
 
@@ -224,7 +261,7 @@ def main() -> None:
             settings(options.model, options.device, options.config, changes | only(arm))
         factory.begin(config)
         seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
-        rows = play(config, options.data, options.out, seeds, arms, options.minutes, options.step_minutes)
+        rows = play(config, options.data, options.out, seeds, arms, options.minutes, options.step_minutes, options.set)
         cli.finish(options, {"device": device_name(config), "rows": rows})
 
 

@@ -76,6 +76,32 @@ def test_rows_of_processes_side_by_side_join_one_table(paper: ModuleType, tmp_pa
         paper.join(tmp_path / "paper-smollm2.json", [tmp_path / "missing.json"])
 
 
+def test_rows_of_other_settings_or_another_commit_join_no_table(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = tmp_path / "paper.json", tmp_path / "other.json"
+    paper.merged(file, row("sft", 0), CompareConfig(), ["rules=none"])
+    assert json.loads(file.read_text("utf-8"))["command"].endswith("--set rules=none")
+    with pytest.raises(UsageError, match=r"Rows of command .*Give --out another file"):
+        paper.merged(file, row("sft", 0, real_success=9.0), CompareConfig())
+    paper.merged(other, row("sft", 1), CompareConfig())
+    with pytest.raises(UsageError, match="Rows of command"):
+        paper.join(file, [other])
+    monkeypatch.setattr(paper.context, "commit", lambda: "another")
+    with pytest.raises(UsageError, match=r"Rows of commit .* and of 'another'"):
+        paper.merged(file, row("sft", 1), CompareConfig(), ["rules=none"])
+    assert [one["real_success"] for one in json.loads(file.read_text("utf-8"))["rows"]] == [1.0]
+
+
+def test_a_curated_title_stays_and_hours_are_those_of_all_rows(paper: ModuleType, tmp_path: Path) -> None:
+    parts = [tmp_path / f"{seed}.json" for seed in (0, 1)]
+    for seed, part in enumerate(parts):
+        paper.merged(part, row("sft", seed, seconds=3600.0), CompareConfig())
+    file = tmp_path / "table.json"
+    paper.join(file, parts)
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"title": "Ours"}), "utf-8")
+    table = paper.merged(file, row("sft", 2, seconds=3600.0), CompareConfig())
+    assert (table["title"], table["hours"]) == ("Ours", 3.0)
+
+
 def test_without_out_the_rows_go_into_a_file_of_the_current_folder_and_no_published_table(
     paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
