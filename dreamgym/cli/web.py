@@ -32,7 +32,7 @@ def up(
         for account in SITES[site].accounts.values():
             print(f"{account.about}: http://{server.address}{account.start}  (log in as {account.login}, password {account.password})")
         print("Ctrl-C ends it. What was changed is forgotten.", flush=True)
-        server.process.wait()
+        server.wait()
     finally:
         server.close()
 

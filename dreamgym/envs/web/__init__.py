@@ -115,6 +115,7 @@ class WebSuite(EnvSuite):
             timeout_s=config.timeout_s,
             quiet_s=config.quiet_s,
             step_limit_s=config.step_limit_s,
+            horizon=self.max_steps if config.benchmark == "webarena_lite" else None,
         )
 
     def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:

@@ -14,7 +14,7 @@ from dreamgym.envs.web.chromium import Browser, first_line, in_browser_thread
 from dreamgym.envs.web.page_text import PageText, page_text
 from dreamgym.envs.web.rules import WebRules
 from dreamgym.envs.web.session import Refused, WebSession
-from dreamgym.errors import EnvironmentFailure
+from dreamgym.errors import EnvironmentFailure, UsageError
 from dreamgym.types import Action, Observation, Task
 
 T = TypeVar("T")
@@ -52,7 +52,8 @@ class Benchmark(Protocol):
         ...
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
-        """(reward, whether the task has ended) after a step; `answer` where the agent has stopped."""
+        """(reward, whether the task has ended) after a step; `answer` where the agent has stopped. What it raises but UsageError fails
+        the episode."""
         ...
 
     def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
@@ -124,13 +125,23 @@ class WebEnv:
     name = "web"
 
     def __init__(
-        self, benchmark: Benchmark, sessions: OpenSessions, rules: WebRules, *, timeout_s: float, quiet_s: float, step_limit_s: float
+        self,
+        benchmark: Benchmark,
+        sessions: OpenSessions,
+        rules: WebRules,
+        *,
+        timeout_s: float,
+        quiet_s: float,
+        step_limit_s: float,
+        horizon: int | None = None,
     ) -> None:
+        """`horizon`: the step after which an episode that goes on is scored as if the agent had stopped without an answer."""
         self.benchmark, self.sessions, self.rules = benchmark, sessions, rules
-        self.timeout_s, self.quiet_s, self.step_limit_s = timeout_s, quiet_s, step_limit_s
+        self.timeout_s, self.quiet_s, self.step_limit_s, self.horizon = timeout_s, quiet_s, step_limit_s, horizon
         self.slot = sessions.slot()
         self._closed = False
         self._task: Task | None = None
+        self._steps = 0
         self._past: list[WebAction] = []
         self._raw: dict[str, Any] = {}
         self._shown = PageText("")
@@ -142,7 +153,7 @@ class WebEnv:
     def reset(self, task: Task) -> dict[str, Any]:
         if self._closed:
             self.slot, self._closed = self.sessions.slot(), False
-        self._task, self._past = task, []
+        self._task, self._past, self._steps = task, [], 0
         self._attempts(self._begin)
         return self._raw
 
@@ -150,10 +161,14 @@ class WebEnv:
     def step(self, action: Action) -> tuple[dict[str, Any], float, bool]:
         if self._task is None:
             raise EnvironmentFailure("No task has begun.")
-        parsed = parse(action)
-        if parsed is None or self._raw.get("ended") or self.rules.admissible(Observation(self._shown.text), (), action) is False:
+        if self._raw.get("ended"):
             return self._raw, 0.0, False
-        return self._attempts(lambda: self._step(parsed))
+        parsed = None if self.rules.admissible(Observation(self._shown.text), (), action) is False else parse(action)
+        self._steps += 1
+        last = self._steps == self.horizon
+        if parsed is None and not last:
+            return self._raw, 0.0, False
+        return self._attempts(lambda: self._step(parsed, last))
 
     def close(self) -> None:
         """Give the context and the slot back. The episode is over: what is in the slot from now on is another environment's."""
@@ -161,19 +176,41 @@ class WebEnv:
             self._closed, self._task = True, None
             self.sessions.free(self.slot)
 
-    def _step(self, action: WebAction) -> tuple[dict[str, Any], float, bool]:
+    def _step(self, action: WebAction | None, last: bool) -> tuple[dict[str, Any], float, bool]:
         session = self.sessions.get(self.slot) or self._redo()
-        assert self._task
-        answer = action.text if action.name == "stop" else None
-        if answer is None:
+        answer = action.text if action and action.name == "stop" else None
+        if action and answer is None:
             self._perform(session, action)
-        reward, ended = self.benchmark.score(session, self.slot, self._task, answer)
+        if last and answer is None:
+            session.observe()  # which waits for what the action began
+            answer = ""
+        reward, ended = self._score(session, answer)
         ended = ended or answer is not None
         self._show({"ended": True} if ended else session.observe())
-        self._past.append(action)
+        self._past += [action] if action else []
         if ended:
             self.sessions.drop(self.slot)
         return self._raw, reward, ended
+
+    def _score(self, session: WebSession, answer: str | None) -> tuple[float, bool]:
+        """The benchmark's score. EnvironmentFailure for a task that cannot be scored."""
+        assert self._task
+        try:
+            return self.benchmark.score(session, self.slot, self._task, answer)
+        except UsageError:
+            raise
+        except Exception as error:  # a page, a site, or a judge that somebody else wrote
+            if self._died(error):
+                raise
+            cause = f"{type(error).__name__}: {first_line(error)}"
+            raise EnvironmentFailure(f"Task '{self._task.id}' cannot be scored: {cause}") from error
+
+    def _died(self, error: Exception) -> bool:
+        """Whether an error is that of a browser or a page that is no more."""
+        from playwright.sync_api import Error
+
+        told = isinstance(error, Error) and any(part in str(error) for part in ("crashed", "has been closed"))
+        return told or not self.sessions.browser.alive
 
     def _perform(self, session: WebSession, action: WebAction) -> None:
         with suppress(Refused):  # what a page refuses changes nothing
@@ -239,7 +276,7 @@ class WebEnv:
                     raise EnvironmentFailure(
                         f"No answer from the page within {self.step_limit_s:g} s (env.options.step_limit_s)."
                     ) from error
-                if not self.sessions.browser.alive or "crashed" in str(error) or "has been closed" in str(error):
+                if self._died(error):
                     raise _BrowserDied(first_line(error)) from error
                 self.sessions.drop(self.slot)
                 if not isinstance(error, Error):

@@ -77,11 +77,10 @@ class PageText:
 @dataclass(slots=True)
 class _Line:
     parts: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)  # of the parts, to drop repetitions
+    names: list[str] = field(default_factory=list)  # of the parts, to drop a text that says what the part before it says
     numbers: list[int | None] = field(default_factory=list)  # of the parts, where they are elements
     visible: list[bool] = field(default_factory=list)  # of the parts, whether they are in the viewport
     blocks: list[int] = field(default_factory=list)  # places of the parts that begin a block of the page
-    links: list[str] = field(default_factory=list)  # names, to drop a link that leads where the one before it does
 
     @property
     def seen(self) -> bool:
@@ -179,6 +178,8 @@ class _Reader:
         self.bids: dict[int, str] = {}
         self.lines: list[_Line] = [_Line()]
         self._glued = False  # whether a text may join the one before it
+        self._rows = 0  # table rows around the node that is read
+        self._link = ("", "")  # name and address of the link that is the last part of its line
         self._last_text = ""
         self._order = list(self._postorder())
         self._inside = self._actionable_inside()
@@ -193,6 +194,7 @@ class _Reader:
             node = self.nodes[name]
             if leaving:
                 self._boundary(node, depth)
+                self._rows -= _role(node) == "row"
                 continue
             if name in met:
                 continue
@@ -220,8 +222,8 @@ class _Reader:
             elif role == "heading" and not covered and name not in self._inside:
                 self._part(f"# {clean(_value(node, 'name')) or 'untitled'}", clean(_value(node, "name")), near)
                 covered = True
-            if not node.get("ignored"):
-                stack.append((name, True, depth, covered, near))
+            stack.append((name, True, depth, covered, near))
+            self._rows += role == "row"
             stack += [(child, False, inner, covered, near) for child in self._children(node)[::-1]]
 
     # Structure
@@ -316,15 +318,22 @@ class _Reader:
 
     # Content
 
-    def _part(self, text: str, name: str, bid: str, number: int | None = None) -> None:
+    def _part(self, text: str, name: str, bid: str, number: int | None = None) -> bool:
+        """Add a part to the line. Returns whether it was added: what only repeats the element or picture before it is not.
+
+        The cells of a row are columns: each stays, whatever it holds.
+        """
         line = self.lines[-1]
-        if number is None and name and line.names and name in line.names:
-            return
+        repeats = number is None and name and not self._rows and line.names[-1:] == [name]
+        if repeats and (line.numbers[-1] is not None or line.parts[-1].startswith("image '")):
+            return False
+        self._link = ("", "")
         line.parts.append(text)
         line.names.append(name)
         line.numbers.append(number)
         seen = self.properties.get(bid, {}).get("visibility")
         line.visible.append(seen is None or float(seen) >= 0.5)
+        return True
 
     def _text(self, text: str, near: str) -> None:
         if not text:
@@ -333,9 +342,9 @@ class _Reader:
         line = self.lines[-1]
         if self._glued and line.parts and len(line.parts[-1]) + len(text) < MAX_NAME * 3:
             line.parts[-1] = line.names[-1] = f"{line.parts[-1]} {text}"
+            self._glued = True
         else:
-            self._part(text, text, near)
-        self._glued = True
+            self._glued = self._part(text, text, near)
 
     def _image(self, node: Mapping[str, Any], near: str) -> None:
         name = clean(_value(node, "name"))
@@ -346,9 +355,9 @@ class _Reader:
         """Number an element. Returns whether its name covers the texts inside it."""
         shown = role.lower() if role in ACTIONABLE else "image" if role in ("image", "img") else "clickable"
         own = clean(_value(node, "name")) or ("" if role in OPAQUE else self._inner_text(name, MAX_NAME))
-        if role == "link" and own and self.lines[-1].links[-1:] == [own]:
-            return True  # the picture and the title of an item, with one address
-        self.lines[-1].links += [own] if role == "link" and own else []
+        link = (own, _address(node)) if role == "link" else ("", "")
+        if all(link) and link == self._link and self.lines[-1].parts and not self._rows:
+            return True  # the picture and the title of an item, with one address and nothing between them
         label = f" '{clean(own)}'" if own else self._surroundings(node, bid, role)
         number = len(self.bids) + 1
         self.bids[number] = str(node["browsergym_id"])
@@ -361,7 +370,7 @@ class _Reader:
         options = self._options(name) if role in ("combobox", "listbox") else ""
         text = f"[{number}] {shown}{label}" + (f" = '{value}'" if value else "") + (f" ({', '.join(flags)})" if flags else "") + options
         self._part(text, own, bid, number)
-        self._glued = False
+        self._link, self._glued = link, False
         return role not in ("combobox", "listbox") or bool(options)
 
     def _surroundings(self, node: Mapping[str, Any], bid: str, role: str) -> str:
@@ -402,6 +411,12 @@ def _role(node: Mapping[str, Any]) -> str:
 def _value(node: Mapping[str, Any], key: str) -> str:
     found = (node.get(key) or {}).get("value")
     return "" if found is None else str(found)
+
+
+def _address(node: Mapping[str, Any]) -> str:
+    """Where a link leads; "" where the tree does not say, or where a script decides."""
+    found = next((_value(one, "value") for one in node.get("properties") or () if one.get("name") == "url"), "")
+    return "" if found.endswith("#") or found.startswith("javascript:") else found
 
 
 def _flag(node: Mapping[str, Any], flag: str) -> bool:

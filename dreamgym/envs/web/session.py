@@ -136,6 +136,12 @@ class WebSession:
         """Open an address in the active tab."""
         self.page.goto(url, wait_until="domcontentloaded")
 
+    def open(self, url: str) -> None:
+        """Open the page that an episode begins with. EnvironmentFailure for one that the site does not give."""
+        answer = self.page.goto(url, wait_until="domcontentloaded")
+        if answer is not None and answer.status >= 400:
+            raise EnvironmentFailure(f"The site answers {answer.status} for {url:.200}, where an episode begins. Does it run as it should?")
+
     def allowed(self, url: str) -> bool:
         """Whether an address is one of the task's sites."""
         with suppress(ValueError):

@@ -167,6 +167,7 @@ def _fill_orders(made: Content, users: Sequence[Any], partner: Any, stock: Seque
     address = _model("order", "ShippingAddress").create(
         first_name="Robin", last_name="Marsh", line1="1 Mill Lane", line4="York", postcode="YO1 7HH", country=country
     )
+    records = {place: _model("analytics", "UserRecord").create(user=user) for place, user in enumerate(users)}
     for order in made.orders:
         prices = [(stock[place], count, Decimal(made.products[place].price) / 100) for place, count in order.lines]
         total = sum((price * count for _, count, price in prices), Decimal(0))
@@ -175,6 +176,13 @@ def _fill_orders(made: Content, users: Sequence[Any], partner: Any, stock: Seque
             shipping_incl_tax=0, shipping_excl_tax=0, currency="GBP", shipping_address=address, shipping_method="Free shipping",
             date_placed=NOW - timedelta(days=order.days_ago),
         )  # fmt: skip
+        sums = records[order.customer]  # by which the shop's administration counts orders
+        sums.num_orders += 1
+        sums.num_order_lines += len(prices)
+        sums.num_order_items += sum(count for _, count, _ in prices)
+        sums.total_spent += total
+        sums.date_last_order = max(filter(None, (sums.date_last_order, saved.date_placed)))
+        sums.save()
         for (row, record), count, price in prices:
             _model("order", "Line").create(
                 order=saved, product=row, num_allocated=0, title=row.title, upc=row.upc, quantity=count, stockrecord=record,

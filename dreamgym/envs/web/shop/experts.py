@@ -16,7 +16,8 @@ def _search(page: Page, title: str) -> WebAction | None:
     if link := page.click(title, "link"):
         return link
     box = page.find("Search", "textbox")
-    return WebAction("type", box.number, title, enter=True) if box else page.click("Return to site", "link")
+    # in lower case, as the wordings of these tasks write it
+    return WebAction("type", box.number, title.lower(), enter=True) if box else page.click("Return to site", "link")
 
 
 def _on(page: Page, title: str) -> bool:
@@ -25,6 +26,18 @@ def _on(page: Page, title: str) -> bool:
 
 def _basket(task: SiteTask, page: Page) -> WebAction | None:
     return _filled(task.wanted, page) or WebAction("stop")
+
+
+def _compared(task: SiteTask, page: Page) -> WebAction | None:
+    """One of two products, once both pages were looked at: a product's page lists those that were looked at before it."""
+    if page.title.startswith("basket") or page.line("has been added to your basket"):
+        return _basket(task, page)
+    first, second = sorted(task.about.split(" & "), key=lambda title: task.instruction.lower().index(title.lower()))
+    seen = page.text.lower().partition("# products you recently viewed")[2]
+    for title, other in ((first, second), (second, first)):
+        if _on(page, title):
+            return _basket(task, page) if other.lower() in seen else _search(page, other)
+    return _search(page, second if second.lower() in page.title else first)
 
 
 def _filled(wanted: Sequence[tuple[str, int]], page: Page) -> WebAction | None:
@@ -221,12 +234,12 @@ def _product(task: SiteTask, page: Page) -> WebAction | None:
             return page.click("Stock and pricing", "link")
         return page.click("Save", "button") if _same(box.value, value) else WebAction("type", box.number, value)
     if page.title.startswith("products"):
-        return page.click(title, "link") or _typed(page, "Product title:", title)
+        return page.click(title, "link") or _typed(page, "Product title:", title if title in task.instruction else title.lower())
     return page.click("Products", "link") or page.click("Catalogue", "button")
 
 
 SCRIPTS: Mapping[str, Script] = {
-    "basket_one": _basket, "basket_many": _basket, "basket_two": _basket, "basket_cheaper": _basket, "basket_stocked": _basket,
+    "basket_one": _basket, "basket_many": _basket, "basket_two": _basket, "basket_cheaper": _compared, "basket_stocked": _compared,
     "wish": _wish, "review": _review, "price_upc": _product_answer, "stock_upc": _product_answer, "reviews_count": _product_answer,
     "review_author": _product_answer, "price_total": _total, "price_difference": _difference, "buyer_orders": _buyer_orders,
     "set_stock": _product, "restock": _product, "set_price": _product, "rename": _product, **dict.fromkeys(ORDERS, _order),

@@ -17,7 +17,7 @@ from dreamgym.types import Action, Observation, Task
 
 
 class SiteBenchmark:
-    """The `Benchmark` of a site. The site starts with the first episode."""
+    """The `Benchmark` of a site. The site starts with the first episode, and again with the next one where it has ended."""
 
     repeats = True
     viewport: Mapping[str, int] = {"width": 1280, "height": 720}
@@ -49,6 +49,7 @@ class SiteBenchmark:
         return self._name(task) in self.known
 
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
+        self.server.start()
         # Under a name that no world had before: a request of the episode before it in this slot may still be under way.
         if earlier := self._worlds.pop(slot, ""):
             self.server.remove(earlier)
@@ -62,7 +63,7 @@ class SiteBenchmark:
         return [self.server.address]
 
     def begin(self, session: WebSession, task: Task) -> None:
-        session.visit(f"http://{self.server.address}{self.site.accounts[self._task(task).role].start}")
+        session.open(f"http://{self.server.address}{self.site.accounts[self._task(task).role].start}")
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
         """1.0 where the agent stops and the task is done."""

@@ -1,4 +1,5 @@
-"""Scripted policies for sites. They read the state, as an agent does, and the task's template and values; nothing hidden.
+"""Scripted policies for sites. They read the state, as an agent does, and what no agent is told: the task's template and the values that
+its check compares with, such as which of two products is the cheaper. Most of what a question asks for they read from pages.
 
 `expert` does the task, by the script of its template. `noisy` does something else in a quarter of its steps, `careless` stops too early or
 answers with what it has not looked up, `random` clicks anything, `invalid` names what is not there.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import shutil
 import socket
@@ -30,6 +31,7 @@ HEADER, FIRST = "X-World", "main"
 """The header of a request that names its world, and the world of requests without it."""
 START_S, BUILD_S = 120.0, 900.0
 """How long the start and the making of the database may take."""
+log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
@@ -84,14 +86,27 @@ class SiteServer:
         (self.folder / "worlds").mkdir()
         (self.folder / "template.sqlite3").symlink_to(self.template / "template.sqlite3")
         self.sessions: dict[str, str] = json.loads((self.template / "sessions.json").read_text())
-        port = _free(port)
-        self.address = f"127.0.0.1:{port}"
+        self.port = _free(port)
+        self.address = f"127.0.0.1:{self.port}"
         self.log = self.folder / "server.log"
-        with self.log.open("w") as log:
-            command = [sys.executable, "-m", PROCESS, "serve", str(port), str(os.getpid())]
-            self.process = subprocess.Popen(command, env=_environment(site, self.folder), stdout=log, stderr=log)
+        self.process: subprocess.Popen[bytes] | None = None
         self.reset(FIRST)
-        self._wait(port)
+        try:
+            self.start()
+        except EnvironmentFailure:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Start the process, or start it again at the same address and with the same worlds if it has ended."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        if self.process is not None:
+            log.warning("the %s has ended (exit status %d) and is started again", self.site.name, self.process.returncode)
+        with self.log.open("w") as output:
+            command = [sys.executable, "-m", PROCESS, "serve", str(self.port), str(os.getpid())]
+            self.process = subprocess.Popen(command, env=_environment(self.site, self.folder), stdout=output, stderr=output)
+        self._wait(self.process)
 
     def world(self, name: str) -> Path:
         """The database of a world."""
@@ -111,22 +126,31 @@ class SiteServer:
         with closing(sqlite3.connect(self.world(name), timeout=10)) as world:
             return world.execute(sql, values).fetchall()
 
+    def wait(self) -> None:
+        """Until the process ends."""
+        if self.process is not None:
+            self.process.wait()
+
     def close(self) -> None:
         """End the process and remove its worlds."""
-        self.process.kill()
-        self.process.wait()
+        self._end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _wait(self, port: int) -> None:
+    def _end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
         until = time.monotonic() + START_S
         while time.monotonic() < until:
-            if self.process.poll() is not None:
+            if process.poll() is not None:
                 raise EnvironmentFailure(f"The {self.site.name} ended at its start: {self.log.read_text()[-500:]}")
             with closing(socket.socket()) as line:
-                if line.connect_ex(("127.0.0.1", port)) == 0:
+                if line.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.1)
-        self.close()
+        self._end()
         raise EnvironmentFailure(f"The {self.site.name} did not start within {START_S:g} s.")
 
 

@@ -37,15 +37,17 @@ class SiteTask:
         """Whether the task is done, by the world's rows and the answer."""
         if self.check is not None:
             return self.check(query, *self.wanted)
-        return says(answer, *self.wanted) and not any(_holds(answer.lower(), other.lower()) for other in self.others)
+        return says(answer, *self.wanted, asked=self.instruction) and not any(
+            _holds(answer.lower(), other.lower()) for other in self.others
+        )
 
 
-def says(answer: str, *wanted: object) -> bool:
-    """Whether an answer holds everything that is wanted, each as a whole word or number, and no other number."""
+def says(answer: str, *wanted: object, asked: str = "") -> bool:
+    """Whether an answer holds everything that is wanted, each as a whole word or number, and no other number but those of the question."""
     given = answer.lower().replace("£", " ").replace("#", " ")
     numbers = set(re.findall(r"\d+(?:\.\d+)?", given))
     texts = [str(one).lower() for one in wanted]
-    extra = numbers - {number for text in texts for number in re.findall(r"\d+(?:\.\d+)?", text)}
+    extra = numbers - {number for text in (*texts, asked.lower()) for number in re.findall(r"\d+(?:\.\d+)?", text)}
     return not extra and all(_holds(given, text) for text in texts)
 
 

@@ -1,8 +1,9 @@
 """WebArena-Lite as a web benchmark: addresses, logins, and when a score is taken.
 
-An episode is scored once, when the agent stops, as WebArena does. (BrowserGym scores after every step, and its pages are visited in the
-agent's own tab.) Leaving the sites of a task is not possible, so it needs no rule. A login is made once for each set of sites, and its
-cookies are kept for later episodes; the sites themselves are not reset between tasks, as in VisualAgentBench.
+An episode is scored once, when the agent stops or after `max_steps`, as WebArena does. (BrowserGym scores after every step, and its pages
+are visited in the agent's own tab.) At `max_steps` the answer is empty, where the original's is "Early stop: Reach max steps 30". Leaving
+the sites of a task is not possible, so it needs no rule. A login is made once for each set of sites, and its cookies are kept for later
+episodes; the sites themselves are not reset between tasks, as in VisualAgentBench.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class WebArenaLite:
         for place, url in enumerate(self._resolved(record).start_url.split(" |AND| ")):
             if place:
                 session.page = session.context.new_page()
-            session.visit(url)
+            session.open(url)
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
         if answer is None:

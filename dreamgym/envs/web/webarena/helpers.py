@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from dreamgym.envs.web.webarena.evaluators import Helper, Page
-from dreamgym.errors import ServerError
+from dreamgym.errors import EnvironmentFailure, ServerError
 
 ACCOUNTS = {
     "reddit": ("MarvelsGrantMan136", "test1234"),
@@ -29,9 +29,11 @@ ROLE = """(name) => {
 
 
 def _login(site: str, path: str, user: str, button: str, *, first: str = "", exact: bool = False) -> Callable[[Any, str], None]:
-    """A function (page, address of the site) that logs in by the form and closes the page."""
+    """A function (page, address of the site) that logs in by the form and closes the page. EnvironmentFailure where the form stays."""
 
     def login(page: Any, address: str) -> None:
+        from playwright.sync_api import TimeoutError
+
         page.goto(f"{address}{path}")
         if first:
             page.get_by_role("link", name=first).click()
@@ -39,6 +41,13 @@ def _login(site: str, path: str, user: str, button: str, *, first: str = "", exa
         page.get_by_label("Password", exact=exact).fill(ACCOUNTS[site][1])
         page.get_by_role("button", name=button).click()
         page.wait_for_load_state("domcontentloaded")
+        try:
+            page.locator("input[type=password]:visible").first.wait_for(state="hidden")
+        except TimeoutError as error:
+            raise EnvironmentFailure(
+                f"The site '{site}' at {address} did not log '{ACCOUNTS[site][0]}' in: its form still asks for a password. Is it the "
+                "original's image, in its first state?"
+            ) from error
         page.close()
 
     return login
@@ -66,8 +75,10 @@ def site_helpers(addresses: Mapping[str, str]) -> dict[str, Helper]:
             "searchCriteria[sortOrders][0][direction]": "DESC",
             "searchCriteria[pageSize]": "1",
         }
-        order = _get(shop, "/rest/V1/orders", newest)["items"][0]
-        return f"{shop}/sales/order/view/order_id/{int(order['increment_id'])}/"
+        orders = _get(shop, "/rest/V1/orders", newest)["items"]
+        if not orders:
+            raise ServerError(f"WebArena's shop at {shop} has no orders, and an evaluator asks for the latest.")
+        return f"{shop}/sales/order/view/order_id/{int(orders[0]['increment_id'])}/"
 
     def review_author(sku: str) -> str:
         return str(reviews(sku)[-1]["nickname"]) if reviews(sku) else ""

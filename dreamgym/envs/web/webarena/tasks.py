@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,8 +21,14 @@ from dreamgym.errors import MissingExtra, UsageError, explained
 PACKAGE, FILE = "browsergym-webarenalite", "test_webarena_lite.raw.json"
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map")
 KEYS = {"task_id": int, "sites": list, "start_url": str, "intent": str, "eval": dict}
+NUMBERS = ("old_task_id", "intent_template_id")
+"""Keys that a record may lack."""
 EVAL_TYPES = ("string_match", "url_match", "program_html")
 JUDGED = "fuzzy_match"
+RULE = "GOLD in PRED"
+"""How addresses are matched, in a `url_note`."""
+LOCATORS = ("document.", "[...document.", "lambda:", "func:")
+"""How the locator of a page's part begins, where it is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,8 @@ class WebArenaTask:
 
 
 def read(file: Path | None = None) -> tuple[list[WebArenaTask], dict[int, str]]:
-    """(the tasks, why others cannot be scored, by their id). MissingExtra without the data; UsageError for a file of other records."""
+    """(the tasks, why others cannot be scored and where they are, by their id). MissingExtra without the data; UsageError for a file of
+    other records."""
     where, text = _text(file)
     with explained(where):
         records = json.loads(text)
@@ -62,7 +69,7 @@ def read(file: Path | None = None) -> tuple[list[WebArenaTask], dict[int, str]]:
             int(record.get("intent_template_id", -1)),
         )
         if why := _fault(task):
-            malformed[task.id] = why
+            malformed[task.id] = f"{why} (in '{where}')"
         else:
             tasks.append(task)
     return tasks, malformed
@@ -97,21 +104,69 @@ def _check_keys(record: Any, where: str) -> None:
             raise UsageError(
                 f"{where} has no '{key}' that is a {kind.__name__}. Expected a record of WebArena; correct or replace the file."
             )
-    if unknown := set(record["sites"]) - set(SITES):
-        raise UsageError(f"{where} names the unknown site '{min(unknown)}'. Known: {', '.join(SITES)}.")
+    for key in NUMBERS:
+        if not isinstance(record.get(key, 0), int):
+            raise UsageError(f"{where} has the '{key}' {json.dumps(record[key]):.60}. Expected a whole number, or no such key.")
+    for site in record["sites"]:
+        if site not in SITES:
+            raise UsageError(f"{where} names the unknown site '{site}'. Known: {', '.join(SITES)}.")
 
 
 def _fault(task: WebArenaTask) -> str:
-    """Why a task cannot be scored as it is written; empty where it can."""
-    kinds: Sequence[str] = task.eval.get("eval_types") or ()
-    if not kinds or set(kinds) - set(EVAL_TYPES):
-        return f"its eval_types are {list(kinds)}, and known are {', '.join(EVAL_TYPES)}"
-    answers = task.eval.get("reference_answers") or {}
-    if "string_match" in kinds:
-        if not answers:
-            return "it has no reference answer"
-        if not isinstance(answers.get("must_include", []), list):
-            return f"its must_include is the text '{answers['must_include']}' where a list is expected, so the original never scores it 1"
-    if "url_match" in kinds and not task.eval.get("reference_url"):
-        return "it has no reference_url"
+    """Why a task cannot be scored as it is written; empty where it can. Names the key of its `eval`."""
+    kinds = task.eval.get("eval_types")
+    if not _is_texts(kinds) or not kinds or set(kinds) - set(EVAL_TYPES):
+        return f"its eval_types are {_json(kinds)}, and known are {', '.join(EVAL_TYPES)}"
+    if "string_match" in kinds and (why := _wrong(task.eval.get("reference_answers"), "reference_answers")):
+        return why
+    if "url_match" in kinds:
+        url, note = task.eval.get("reference_url"), task.eval.get("url_note")
+        if not url or not isinstance(url, str):
+            return f"its reference_url is {_json(url)} where an address is expected"
+        if note and note != RULE:
+            return f"its url_note is {_json(note)}, and the known rule is '{RULE}'"
+    if "program_html" in kinds:
+        targets = task.eval.get("program_html")
+        if not isinstance(targets, list) or not targets:
+            return f"its program_html is {_json(targets)} where a list of targets is expected"
+        return next(filter(None, (_wrong_target(target, f"program_html[{place}]") for place, target in enumerate(targets))), "")
     return ""
+
+
+def _wrong_target(target: Any, where: str) -> str:
+    """What is wrong with one of the pages that `program_html` looks at."""
+    if not isinstance(target, dict):
+        return f"its {where} is {_json(target)} where an object is expected"
+    for key in ("url", "locator"):
+        if not isinstance(target.get(key), str):
+            return f"its {where}.{key} is {_json(target.get(key))} where a text is expected"
+    if target["locator"].strip() and not target["locator"].startswith(LOCATORS):
+        return f"its {where}.locator is {_json(target['locator'])}, and a locator is empty or begins with {', '.join(LOCATORS)}"
+    if not _is_texts(target.get("prep_actions", [])):
+        return f"its {where}.prep_actions are {_json(target['prep_actions'])} where a list of texts is expected"
+    return _wrong(target.get("required_contents"), f"{where}.required_contents")
+
+
+def _wrong(wanted: Any, where: str) -> str:
+    """What is wrong with what an answer or a page must hold."""
+    if not isinstance(wanted, dict) or not wanted:
+        return f"its {where} is {_json(wanted)} where an object with exact_match, must_include or {JUDGED} is expected"
+    for approach, value in wanted.items():
+        key = f"{where}.{approach}"
+        if approach not in ("exact_match", "must_include", JUDGED):
+            return f"its {key} is unknown, and known are exact_match, must_include, {JUDGED}"
+        if approach == "exact_match" and not isinstance(value, str):
+            return f"its {key} is {_json(value)} where a text is expected"
+        never = ", so the original never scores it 1" if isinstance(value, str) and approach == "must_include" else ""
+        if approach != "exact_match" and not _is_texts(value) and not (approach == JUDGED and value == "N/A"):
+            return f"its {key} is {_json(value)} where a list of texts is expected{never}"
+    return ""
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _json(value: Any) -> str:
+    """A value as the file writes it, not too long."""
+    return f"{json.dumps(value, ensure_ascii=False):.80}"

@@ -96,6 +96,46 @@ def test_prices_of_neighbouring_items_are_not_merged():
     ]
 
 
+def link(name: str, url: str = "") -> tuple[Any, ...]:
+    found = {"properties": [{"name": "url", "value": {"type": "string", "value": url}}]} if url else {}
+    return ("link", name, ("StaticText", name), found)
+
+
+def row(*cells: Any) -> tuple[Any, ...]:
+    return ("row", "", *(("cell", "", ("StaticText", one) if isinstance(one, str) else one) for one in cells))
+
+
+def test_every_cell_of_a_row_is_shown_whatever_stands_in_the_others():
+    shown = text(("table", "", row("5", "7", "5"), row("True", "True", ("image", "True")), row(link("X1", "/a"), "X1", link("X1", "/a"))))
+    assert shown.split("\n")[1:] == ["5 | 7 | 5", "True | True | image 'True'", "[1] link 'X1' | X1 | [2] link 'X1'"]
+
+
+def test_a_text_is_left_out_only_right_after_the_element_that_it_names():
+    box = ("checkbox", "Agree")
+    words = ("StaticText", "Agree")
+    shown = text(("listitem", "", box, words), ("listitem", "", box, ("StaticText", "now:"), words), ("listitem", "", words, box))
+    assert shown.split("\n")[1:] == ["[1] checkbox 'Agree'", "[2] checkbox 'Agree' | now: Agree", "Agree | [3] checkbox 'Agree'"]
+    parts = (("paragraph", "", ("StaticText", one)) for one in ("4", "of", "4"))
+    assert text(("listitem", "", *parts)) == "page: Shop\n4 | of | 4"
+    followed = text(("listitem", "", box, words, ("StaticText", "to all")))
+    assert followed == "page: Shop\n[1] checkbox 'Agree' | to all"
+
+
+@pytest.mark.parametrize(
+    ("second", "between", "shown"),
+    [("/a", (), "[1] link 'Edit'"), ("/b", (), "[1] link 'Edit' | [2] link 'Edit'"), ("", (), "[1] link 'Edit' | [2] link 'Edit'"),
+     ("/a", (("StaticText", "or"),), "[1] link 'Edit' | or | [2] link 'Edit'"),
+     ("/a", (link("Copy", "/c"),), "[1] link 'Edit' | [2] link 'Copy' | [3] link 'Edit'")],
+)  # fmt: skip
+def test_a_link_is_left_out_only_where_the_one_just_before_it_has_its_name_and_its_address(second: str, between: Any, shown: str):
+    assert text(("listitem", "", link("Edit", "/a"), *between, link("Edit", second))) == f"page: Shop\n{shown}"
+
+
+@pytest.mark.parametrize("url", ["http://s/page#", "javascript:void(0)"])
+def test_links_whose_scripts_decide_where_they_lead_all_have_numbers(url: str):
+    assert text(("listitem", "", link("Edit", url), link("Edit", url))) == "page: Shop\n[1] link 'Edit' | [2] link 'Edit'"
+
+
 def test_texts_without_items_stand_on_lines_of_their_own():
     assert text(("generic", "", ("StaticText", "one")), ("generic", "", ("StaticText", "two"))) == "page: Shop\none\ntwo"
 

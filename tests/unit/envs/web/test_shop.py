@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -78,6 +79,14 @@ class TestRunning:
         assert f"£{pounds(product.price)}" in self.get(server, f"/search/?q={product.title}", "a").text
         assert "100001" in self.get(server, "/dashboard/orders/", "a", "staff").text
         assert self.get(server, "/dashboard/orders/", "a").status_code == 403
+
+    def test_the_staff_sees_how_many_orders_each_customer_has(self, server: SiteServer):
+        server.reset("a")
+        page = self.get(server, "/dashboard/users/", "a", "staff").text
+        rows = [re.sub(r"<[^>]*>|\s+", " ", row) for row in page.split("<tr")]
+        for place, (name, email) in enumerate(content(0).customers):
+            count = sum(order.customer == place for order in content(0).orders)
+            assert re.search(rf"{email}.* {name} .* {count} ", next(row for row in rows if email in row))
 
     def test_worlds_do_not_see_each_other_and_a_reset_forgets(self, server: SiteServer):
         server.reset("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import zipfile
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +14,12 @@ import pytest
 from web_pages import browser
 
 from dreamgym.envs.web.env import OpenSessions, WebEnv
+from dreamgym.envs.web.page_text import DONE
 from dreamgym.envs.web.rules import WebRules
 from dreamgym.envs.web.webarena import WebArenaLite, evaluators, helpers, reset_sites, tasks
 from dreamgym.envs.web.webarena.benchmark import VARIABLES
 from dreamgym.envs.web.webarena.tasks import WebArenaTask
-from dreamgym.errors import MissingExtra, ServerError, UsageError
+from dreamgym.errors import EnvironmentFailure, MissingExtra, ServerError, UsageError
 from dreamgym.types import Task
 
 
@@ -78,7 +80,49 @@ def test_a_malformed_task_is_counted_and_named(tmp_path: Path, caplog: pytest.Lo
     bare = record(349, reference_answers={"must_include": "yjlou"})
     suite = WebArenaLite(file_of(tmp_path, record(1), bare, record(3, eval_types=["guess"])))
     assert set(suite.malformed) == {349, 3} and [one.id for one in suite.all_tasks()] == ["webarena/1"]
-    assert "349 is malformed" in caplog.text and "a list is expected" in caplog.text
+    assert "349 is malformed" in caplog.text and "a list of texts is expected" in caplog.text
+
+
+def target(**change: Any) -> list[Any]:
+    return [{"url": "last", "locator": "", "required_contents": {"must_include": ["x"]}, **change}]
+
+
+NESTED = {
+    "eval_types": [{"eval_types": "string_match"}, {"eval_types": [["string_match"]]}, {"eval_types": None}],
+    "reference_answers": [{"reference_answers": []}, {"reference_answers": ["blue"]}, {"reference_answers": None}],
+    "reference_answers.must_include": [{"reference_answers": {"must_include": [1, 2]}}, {"reference_answers": {"must_include": None}}],
+    "reference_answers.exact_match": [{"reference_answers": {"exact_match": 5}}],
+    "reference_answers.exactly": [{"reference_answers": {"exactly": "blue"}}],
+    "reference_answers.fuzzy_match": [{"reference_answers": {"fuzzy_match": "teal"}}],
+    "reference_url": [{"eval_types": ["url_match"], "reference_url": 5}, {"eval_types": ["url_match"]}],
+    "url_note": [{"eval_types": ["url_match"], "reference_url": "http://s", "url_note": "EXACT"}],
+    "program_html": [{"eval_types": ["program_html"], "program_html": one} for one in (None, [], {}, "x")],
+    "program_html[0]": [{"eval_types": ["program_html"], "program_html": ["x"]}],
+    "program_html[0].url": [{"eval_types": ["program_html"], "program_html": target(url=None)}],
+    "program_html[0].locator": [{"eval_types": ["program_html"], "program_html": target(locator=one)} for one in (None, "window.x")],
+    "program_html[0].prep_actions": [{"eval_types": ["program_html"], "program_html": target(prep_actions="x")}],
+    "program_html[0].required_contents": [{"eval_types": ["program_html"], "program_html": target(required_contents=None)}],
+    "program_html[1].url": [{"eval_types": ["program_html"], "program_html": [*target(), {"locator": "", "required_contents": {}}]}],
+    "program_html[0].required_contents.must_include": [
+        {"eval_types": ["program_html"], "program_html": target(required_contents={"must_include": [7]})}
+    ],
+}
+
+
+@pytest.mark.parametrize(("key", "evaluation"), [(key, one) for key, several in NESTED.items() for one in several])
+def test_a_task_whose_evaluation_is_written_wrongly_is_left_out_and_named_with_its_file_and_key(
+    key: str, evaluation: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = file_of(tmp_path, record(1), record(12, **evaluation))
+    suite = WebArenaLite(path, judge="test_webarena:FakeJudge")
+    assert [one.id for one in suite.all_tasks()] == ["webarena/1"]
+    assert f"WebArena task 12 is malformed and left out: its {key} " in caplog.text and str(path) in caplog.text
+
+
+def test_keys_that_another_evaluator_reads_may_be_missing(tmp_path: Path):
+    bare = record(1)
+    bare["eval"] = {"eval_types": ["program_html"], "program_html": target()}
+    assert [one.id for one in tasks.read(file_of(tmp_path, bare))[0]] == [1]
 
 
 def test_tasks_for_a_judge_are_left_out_where_there_is_none(tmp_path: Path):
@@ -89,8 +133,10 @@ def test_tasks_for_a_judge_are_left_out_where_there_is_none(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("change", "error"),
-    [({"intent": None}, "no 'intent' that is a str"), ({"sites": ["myspace"]}, "unknown site 'myspace'"), ({"eval": []}, "no 'eval'")],
-)
+    [({"intent": None}, "no 'intent' that is a str"), ({"sites": ["myspace"]}, "unknown site 'myspace'"), ({"eval": []}, "no 'eval'"),
+     ({"sites": [["reddit"]]}, "unknown site"), ({"old_task_id": None}, "the 'old_task_id' null. Expected a whole number"),
+     ({"intent_template_id": "7"}, "the 'intent_template_id' \"7\"")],
+)  # fmt: skip
 def test_a_record_with_missing_keys_is_named(tmp_path: Path, change: dict[str, Any], error: str):
     with pytest.raises(UsageError, match=f"Task 2 .*{error}"):
         tasks.read(file_of(tmp_path, record(1), {**record(2), **change}))
@@ -135,22 +181,24 @@ class FormSite:
 
     PAGES: ClassVar[dict[str, str]] = {
         "/": "<a href=/login>Log in</a>",
-        "/login": "<form action=/done><label>Username<input name=u></label><label>Password<input name=p></label>"
+        "/login": "<form action=/done><label>Username<input name=u></label><label>Password<input name=p type=password></label>"
         "<button>Log in</button></form>",
         "/f/books": "<title>Books</title><p>books",
     }
 
-    def __init__(self) -> None:
+    def __init__(self, **pages: str) -> None:
+        """`pages`: other texts, by path without its first slash; a number is an answer of that status."""
         asked = self.asked = list[str]()
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 path = self.path.split("?")[0]
                 asked.append(path)
-                self.send_response(200)
+                text = pages.get(path[1:], FormSite.PAGES.get(path, "<p>done"))
+                self.send_response(int(text) if text.isdigit() else 200)
                 self.send_header("Content-Type", "text/html")
                 self.end_headers()
-                self.wfile.write(FormSite.PAGES.get(path, "<p>done").encode())
+                self.wfile.write(text.encode())
 
             def log_message(self, format: str, *arguments: object) -> None:
                 """Requests are no news."""
@@ -177,6 +225,86 @@ def test_an_episode_that_logs_in_begins_once_and_in_the_first_tab(tmp_path: Path
     finally:
         env.close()
         site.server.shutdown()
+
+
+def test_a_shop_without_orders_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(helpers, "_get", lambda *_: {"items": []})
+    with pytest.raises(ServerError, match="http://shop has no orders"):
+        helpers.site_helpers({"shopping": "http://shop"})["shopping_get_latest_order_url"]()
+
+
+class Failing:
+    """A judge that somebody else wrote."""
+
+    def same(self, answer: str, reference: str, question: str) -> bool:
+        raise ZeroDivisionError("the judge's page has been closed")
+
+    same_reason = same
+
+
+@pytest.fixture
+def at_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[WebEnv, Task]]]:
+    """Begins the environment of one task at a site of these pages."""
+    left = list[Callable[[], None]]()
+
+    def begin(task: dict[str, Any], *, judge: str = "", horizon: int | None = None, **pages: str) -> tuple[WebEnv, Task]:
+        site = FormSite(**pages)
+        for variable in VARIABLES.values():
+            monkeypatch.setenv(variable, site.address)
+        suite = WebArenaLite(file_of(tmp_path, task), judge)
+        (one,) = suite.all_tasks()
+        sessions = OpenSessions(browser(), 4)
+        env = WebEnv(suite, sessions, WebRules(), timeout_s=2, quiet_s=0.05, step_limit_s=60, horizon=horizon)
+        left.extend([env.close, site.server.shutdown])
+        return env, one
+
+    yield begin
+    for end in left:
+        end()
+
+
+@pytest.mark.slow
+def test_a_judge_that_fails_fails_its_episode_and_names_the_task(at_site: Callable[..., tuple[WebEnv, Task]]):
+    env, one = at_site(record(1, reference_answers={"fuzzy_match": ["teal"]}), judge="test_webarena:Failing")
+    env.reset(one)
+    with pytest.raises(EnvironmentFailure, match="Task 'webarena/1' cannot be scored: ZeroDivisionError: the judge's page has been closed"):
+        env.step("stop [teal]")
+    env.reset(one)
+
+
+@pytest.mark.slow
+def test_a_site_that_no_longer_answers_its_evaluator_fails_the_episode(at_site: Callable[..., tuple[WebEnv, Task]]):
+    page = {"url": "http://127.0.0.1:1/", "locator": "", "required_contents": {"must_include": ["x"]}}
+    env, one = at_site(record(1, eval_types=["program_html"], program_html=[page]))
+    env.reset(one)
+    with pytest.raises(EnvironmentFailure, match="Task 'webarena/1' cannot be scored: .*127.0.0.1:1"):
+        env.step("stop []")
+
+
+@pytest.mark.slow
+def test_a_login_whose_form_stays_is_named(at_site: Callable[..., tuple[WebEnv, Task]]):
+    env, one = at_site(record(1), done=f"<p>Wrong password.{FormSite.PAGES['/login']}")
+    with pytest.raises(EnvironmentFailure, match="'reddit' at http://127.* did not log 'MarvelsGrantMan136' in"):
+        env.reset(one)
+
+
+@pytest.mark.slow
+def test_a_start_page_that_the_site_refuses_is_named(at_site: Callable[..., tuple[WebEnv, Task]]):
+    env, one = at_site(record(1), **{"f/books": "500"})
+    with pytest.raises(EnvironmentFailure, match="answers 500 for http://127.*/f/books, where an episode begins"):
+        env.reset(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", ["press [a]", "click [99]", "no action", "stop [x]"])
+def test_an_episode_that_reaches_the_last_step_is_scored_without_an_answer(last: str, at_site: Callable[..., tuple[WebEnv, Task]]):
+    env, one = at_site(record(1, eval_types=["url_match"], reference_url="__REDDIT__/f/books"), horizon=3)
+    for _ in range(2):
+        env.reset(one)
+        assert env.step("press [a]")[1:] == (0.0, False)
+        assert env.step("nothing of the kind")[1:] == (0.0, False)
+        raw, *scored = env.step(last)
+        assert scored == [1.0, True] and WebRules().abstract(raw).text == DONE
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from dreamgym.envs.web.forum.site import forum
 from dreamgym.envs.web.shop.site import shop
 from dreamgym.envs.web.sites.server import HEADER, SiteServer
 from dreamgym.envs.web.sites.tasks import SiteTask
-from dreamgym.errors import UsageError
+from dreamgym.errors import EnvironmentFailure, UsageError
 from dreamgym.types import Task, Turn
 
 pytestmark = pytest.mark.slow
@@ -79,6 +79,35 @@ def test_a_port_in_use_is_named(server: SiteServer):
             SiteServer(server.site, port=line.getsockname()[1])
 
 
+def test_a_site_that_was_killed_starts_again_with_the_next_episode():
+    installed("forum")
+    browser()
+    suite = plugins.make("envs", "web", benchmark="forum")
+    try:
+        env, task = suite.require_env(), suite.tasks("train", 1)[0]
+        first = suite.rules.abstract(env.reset(task)).text
+        address, process = suite.benchmark.server.address, suite.benchmark.server.process
+        process.kill()
+        process.wait()
+        assert suite.rules.abstract(env.reset(task)).text == first
+        assert suite.benchmark.server.address == address and suite.benchmark.server.process is not process
+    finally:
+        suite.close()
+
+
+def test_a_start_page_that_a_site_does_not_have_is_named():
+    installed("forum")
+    browser()
+    suite = plugins.make("envs", "web", benchmark="forum")
+    try:
+        accounts = {role: replace(account, start="/nothing/") for role, account in suite.benchmark.site.accounts.items()}
+        suite.benchmark.site = replace(suite.benchmark.site, accounts=accounts)
+        with pytest.raises(EnvironmentFailure, match="answers 404 for http://127.*/nothing/"):
+            suite.require_env().reset(suite.tasks("train", 1)[0])
+    finally:
+        suite.close()
+
+
 def test_a_removed_world_is_unknown(server: SiteServer):
     server.reset("gone")
     cookies = {"sessionid": server.sessions[next(iter(server.site.accounts))]}
@@ -120,6 +149,24 @@ def test_the_expert_solves_a_task_of_every_template_in_the_browser(name: str):
             if not suite.demonstrate(task, "expert", seed=0).success:
                 unsolved.append(task.instruction)
         assert not unsolved
+    finally:
+        suite.close()
+
+
+def test_the_expert_that_chooses_between_two_products_looks_at_both():
+    installed("shop")
+    browser()
+    suite = plugins.make("envs", "web", benchmark="shop")
+    try:
+        tasks = suite.tasks("train", 5_000)
+        for template in ("basket_cheaper", "basket_stocked"):
+            for task in islice((task for task in tasks if f"/{template}/" in task.id), 2):
+                known, episode = suite.benchmark.known[task.id], suite.demonstrate(task, "expert", seed=0)
+                pages = [turn.transition.state.text.split("\n")[0].lower() for turn in episode.turns]
+                looked = {title for title in known.about.split(" & ") if any(page.startswith(f"page: {title.lower()} /") for page in pages)}
+                assert episode.success and len(looked) == 2
+                typed = [action.text for turn in episode.turns if (action := parse(turn.transition.action)) and action.name == "type"]
+                assert typed and all(text in task.instruction for text in typed)
     finally:
         suite.close()
 

@@ -18,6 +18,17 @@ def test_an_answer_must_hold_what_is_asked_for_and_no_other_number(answer: str, 
     assert says(answer, "13.99", "71085904") is right
 
 
+@pytest.mark.parametrize(
+    ("asked", "answer", "right"),
+    [("What was the total of order 100033, and what is its status?", "Order 100033: total £13.92, Complete", True),
+     ("What was the total of order 100033, and what is its status?", "Order 100034: total £13.92, Complete", False),
+     ("What does the basket cost in all with 4 of them in it?", "4 of them cost £13.92; complete.", True),
+     ("What does the basket cost in all with 4 of them in it?", "3 of them cost £13.92; complete.", False)],
+)  # fmt: skip
+def test_an_answer_may_hold_the_numbers_of_its_question(asked: str, answer: str, right: bool):
+    assert SiteTask("total", asked, "x", "member", ("13.92", "Complete")).solved(lambda *_: [], answer) is right
+
+
 @given(st.lists(st.integers(0, 9999), min_size=2, max_size=4, unique=True))
 def test_an_answer_that_lists_guesses_is_wrong(numbers: list[int]):
     assert not says(" ".join(map(str, numbers)), numbers[0])
