@@ -319,11 +319,16 @@ def _resident_gb() -> float:
 
 
 def _outlined_gb(config: SharedConfig) -> float:
-    """What the pretrained models of a run need, by their configuration files."""
+    """What the pretrained models of a run need, by their configuration files; frozen weights that both roles share once."""
     from dreamgym.llm import backbones
 
-    needed = [backbones.memory_of(backbones.outline(one)) for one in (config.policy.backbone, config.experience.backbone) if one]
-    return sum(needed) / 1e9
+    wanted = [one for one in (config.policy.backbone, config.experience.backbone) if one]
+    models = [backbones.outline(one) for one in wanted]
+    needed = sum(map(backbones.memory_of, models))
+    bases = {(one.model, one.revision, one.dtype, one.device, one.attention) for one in wanted if one.lora}
+    if len(wanted) == 2 and all(one.lora for one in wanted) and len(bases) == 1:
+        needed -= min(sum(p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad) for model in models)
+    return needed / 1e9
 
 
 def _short(n: float) -> str:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_model import save_instruct_model
 from toy import LOOP, SHARED, command, object_in, shrink
 
 from dreamgym.cli import training
 from dreamgym.config import dump, read
 from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
+from dreamgym.llm import backbones
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import estimate
 from dreamgym.recipes.config import CompareConfig, TrainConfig
@@ -93,6 +96,21 @@ def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_
     both = known + known
     assert both.fitted_tokens == 180_000 and both.memory_gb == 1.0 and both.hours == pytest.approx(2 * (known.hours or 0))
     assert str(both).startswith("180 k tokens fitted, 12 k sampled, 16 k learned from; 2 k real steps; 1.0 GB")
+
+
+def test_frozen_weights_that_both_roles_share_are_counted_once(tmp_path: Path):
+    pytest.importorskip("peft")
+    model = str(save_instruct_model(tmp_path / "blank", width=64))
+
+    def gigabytes(**experience: Any) -> float:
+        lora = {"model": model, "device": "cpu", "lora": {"rank": 2}}
+        changes = {"policy.backbone": lora, "experience.backbone": lora | experience, "experience.name": "finetuned_chat"}
+        changes |= {f"{fit}.optimiser": "adamw" for fit in ("warm_start", "experience.training")}
+        return estimate._outlined_gb(read(TrainConfig, tmp_path / "train.toml", changes))
+
+    (tmp_path / "train.toml").write_text('env.name = "corridor"\npolicy.instructions = "Such as Action: left."\n')
+    base = sum(p.numel() * p.element_size() for p in backbones.outline(BackboneConfig(model=model, device="cpu")).parameters()) / 1e9
+    assert gigabytes(attention="eager") - gigabytes() == pytest.approx(base)
 
 
 def test_the_pilot_counts_the_tokens_that_a_run_reads_within_a_quarter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
