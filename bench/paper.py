@@ -117,8 +117,8 @@ def device_name(config: CompareConfig) -> str:
 
 
 def merged(file: Path, row: dict[str, Any], config: CompareConfig, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it. `changes` are settings
-    that were given by --set. UsageError where the table is of other settings, or of another commit."""
+    """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it. `changes` are the
+    options that say with which settings. UsageError where the table is of other settings, or of another commit."""
     table, made = read_json(file) or {}, _header(file, changes)
     _require_alike(made, [table], file)
     found = made | {key: table[key] for key in ("order", "section", "title", "text") if key in table}
@@ -149,8 +149,8 @@ def join(file: Path, others: Sequence[Path]) -> dict[str, Any]:
 
 
 def _header(file: Path, changes: Sequence[str]) -> dict[str, Any]:
-    """What made the rows of a table, and how it is shown."""
-    given = " --set " + " ".join(map(shlex.quote, changes)) if changes else ""
+    """What made the rows of a table, and how it is shown. `changes` are its further options."""
+    given = f" {shlex.join(changes)}" if changes else ""
     return {
         "name": file.stem,
         "order": 40,
@@ -259,9 +259,10 @@ def main() -> None:
         arms = config.arms if options.arms is None else options.arms
         for arm in arms:  # a name that is none is refused before minutes are spent
             settings(options.model, options.device, options.config, changes | only(arm))
+        given = [*(["--config", options.config.name] if options.config else []), *(["--set", *options.set] if options.set else [])]
         factory.begin(config)
         seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
-        rows = play(config, options.data, options.out, seeds, arms, options.minutes, options.step_minutes, options.set)
+        rows = play(config, options.data, options.out, seeds, arms, options.minutes, options.step_minutes, given)
         cli.finish(options, {"device": device_name(config), "rows": rows})
 
 

@@ -34,7 +34,7 @@ Vary = Callable[[Sequence[Task], int, int], list[str]]
 higher."""
 
 
-UNMEASURED = 2  # groups of a synthetic task whose rollouts were all masked or failed, after which it is retired
+UNMEASURED = 2  # groups in a row of a synthetic task whose rollouts were all masked or failed, after which it is retired
 POOL_LIMIT = 512  # synthetic tasks kept; those of the lowest value are removed first
 
 
@@ -75,6 +75,7 @@ class Entry:
     value: float | None = None
     tried: int = 0
     last: int = -1  # iteration of the last measurement
+    unmeasured: int = 0  # groups since then whose rollouts were all masked or failed
 
 
 class TaskCurriculum:
@@ -155,12 +156,14 @@ class TaskCurriculum:
                     self.fresh = [*self.fresh, found.variance][-PRIOR_WINDOW:]
                 if kind != "synthetic":
                     self.success = [*self.success, found.mean][-PRIOR_WINDOW:]
-                entry.value, entry.last = found.variance, self.iteration
+                entry.value, entry.last, entry.unmeasured = found.variance, self.iteration, 0
                 low, high = self.config.success_band
                 if kind == "synthetic" and len(found.returns) > 1 and not low < found.mean < high:
                     self._retire(entry)
-            elif entry.task.source == "synthetic" and entry.tried >= UNMEASURED:
-                self._retire(entry)
+            else:
+                entry.unmeasured += 1
+                if entry.task.source == "synthetic" and entry.unmeasured >= UNMEASURED:
+                    self._retire(entry)
         return {f"mixed_{kind}": sum(found) / len(found) for kind, found in mixed.items()}
 
     def expand(self) -> dict[str, int]:
@@ -222,7 +225,7 @@ class TaskCurriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-ready: the measurements and the synthetic tasks."""
-        tried = {e.task.id: [e.value, e.tried, e.last] for e in self.pool.values() if e.tried}
+        tried = {e.task.id: [e.value, e.tried, e.last, e.unmeasured] for e in self.pool.values() if e.tried}
         synthetic = [
             [e.task.id, e.task.instruction, e.task.env, list(e.task.parents)] for e in self.pool.values() if e.task.source == "synthetic"
         ]
@@ -243,10 +246,10 @@ class TaskCurriculum:
             self.pool[name] = Entry(
                 Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
             )
-        for name, (value, tried, last) in state["tried"].items():
+        for name, (value, tried, last, *unmeasured) in state["tried"].items():  # runs of earlier versions have three values
             if name in self.pool:
                 entry = self.pool[name]
-                entry.value, entry.tried, entry.last = value, tried, last
+                entry.value, entry.tried, entry.last, entry.unmeasured = value, tried, last, (unmeasured or [0])[0]
 
 
 def _draw(rng: np.random.Generator, entries: Sequence[Entry], n: int, weights: Sequence[float] | None) -> list[Entry]:

@@ -64,10 +64,18 @@ def make(**settings: Any) -> TokenChat:
 
 
 def check(config: InstructConfig, *, module: Any = None, trains: bool = False, **_: Any) -> None:
-    """ConfigError for a directory or a device that is not there, and where tokens are wanted instead of a chat."""
+    """ConfigError for a directory or a device that is not there, and where tokens are wanted instead of a chat; UsageError for a model that
+    is not here or has no chat template; MissingExtra without llguidance."""
     if trains or module is not None:
         raise ConfigError(
             "The engine 'instruct' answers chats with weights of its own: it samples from no policy and no fitted model. Leave out the "
             "engine's name, which samples from them in this process, or use a server."
         )
+    from dreamgym.engines.local.grammar import Grammars
+    from dreamgym.llm import backbones
+    from dreamgym.llm.chat_format import ChatFormat
+
     check_backbone(config.backbone)
+    tokenizer = backbones.load_tokenizer(config.backbone)
+    ChatFormat(tokenizer)
+    Grammars(tokenizer)

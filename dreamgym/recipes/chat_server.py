@@ -23,6 +23,10 @@ def opened(model: str, base_url: str | None, more: Sequence[str] = (), **options
     """
     given = dict(map(_pair, more))
     if base_url is None:
+        if of_hosts := [name for name, value in options.items() if value and name.startswith(("price", "requests", "tokens"))]:
+            raise ConfigError(
+                f"'{of_hosts[0]}' is an option of a host, and this model runs in this process. Leave it out, or give --base-url."
+            )
         engine = plugins.make("engines", "instruct", model=model, **given)
     else:
         engine = plugins.make("engines", "server", dialect="chat", model=model, base_url=base_url, **options | given)

@@ -48,7 +48,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "warm_start": ("warm_start",),
     "policy": ("warm_start", "sft", "dpo", *LOOPS, *JUDGED),
     "policy.engine": (*LOOPS, *JUDGED),
-    "policy.engine.tolerance": (),
+    **{f"{role}.engine.tolerance": () for role in ("policy", "experience")},
     "sft": ("sft", "sft-curve"),
     "sft_patience": ("sft", "sft-curve"),
     "dpo": ("dpo",),

@@ -78,7 +78,7 @@ def test_rows_of_processes_side_by_side_join_one_table(paper: ModuleType, tmp_pa
 
 def test_rows_of_other_settings_or_another_commit_join_no_table(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, other = tmp_path / "paper.json", tmp_path / "other.json"
-    paper.merged(file, row("sft", 0), CompareConfig(), ["rules=none"])
+    paper.merged(file, row("sft", 0), CompareConfig(), ["--set", "rules=none"])
     assert json.loads(file.read_text("utf-8"))["command"].endswith("--set rules=none")
     with pytest.raises(UsageError, match=r"Rows of command .*Give --out another file"):
         paper.merged(file, row("sft", 0, real_success=9.0), CompareConfig())
@@ -87,7 +87,7 @@ def test_rows_of_other_settings_or_another_commit_join_no_table(paper: ModuleTyp
         paper.join(file, [other])
     monkeypatch.setattr(paper.context, "commit", lambda: "another")
     with pytest.raises(UsageError, match=r"Rows of commit .* and of 'another'"):
-        paper.merged(file, row("sft", 1), CompareConfig(), ["rules=none"])
+        paper.merged(file, row("sft", 1), CompareConfig(), ["--set", "rules=none"])
     assert [one["real_success"] for one in json.loads(file.read_text("utf-8"))["rows"]] == [1.0]
 
 

@@ -209,8 +209,8 @@ class WebEnv:
         """Whether an error is that of a browser or a page that is no more."""
         from playwright.sync_api import Error
 
-        told = isinstance(error, Error) and any(part in str(error) for part in ("crashed", "has been closed"))
-        return told or not self.sessions.browser.alive
+        gone = isinstance(error, Error) and any(part in str(error) for part in ("crashed", "has been closed"))
+        return gone or not self.sessions.browser.alive
 
     def _perform(self, session: WebSession, action: WebAction) -> None:
         with suppress(Refused):  # what a page refuses changes nothing

@@ -10,8 +10,8 @@ not, which is why probes replace the logs as soon as there are enough.
 
 Probes are drawn with unequal probabilities, the accepted claims among them most often. They are weighted by one over their probability, and
 the rule becomes an upper confidence bound of the weighted share above the threshold: that of Clopper and Pearson (1934) at the effective
-number r (1 - r) / Var(r) of Korn and Graubard (1998), where Var(r) is that of a sample of tasks: claims of one task tend to be alike. With
-equal weights and a task for each it is the rule above.
+number r (1 - r) / Var(r) of Korn and Graubard (1998). Claims of one task tend to be alike, so that this number is divided by the design
+effect of sampling tasks (Kish 1965). With equal weights and a task for each it is the rule above.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from dreamgym.errors import UsageError
 
 Scores = Sequence[float] | np.ndarray
 
-Negatives = Literal["probes", "acted", "labels", "policies", "episodes", "constructed"]
+Negatives = Literal["probes", "rollouts", "labels", "policies", "episodes", "constructed"]
 """Whose negatives: refuted claims of the policy in training; real failures of that policy, where it acts anew; claims of another run that a
 person refuted; logged failures of policies left out of the fit, one after the other; logged failures of left-out episodes of the one policy
 there is; or claims that were made up from successes, where there are too few failures."""
 
 CERTIFIED: dict[Negatives, str] = {
     "probes": "certified at {alpha:.0%} false successes",
-    "acted": "certified at {alpha:.0%} false successes on real episodes of the policy, not on dreams",
+    "rollouts": "certified at {alpha:.0%} false successes on real episodes of the policy, not on dreams",
 }
 UNCERTIFIED: dict[Negatives, str] = {
     "probes": "not certified: too few refuted probes",
-    "acted": "not certified: too few real failures of the policy",
+    "rollouts": "not certified: too few real failures of the policy",
     "labels": "uncertified under policy shift: calibrated on labelled claims of another run",
     "policies": "uncertified under policy shift: calibrated on logs",
     "episodes": "uncertified under policy shift: calibrated on logs of one policy",
@@ -115,19 +115,37 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
     if not len(scores):
         return None
     total, found = weights.sum(), None
-    tasks = np.arange(len(scores)) if tasks is None else tasks
-    by_task = np.bincount(tasks, weights)
+    effect = 1.0 if tasks is None else design_effect(scores, weights, tasks)
     for score in np.unique(scores)[::-1]:
         above = scores > score
         share = float(weights[above].sum() / total)
         if share > alpha:
             break
-        spread = float((np.bincount(tasks, weights * (above - share)) ** 2).sum()) / total**2
-        n = float(total**2 / (by_task**2).sum()) if not share else share * (1 - share) / spread if spread else math.inf
-        n = min(n, len(scores))
+        spread = float((weights**2 * (above - share) ** 2).sum()) / total**2
+        n = (share * (1 - share) / spread if share else float(total**2 / (weights**2).sum())) / effect
         if beta_cdf(alpha, share * n + 1, n - share * n) >= 1 - delta:
             found = float(score)
     return found
+
+
+def design_effect(scores: np.ndarray, weights: np.ndarray, tasks: np.ndarray) -> float:
+    """The factor by which claims of the same tasks count for less than independent ones: 1 + (m - 1) rho (Kish 1965), with m claims a task
+    and rho the intraclass correlation of the ranks of their scores, by analysis of variance. Of a single task nothing is known: rho is 1."""
+    sizes = np.bincount(tasks)
+    n, known = len(scores), int((sizes > 0).sum())
+    if known == n:
+        return 1.0
+    m = float((np.bincount(tasks, weights) ** 2).sum() / (weights**2).sum())
+    if known == 1:
+        return m
+    ranks = np.unique(scores, return_inverse=True)[1].astype(float)
+    means = np.bincount(tasks, ranks) / np.maximum(sizes, 1)
+    between = float((sizes * (means - ranks.mean()) ** 2).sum()) / (known - 1)
+    within = float(((ranks - means[tasks]) ** 2).sum()) / (n - known)
+    typical = (n - float((sizes**2).sum()) / n) / (known - 1)
+    spread = between + (typical - 1) * within
+    rho = min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 1.0
+    return 1 + (m - 1) * rho
 
 
 LOOSER = (0.1, 0.2)

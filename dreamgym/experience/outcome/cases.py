@@ -9,9 +9,9 @@ True claims are the ends of logged successes. False ones, in decreasing trust:
 * `action`: a success in which an action is replaced by another of its kind from the logs, while every answer stays as it was;
 * `observation`: a success in which what an action showed is replaced by what another episode saw after an action of that kind.
 
-States are made again from what was shown (`TextRules.encode_delta`): where a state holds all that came before, as a conversation does, each
-later one has the change. A made-up claim may happen to be true, so that its label is above 0 where that is frequent. No environment's rules
-say what is a success.
+States are made again from what was shown (`TextRules.encode_delta`): where the rules write what is new in a state that holds all that came
+before, as a conversation does, each later one has the change. A made-up claim may happen to be true, so that its label is above 0 where
+that is frequent. No environment's rules say what is a success.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dreamgym.envs.base import TextRules
 from dreamgym.experience.outcome.head import LabelledClaim
 from dreamgym.replay.encoders.lexical import HashedText
 from dreamgym.statistics import difference, wilson
-from dreamgym.types import Action, Observation, Trajectory, Transition
+from dreamgym.types import Observation, Trajectory, Transition
 
 Corruption = Literal["swapped", "truncated", "action", "observation"]
 LABEL: Mapping[Corruption, float] = {"swapped": 0.05, "truncated": 0.05, "action": 0.1, "observation": 0.1}
@@ -131,8 +131,7 @@ def _truncated(t: Trajectory, *, rules: TextRules, writes: frozenset[str], rng: 
         return None
     last = [i for i in range(len(steps) - 1) if kind_of(steps[i].action) in writes]
     cut = last[-1] if last else rng.randrange(len(steps) - 1)
-    end = _from(steps[cut].state, steps[-1:], [(steps[-1].action, rules.encode_delta(steps[-1]))], rules)
-    return LabelledClaim(t.task.instruction, (*steps[:cut], *end), 0.0) if end else None
+    return LabelledClaim(t.task.instruction, (*steps[:cut], *_replayed(steps[cut].state, [(steps[-1], steps[-1])], rules)), 0.0)
 
 
 def _replacer(
@@ -150,23 +149,21 @@ def _replacer(
         for _ in range(DRAWS if places else 0):
             i = rng.randrange(places)
             other = rng.choice(pool[kind_of(steps[i].action)])
-            shown = [(step.action, rules.encode_delta(step)) for step in steps[i:]]
-            shown[0] = (other.action, shown[0][1]) if of == "action" else (shown[0][0], rules.encode_delta(other))
-            rest = _from(steps[i].state, steps[i:], shown, rules)
-            if rest and rest != steps[i:]:
+            first = (replace(steps[i], action=other.action), steps[i]) if of == "action" else (steps[i], other)
+            rest = _replayed(steps[i].state, [first, *((step, step) for step in steps[i + 1 :])], rules)
+            if rest != steps[i:]:
                 return LabelledClaim(t.task.instruction, (*steps[:i], *rest), 0.0)
         return None
 
     return corrupt
 
 
-def _from(state: Observation, steps: Sequence[Transition], shown: Sequence[tuple[Action, str]], rules: TextRules) -> tuple[Transition, ...]:
-    """The steps taken one after the other from a state, with these actions and what each showed; none where that cannot be put together."""
+def _replayed(state: Observation, steps: Sequence[tuple[Transition, Transition]], rules: TextRules) -> tuple[Transition, ...]:
+    """The first step of each pair, taken one after the other from a state; each shows what the second one showed. Where the rules cannot
+    put that after the state, the whole state that followed the second one."""
     found = list[Transition]()
-    for step, (action, text) in zip(steps, shown, strict=True):
-        after = rules.apply_delta(state, action, text)
-        if after is None:
-            return ()
-        found.append(replace(step, state=state, action=action, next_state=after))
+    for step, other in steps:
+        after = rules.apply_delta(state, step.action, rules.encode_delta(other)) or other.next_state
+        found.append(replace(step, state=state, next_state=after))
         state = after
     return tuple(found)

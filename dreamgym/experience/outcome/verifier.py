@@ -173,7 +173,7 @@ def fit_verifier(
     logs: PreparedLogs, config: CalibrationConfig, *, probes: Sequence[Probe] = (), labels: Sequence[Probe] = ()
 ) -> LearnedVerifier:
     """Fit and calibrate. The same arguments give the same verifier. `labels` are claims of another run that a person judged."""
-    judged = [*labels, *probes]
+    judged = [*probes, *labels]
     claimed = [
         LabelledClaim(
             p.episode.task.instruction,
@@ -188,23 +188,18 @@ def fit_verifier(
     head, scores = fit([*logs.cases, *claimed], logs.features.then(rows_of(claimed)), members=MEMBERS)
     log_scores, made_scores, judged_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
     log_false, log_true = (_known(log_scores, [t.success is kind for t in logs.episodes]) for kind in (False, True))
-    judged_false, judged_true = (_known(judged_scores, [p.real_success is kind for p in judged]) for kind in (False, True))
+    judged_false = _known(judged_scores, [not p.real_success for p in judged])
     least, messages = least_negatives(config.alpha, config.delta), logs.messages
-    tasks = [t.task.id for t, score in zip(logs.episodes, log_scores, strict=True) if not t.success and not np.isnan(score)]
-    refuted = [p for p, score in zip(judged, judged_scores, strict=True) if not p.real_success and not np.isnan(score)]
-    judged_tasks = [p.episode.task.id for p in refuted]
-    if len(refuted) >= least:
-        own = sum(not p.real_success for p in probes)
-        found = calibrate(
-            judged_false[-RECENT:],
-            judged_true if len(judged_true) >= ENOUGH else log_true,
-            config,
-            of="labels" if own < least else "acted" if all(p.episode.source == "real" for p in probes) else "probes",
-            weights=[1 / p.probability for p in refuted[-RECENT:]],
-            tasks=judged_tasks[-RECENT:],
-        )
+    own = _of_claims(probes, judged_scores[: len(probes)], log_true, config)
+    everyone = _of_claims(judged, judged_scores, log_true, config) if labels else None
+    if own and own.bounded:
+        found = own
+    elif everyone and everyone.bounded:
+        found = replace(everyone, negatives="labels")
     elif len(log_false) >= least:
-        found = calibrate(np.concatenate([log_false, judged_false]), log_true, config, of=logs.negatives, tasks=[*tasks, *judged_tasks])
+        tasks = [t.task.id for t, score in zip(logs.episodes, log_scores, strict=True) if not t.success and not np.isnan(score)]
+        tasks += [p.episode.task.id for p, score in zip(judged, judged_scores, strict=True) if not p.real_success and not np.isnan(score)]
+        found = calibrate(np.concatenate([log_false, judged_false]), log_true, config, of=logs.negatives, tasks=tasks)
     else:
         messages = (
             *messages,
@@ -215,6 +210,22 @@ def fit_verifier(
         made = made_scores[~np.isnan(made_scores)]
         found = calibrate(np.concatenate([log_false, judged_false, made]), log_true, config, of="constructed")
     return LearnedVerifier(head, found, logs.known, conformal_limit(logs.novel, config.support_level), messages)
+
+
+def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray, config: CalibrationConfig) -> Calibration | None:
+    """The calibration on refuted claims alone; None for fewer than a bound at the rate asked for needs."""
+    refuted = [(p, float(score)) for p, score in zip(probes, scores, strict=True) if not p.real_success and not np.isnan(score)]
+    if len(refuted) < least_negatives(config.alpha, config.delta):
+        return None
+    recent, true = refuted[-RECENT:], _known(scores, [p.real_success for p in probes])
+    return calibrate(
+        [score for _, score in recent],
+        true if len(true) >= ENOUGH else log_true,
+        config,
+        of="rollouts" if all(p.episode.source == "real" for p in probes) else "probes",
+        weights=[1 / p.probability for p, _ in recent],
+        tasks=[p.episode.task.id for p, _ in recent],
+    )
 
 
 def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[str, int], Negatives]:

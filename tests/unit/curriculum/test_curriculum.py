@@ -344,13 +344,13 @@ def test_the_difficulty_that_is_asked_for_still_rises_when_every_task_has_been_t
     assert curriculum.level == 3
 
 
-def test_an_invented_task_that_cannot_be_measured_twice_is_retired():
+def test_an_invented_task_that_cannot_be_measured_twice_in_a_row_is_retired():
     curriculum = pool(inventor(NEW), tasks=WANTED[:1], proposals=1)
     curriculum.observe([group(WANTED[0], 1, 0)])
     curriculum.expand()
     (synthetic,) = [e.task for e in curriculum.pool.values() if e.task.source == "synthetic"]
-    for left in (True, False):
-        curriculum.observe([group(synthetic, errors=4)])
+    for rewards, left in (((), True), ((1, 0), True), ((), True), ((), False)):
+        curriculum.observe([group(synthetic, *rewards, errors=4)])
         assert (synthetic.id in curriculum.pool) is left
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from chat_model import save_instruct_model
 from dreamgym import plugins
 from dreamgym.engines import check_engine
 from dreamgym.engines.token_chat import TokenChat
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.chat_requests import AskConfig, ask
 from dreamgym.experience.json_replies import Message, read_object
 from dreamgym.recipes import chat_server
@@ -60,12 +61,19 @@ def test_conversations_are_taken_as_there_is_room_and_their_replies_do_not_depen
 def test_commands_use_it_where_no_address_is_given(instruct: Path):
     with chat_server.opened(str(instruct), None, ["max_batch=3"], api_key_env="X") as chat:
         assert isinstance(chat, TokenChat) and chat.at_once == 3
+    with pytest.raises(ConfigError, match="option of a host"), chat_server.opened(str(instruct), None, price_per_million_output=1.0):
+        pass
     with pytest.raises(ConfigError, match="timeout_s"), chat_server.opened(str(instruct), None, ["timeout_s=3"]):
         pass
 
 
-def test_a_model_that_is_not_there_is_named_when_the_configuration_is_read(tmp_path: Path):
+def test_a_model_that_cannot_chat_is_named_before_anything_is_spent(tmp_path: Path, instruct: Path):
     with pytest.raises(ConfigError, match="No model at"):
         check_engine({"name": "instruct", "model": str(tmp_path / "none")})
+    plain = instruct.parent / "plain"
+    shutil.copytree(instruct, plain, dirs_exist_ok=True)
+    (plain / "chat_template.jinja").unlink()
+    with pytest.raises(UsageError, match="no chat template"):
+        check_engine({"name": "instruct", "model": str(plain)})
     with pytest.raises(ConfigError, match="samples from no policy"):
         check_engine({"name": "instruct", "model": str(tmp_path)}, trains=True)

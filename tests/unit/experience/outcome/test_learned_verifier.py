@@ -96,13 +96,29 @@ def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(
     acted = fit_verifier(
         prepare(LOGS, SHOP.rules, seed=0), CONFIG, probes=[replace(p, episode=replace(p.episode, source="real")) for p in probes]
     )
-    assert acted.calibration == replace(found.calibration, negatives="acted"), "real episodes of the policy say nothing of dreams"
+    assert acted.calibration == replace(found.calibration, negatives="rollouts"), "real episodes of the policy say nothing of dreams"
 
 
 def test_claims_of_another_run_that_a_person_judged_certify_nothing(verifier: LearnedVerifier):
     labels = [Probe(t, t.success, 1.0) for t in CLAIMS]
     found = fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG, labels=labels)
     assert found.calibration.status == "uncertified under policy shift: calibrated on labelled claims of another run"
+
+
+def test_own_probes_certify_whatever_labels_there_are_and_labels_do_not_make_up_for_missing_ones(verifier: LearnedVerifier):
+    own = [Probe(t, t.success, 1.0) for t in CLAIMS]
+    labels = [replace(p, episode=replace(p.episode, id=f"label/{p.episode.id}")) for p in own]
+    logs = prepare(LOGS, SHOP.rules, seed=0)
+    assert fit_verifier(logs, CONFIG, probes=own, labels=labels[:30]).calibration.status.startswith("certified at ")
+    few = fit_verifier(logs, CONFIG, probes=own[:30], labels=labels).calibration
+    assert few.status == "uncertified under policy shift: calibrated on labelled claims of another run"
+
+
+def test_refuted_probes_of_too_few_tasks_to_bound_anything_leave_the_threshold_to_the_logs(verifier: LearnedVerifier):
+    false = next(t for t in CLAIMS if not t.success)
+    probes = [Probe(replace(false, id=f"again/{i}"), False, 1.0) for i in range(60)]
+    found = fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG, probes=probes).calibration
+    assert found.negatives == "policies" and found.bounded
 
 
 def test_a_probe_is_scored_by_a_member_that_has_seen_no_probe_of_its_task():
