@@ -129,8 +129,8 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
 
 
 def design_effect(scores: np.ndarray, weights: np.ndarray, tasks: np.ndarray) -> float:
-    """The factor by which claims of the same tasks count for less than independent ones: 1 + (m - 1) rho (Kish 1965), with m claims a task
-    and rho the intraclass correlation of the ranks of their scores, by analysis of variance. Of a single task nothing is known: rho is 1."""
+    """The factor by which claims of the same tasks count for less than independent ones: 1 + (m - 1) rho (Kish 1965), with m claims a task,
+    and rho the intraclass correlation of the ranks of their scores (analysis of variance). Of a single task nothing is known: rho is 1."""
     sizes = np.bincount(tasks)
     n, known = len(scores), int((sizes > 0).sum())
     if known == n:
