@@ -102,7 +102,7 @@ PLACES = [
     ("quickstart --env webshop replay.index=exat", "Did you mean 'exact'"),
     ("quickstart --env small", "No quickstart of 'small'"),
     ("quickstart --env telecm", "Did you mean 'telecom'"),
-    ("quickstart --env web", "Try --budget small"),
+    ("quickstart --env web --budget large", "Try --budget"),
     ("quickstart small", "'small' sets nothing. Write KEY=VALUE"),
     ("sweep seed=1,2 --config compare-logs --out file/below", "is a file, not a folder"),
     ("sweep seed=1,2 --config compare-logs --out full", "'full' holds 'notes.txt', and no run"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dreamgym.config import _flat
+from dreamgym.engines.server import ServerEngineConfig
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.resume import READ_BY, read_by
 
@@ -33,4 +34,5 @@ def test_the_engine_of_the_policy_may_change_until_a_policy_acts():
 def test_every_entry_names_a_setting():
     configs = (TrainConfig(), RunConfig(), CompareConfig())
     known = {name for config in configs for name, _ in _flat("", config.model_dump())}
+    known |= {f"{role}.engine.{name}" for role in ("policy", "experience") for name in ServerEngineConfig.model_fields}
     assert not [entry for entry in READ_BY if not any(f"{name}.".startswith(f"{entry}.") for name in known)]
