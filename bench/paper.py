@@ -7,12 +7,16 @@
 For a machine with a GPU that is at hand for half an hour and reaches no package index. DIR of --data holds the run directories, one a seed:
 the same command goes on where the last one ended. A step is a seed's logs, experience model and warm start, or one of its arms; none is
 begun when less than `--step-minutes` of `--minutes` are left. After each, its row joins the table `--out`, by default paper.json in the
-current folder; from the tables in docs/results `make results` writes the page. Settings: the preset compare-smollm2, or `--config`.
+current folder; from the tables in docs/results `make results` writes the page. Settings: the preset compare-smollm2, or `--config`. Each
+row names the commit at which its run directory was begun, and a digest of the settings and the model: one table has one of each.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
+import hashlib
+import json
 import shlex
 import tempfile
 import time
@@ -37,8 +41,11 @@ from dreamgym.runs.rundir import RunDir
 PIECE = "55MB"  # of a model's weights; 60 MiB is the most that may travel as one file
 COLUMNS = {
     "arm": "arm", "seed": "seed", "real_success": "greedy success, %", "sampled": "sampled success, %", "tokens": "tokens trained on",
-    "seconds": "seconds", "device": "device",
+    "seconds": "seconds", "device": "device", "settings": "digest of the settings", "commit": "commit",
 }  # fmt: skip
+MADE = "paper.json"  # in a run directory: the commit at which it was begun, and the device of each arm
+PLACES = {"seed": True, "seeds": True, "arms": True, "ablations": True, "ablated": True, "exec": True, "env": {"workers"}}
+"""Settings that name a row or say where it is made, and do not change what it is a row of."""
 LOOP = {"iterations": 1, "tasks_per_iter": 2, "group_size": 2, "train_tasks": 7}
 FIT = {"epochs": 0.3, "batch_tokens": 512}
 SMOKE = {
@@ -86,11 +93,15 @@ def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, An
     """The row of one arm of one seed, after what was missing of it."""
     one = config.model_copy(update={"seed": seed, **only(arm)})
     stored = config.model_copy(update={"seed": seed, "seeds": (seed,), "arms": (), "ablations": ()})
+    made = made_by(data / f"seed-{seed}")
     with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.world) as workers:
+        run.write_atomic(MADE, dumps(made) + "\n")
         compare.train_arms(run, one, lambda text: print(text, flush=True), workers)
         found = tables.entry(run, arm, row_of(arm))
         if found is None:
             raise UsageError(f"'{run.path}' has no evaluation of '{arm}'. Set eval.tasks above 0.")
+        made["devices"].setdefault(arm, device_name(config))
+        run.write_atomic(MADE, dumps(made) + "\n")
         return {
             "arm": arm,
             "seed": seed,
@@ -98,8 +109,37 @@ def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, An
             "sampled": round(100 * found["sampled"]["value"], 1),
             "tokens": tokens(run, arm),
             "seconds": round(run.data(arm)["seconds"], 1),
-            "device": device_name(config),
+            "device": made["devices"][arm],
+            "settings": digest(config),
+            "commit": made["commit"],
         }
+
+
+def digest(config: CompareConfig) -> str:
+    """Of all that two rows of one arm and seed must share to be one measurement: the settings, and the files of the models."""
+    settings = config.model_dump(mode="json", exclude=PLACES)
+    for block in (settings["policy"], settings["experience"]):
+        if backbone := block.get("backbone"):
+            backbone |= {"model": _files(backbone["model"]), "device": ""}
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
+
+
+@functools.cache
+def _files(model: str) -> str:
+    """The names and bytes of a model's files, in short; the name of a model that is no folder."""
+    if not Path(model).is_dir():
+        return model
+    found = hashlib.blake2b(digest_size=16)
+    for file in sorted(one for one in Path(model).iterdir() if one.is_file()):
+        with file.open("rb") as data:
+            found.update(file.name.encode() + hashlib.file_digest(data, "blake2b").digest())
+    return found.hexdigest()
+
+
+def made_by(folder: Path) -> dict[str, Any]:
+    """The commit at which a run directory was begun, and the device of each of its arms. Of one that is not there yet the commit is the
+    present one, of one without a note it is "unknown"."""
+    return read_json(folder / MADE) or {"commit": "unknown" if folder.is_dir() else context.commit(), "devices": {}}
 
 
 def tokens(run: RunDir, arm: str) -> int:
@@ -119,68 +159,80 @@ def device_name(config: CompareConfig) -> str:
 def merged(file: Path, row: dict[str, Any], config: CompareConfig, changes: Sequence[str] = ()) -> dict[str, Any]:
     """Put a row into the table at `file`, in place of an older one of the same arm, seed and device, and write it. `changes` are the
     options that say with which settings. UsageError where the table is of other settings, or of another commit."""
-    table, made = read_json(file) or {}, _header(file, changes)
-    _require_alike(made, [table], file)
-    found = made | {key: table[key] for key in ("order", "section", "title", "text") if key in table}
-    found |= {
-        "date": datetime.date.today().isoformat(),
-        **_counted(_with_row(table.get("rows", []), row)),
-        "claims": table.get("claims", []),
-        "notes": table.get("notes", [f"Environment: {config.env.name}. Policies with fewer than five seeds carry no claim."]),
-    }
-    write_atomic(file, dumps(found) + "\n")
-    return found
+    note = f"Environment: {config.env.name}. Policies with fewer than five seeds carry no claim."
+    return _written(file, [_header(row["commit"], changes) | {"rows": [row], "notes": [note]}])
 
 
 def join(file: Path, others: Sequence[Path]) -> dict[str, Any]:
-    """Put the rows of other tables into the one at `file`, which has the header of the last of them. UsageError for one without rows, and
-    where they are of other settings or commits."""
+    """Put the rows of other tables into the one at `file`; a new one has the header of the last of them. UsageError for one without rows,
+    and where they are of other settings or commits."""
     tables = [read_json(other) or {} for other in others]
     if wrong := next((other for other, table in zip(others, tables, strict=True) if not table.get("rows")), None):
         raise UsageError(f"'{wrong}' has no rows. Give files that this program wrote with --out.")
-    before = read_json(file) or {}
-    _require_alike(tables[-1], [before, *tables], file)
-    rows = before.get("rows", [])
-    for row in (row for table in tables for row in table["rows"]):
-        rows = _with_row(rows, row)
-    found = {**tables[-1], "name": file.stem, **_counted(rows)}
-    write_atomic(file, dumps(found) + "\n")
-    return found
+    return _written(file, tables)
 
 
-def _header(file: Path, changes: Sequence[str]) -> dict[str, Any]:
-    """What made the rows of a table, and how it is shown. `changes` are its further options."""
+def _header(commit: str, changes: Sequence[str]) -> dict[str, Any]:
+    """How a new table is shown, and what made it. `changes` are its further options."""
     given = f" {shlex.join(changes)}" if changes else ""
     return {
-        "name": file.stem,
         "order": 40,
         "section": "Pretrained models",
         "title": "A pretrained model in both roles, arm by arm",
         "text": "Success on held-out tasks in the real environment. One row a seed and arm.",
         "command": f"bench/paper.py --model DIR --data DIR{given}",
-        "commit": context.commit(),
+        "commit": commit,
+        "date": datetime.date.today().isoformat(),
     }
 
 
-def _require_alike(made: dict[str, Any], tables: Sequence[dict[str, Any]], file: Path) -> None:
-    """UsageError for a table whose rows another command or another commit made: one table is of one command and one commit."""
-    for table in tables:
-        for key in ("command", "commit"):
-            if table.get("rows") and table[key] != made[key]:
-                raise UsageError(
-                    f"Rows of {key} '{table[key]}' and of '{made[key]}' do not go into one table, '{file}'. Give --out another file."
-                )
-
-
-def _counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a table says of its rows, with them."""
-    return {
-        "machine": ", ".join(dict.fromkeys(one["device"] for one in rows)),
+def _written(file: Path, tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The table at `file` with the rows of others, written. What a person wrote around its rows stays, but for claims, which were about
+    the rows before."""
+    before = read_json(file) or {}
+    _require_alike([before, *tables], file)
+    rows, kept = before.get("rows", []), before or tables[-1]
+    for row in (row for table in tables for row in table["rows"]):
+        rows = _with_row(rows, row)
+    if rows == before.get("rows"):
+        return before
+    if kept.get("claims"):
+        print(f"'{file}' has other rows now: its claims are left out. Make them again: {', '.join(one['what'] for one in kept['claims'])}")
+    devices = [list(dict.fromkeys(one["device"] for one in some)) for some in (rows, before.get("rows", []))]
+    found = {
+        "name": file.stem,
+        **{key: kept[key] for key in ("order", "section", "title", "text", "command", "commit")},
+        "date": max(table["date"] for table in (before, *tables) if table),
+        "machine": before["machine"] if devices[0] == devices[1] else ", ".join(devices[0]),
         "seeds": sorted({one["seed"] for one in rows}),
         "hours": round(sum(one["seconds"] for one in rows) / 3600, 2),
-        "columns": COLUMNS,
+        "columns": kept.get("columns", COLUMNS),
         "rows": rows,
+        "claims": [],
+        "notes": kept["notes"],
     }
+    write_atomic(file, dumps(found) + "\n")
+    return found
+
+
+def _require_alike(tables: Sequence[dict[str, Any]], file: Path) -> None:
+    """UsageError for rows of other settings or of another commit than the first: one table has one of each."""
+    for key in ("settings", "commit"):
+        noted = "command" if key == "settings" else key  # of tables whose rows name neither
+        made = {row.get(key, table[noted]): table["command"] for table in tables for row in table.get("rows", [])}
+        if len(made) > 1:
+            (one, first), (other, second), *_ = made.items()
+            hidden = " What differs is in the file of --config, the preset or the model." if key == "settings" and first == second else ""
+            raise UsageError(
+                f"Rows of {key} {one}, made by '{first}', and of {key} {other}, made by '{second}', do not go into one table, '{file}'."
+                f"{hidden} Give --out another file."
+            )
+
+
+def _require_present(folder: Path) -> None:
+    """UsageError for a run directory that was begun at another commit: its rows would be of both."""
+    if (begun := made_by(folder)["commit"]) not in ("unknown", here := context.commit()):
+        raise UsageError(f"'{folder}' was begun at commit {begun}, and this is {here}. Go on at {begun}, or give --data another folder.")
 
 
 def _with_row(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -201,15 +253,20 @@ def play(
 ) -> list[dict[str, Any]]:
     """All steps that fit into the minutes, the shared one of a seed before its arms; the rows that were made or found. A step may take
     `of_step` minutes."""
-    _require_alike(_header(out, changes), [read_json(out) or {}], out)  # before minutes are spent
     begun, rows = time.monotonic(), list[dict[str, Any]]()
     for seed in seeds:
         for arm in ("warm_start", *arms):
+            folder = data / f"seed-{seed}"
             left = minutes - (time.monotonic() - begun) / 60
-            ready = (data / f"seed-{seed}").is_dir() and RunDir.view(data / f"seed-{seed}").done(f"eval-{arm}")
+            ready = folder.is_dir() and RunDir.view(folder).done(f"eval-{arm}")
             if left < of_step and not ready:
                 print(f"{left:.1f} minutes are left, and a step may take {of_step:g}: the same command goes on with seed {seed}, {arm}")
                 return rows
+            if not ready:  # before minutes are spent
+                _require_present(folder)
+                commit = made_by(folder)["commit"]
+                wanted = _header(commit, changes) | {"rows": [{"settings": digest(config), "commit": commit}]}
+                _require_alike([read_json(out) or {}, wanted], out)
             start = time.monotonic()
             rows.append(step(config, data, seed, arm))
             merged(out, rows[-1], config, changes)

@@ -44,8 +44,7 @@ def load(config: BackboneConfig, *, seed: int = 0, shared: bool = True) -> tuple
     """
     atomic_directory.restore_interrupted(config.model)
     adapter = _adapter_of(config)
-    source = adapter["base_model_name_or_path"] if adapter else config.model
-    revision = adapter.get("revision") if adapter else config.revision
+    source, revision = _source_of(config, adapter)
     tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
     frozen = shared and bool(adapter or config.lora)
     model = _shared(source, revision, config, _rows(tokenizer)) if frozen else _fetch(source, revision, config)
@@ -77,8 +76,8 @@ def outline(config: BackboneConfig) -> Any:
     atomic_directory.restore_interrupted(config.model)
     device(config.device)
     adapter = _adapter_of(config)
-    source = adapter["base_model_name_or_path"] if adapter else config.model
-    where = _where(source, adapter.get("revision") if adapter else config.revision, config)
+    source, revision = _source_of(config, adapter)
+    where = _where(source, revision, config)
     try:
         settings = AutoConfig.from_pretrained(_place(source), **where)
         _refuse_quantised(settings, source)
@@ -117,18 +116,26 @@ def save(model: Any, tokenizer: Any, path: Path | str) -> Path:
 
 
 def merge(path: Path | str, out: Path | str) -> Path:
-    """Write the model of a checkpoint with its adapters, and the tokens that it learned, as one ordinary model that any server loads."""
+    """Write the model of a checkpoint with its adapters, and the tokens that it learned, as one ordinary model that any server loads.
+    UsageError where there are none, and for adapters of embeddings that are tied to the head, which no ordinary model can hold."""
     model, tokenizer = load(BackboneConfig(model=str(path), device="cpu"), shared=False)  # adapters are added to the weights in place
     if not hasattr(model, "merge_and_unload"):
         raise UsageError(f"'{path}' holds no adapters: it is a whole model already, which a server loads as it is.")
+    base = model.get_base_model()
+    both = (base.get_input_embeddings(), base.get_output_embeddings())
+    if both[0].weight is both[1].weight and any("lora_" in name for layer in both for name, _ in layer.named_parameters()):
+        raise UsageError(
+            f"The adapters in '{path}' change the head or the embeddings, which are one matrix in {type(base).__name__}: merged, the one "
+            "would change the other. Use them unmerged, or train adapters without these layers."
+        )
     return save(model.merge_and_unload(), tokenizer, out)
 
 
 def positions(config: BackboneConfig) -> int:
     """Tokens of context that the model was built for."""
     adapter = _adapter_of(config)
-    source = adapter["base_model_name_or_path"] if adapter else config.model
-    where = _where(source, adapter.get("revision") if adapter else config.revision, config)
+    source, revision = _source_of(config, adapter)
+    where = _where(source, revision, config)
     try:
         settings = AutoConfig.from_pretrained(_place(source), **where)
     except UsageError:
@@ -151,6 +158,13 @@ def _adapter_of(config: BackboneConfig) -> dict[str, Any]:
     return settings
 
 
+def _source_of(config: BackboneConfig, adapter: dict[str, Any]) -> tuple[str, str | None]:
+    """The model whose weights are read, and its revision: the base of adapters, or the model of the configuration."""
+    if adapter:
+        return adapter["base_model_name_or_path"], adapter.get("revision")
+    return config.model, config.revision
+
+
 def _adapted(model: Any, path: str, source: str) -> Any:
     """The model with the adapters of a directory. UsageError when they are of another model."""
     try:
@@ -165,9 +179,7 @@ def _adapted(model: Any, path: str, source: str) -> Any:
 def _shared(source: str, revision: str | None, config: BackboneConfig, vocabulary: int) -> Any:
     """A model for adapters, whose weights are frozen: its tensors are those of every other model of this process over the same backbone,
     but for embeddings that will grow to `vocabulary` tokens or take markers in."""
-    place = Path(_place(source))
-    stamp = (place / "config.json").stat().st_mtime_ns if (place / "config.json").is_file() else 0
-    base = _base(source, revision, config, stamp)
+    base = _base(source, revision, config)
     both = (base.get_input_embeddings().weight, base.get_output_embeddings().weight)
     changes = config.markers or vocabulary > both[0].shape[0]  # transformers grows a weight in place, for all that hold it
     own = {id(weight) for weight in both} if changes else set()
@@ -179,14 +191,20 @@ _held: dict[tuple[Any, ...], Any] = {}
 """The frozen weights that were loaded last. They leave memory when others take their place."""
 
 
-def _base(source: str, revision: str | None, config: BackboneConfig, stamp: int) -> Any:
+def _base(source: str, revision: str | None, config: BackboneConfig) -> Any:
     """The frozen weights of a model, loaded once for all configurations that want the same of them."""
-    where = device(config.device)
-    key = (source, revision, config.dtype, config.attention, str(where), stamp)
+    key = _base_key(source, revision, config)
     if key not in _held:
         _held.clear()
-        _held[key] = _fetch(source, revision, config).to(where).requires_grad_(False)
+        _held[key] = _fetch(source, revision, config).to(device(config.device)).requires_grad_(False)
     return _held[key]
+
+
+def _base_key(source: str, revision: str | None, config: BackboneConfig) -> tuple[Any, ...]:
+    """What two configurations have in common that share their frozen weights."""
+    file, where = Path(_place(source)) / "config.json", torch.empty(0, device=device(config.device)).device  # "cuda" has a number there
+    stamp = file.stat().st_mtime_ns if file.is_file() else 0
+    return (source, revision or "main", config.dtype, config.attention, str(where), stamp)
 
 
 def _fetch(source: str, revision: str | None, config: BackboneConfig) -> Any:
@@ -359,6 +377,24 @@ def memory_of(module: Any, *, trains: bool = True) -> int:
     """Bytes that the model takes at least: its weights (on the meta device or not), and, where it `trains`, of those that are trained a
     gradient and Adam's two moments in float32. Activations and the engine's cache come on top."""
     return sum(p.numel() * (p.element_size() + (12 if trains and p.requires_grad else 0)) for p in module.parameters())
+
+
+def memory_of_all(configs: Sequence[BackboneConfig]) -> int:
+    """Bytes that models of these configurations take together in one process at least: as `memory_of`, with frozen weights that adapters
+    share counted once, but for embeddings that take markers in."""
+    needed, held = 0, set[tuple[Any, ...]]()
+    for config in configs:
+        model, adapter = outline(config), _adapter_of(config)
+        needed += memory_of(model)
+        if not adapter and config.lora is None:
+            continue
+        both = (model.get_input_embeddings(), model.get_output_embeddings())
+        own = {id(p) for layer in both for p in layer.parameters()} if config.markers else set()
+        frozen = {id(p): p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad}
+        key = _base_key(*_source_of(config, adapter), config)
+        needed += sum(size for weight, size in frozen.items() if weight in own) - (sum(frozen.values()) if key in held else 0)
+        held.add(key)
+    return needed
 
 
 def require_memory(module: Any, config: BackboneConfig, *, trains: bool = True) -> None:

@@ -12,7 +12,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +90,10 @@ class Cost:
         tokens = (
             f"{_short(self.fitted_tokens)} tokens fitted, {_short(self.sampled_tokens)} sampled, {_short(self.learned_tokens)} learned from"
         )
-        hours = "hours unknown: a pretrained model is not measured" if self.hours is None else f"about {_hours(self.hours)} on this machine"
-        return f"{tokens}; {_short(self.real_steps)} real steps; {self.memory_gb:.1f} GB of memory or more; {hours}"
+        real, memory = f"{_short(self.real_steps)} real steps", f"{self.memory_gb:.1f} GB of memory"
+        if self.hours is None:
+            return f"{tokens}; {real}; {memory} before activations of training; hours unknown: a pretrained model is not measured"
+        return f"{tokens}; {real}; {memory} or more; about {_hours(self.hours)} on this machine"
 
 
 def of(configs: Sequence[CompareConfig | TrainConfig]) -> Cost:
@@ -190,7 +192,8 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
             "real_step_s": 0.0 if files else played_s / max(1, steps),
         }
         if config.pretrained or config.experience.backbone:
-            return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config))
+            acted, dreamed = (sum(lengths) / max(1, len(lengths)) for lengths in ([len(i) for i, _ in acts], [len(r.ids) for r in rows]))
+            return Pilot(**counts, fitted_per_s=0.0, sampled_per_s=0.0, memory_gb=_outlined_gb(config, acted, dreamed))
         reply = max(1, round(counts["reply_tokens"] / max(1.0, counts["steps"])))
         fitted, sampled = _rates(context, [(row.ids, row.weights) for row in rows] or acts, reply)
         read, judged = _judged_s(context)
@@ -318,17 +321,35 @@ def _resident_gb() -> float:
     return (used + (torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0)) / 1e9
 
 
-def _outlined_gb(config: SharedConfig) -> float:
-    """What the pretrained models of a run need, by their configuration files; frozen weights that both roles share once."""
+def _outlined_gb(config: CompareConfig | TrainConfig, acted: float, dreamed: float) -> float:
+    """What the pretrained models of a run need, by their configuration files: weights, optimiser, and keys and values of the rollouts of an
+    iteration, where a policy's row holds `acted` tokens and an experience model's `dreamed`. Frozen weights that both share count once."""
     from dreamgym.llm import backbones
 
-    wanted = [one for one in (config.policy.backbone, config.experience.backbone) if one]
-    models = [backbones.outline(one) for one in wanted]
-    needed = sum(map(backbones.memory_of, models))
-    bases = {(one.model, one.revision, one.dtype, one.device, one.attention) for one in wanted if one.lora}
-    if len(wanted) == 2 and all(one.lora for one in wanted) and len(bases) == 1:
-        needed -= min(sum(p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad) for model in models)
-    return needed / 1e9
+    wanted = [
+        (config.policy.backbone, config.policy.engine, acted),
+        (config.experience.backbone, config.experience.settings.get("engine") or {}, dreamed),
+    ]
+    at_once = max((block.tasks_per_iter * block.group_size for block, *_ in _loops(config)), default=0)
+    cached = sum(_cached(engine, backbones.outline(one), at_once * tokens) for one, engine, tokens in wanted if one)
+    return (backbones.memory_of_all([one for one, *_ in wanted if one]) + cached) / 1e9
+
+
+def _cached(engine: Mapping[str, Any], model: Any, tokens: float) -> float:
+    """Bytes of the keys and values of so many tokens in the model's dtype, as far as the engine's budget goes; 0.0 for an engine that is
+    not in this process."""
+    from dreamgym.engines.local import causal_lm
+    from dreamgym.engines.local.config import LocalConfig
+    from dreamgym.engines.local.engine import plan
+
+    if engine.get("name", "local") != "local":
+        return 0.0
+    settings = LocalConfig.model_validate({key: value for key, value in engine.items() if key != "name"})
+    shape = causal_lm.plain(model).config.get_text_config()
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    of_token = 2 * shape.num_hidden_layers * heads * size * plan(model, settings).cache_dtype.itemsize
+    return min(float(settings.cache_bytes), of_token * tokens)
 
 
 def _short(n: float) -> str:

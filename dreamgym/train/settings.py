@@ -32,6 +32,8 @@ class SFTConfig(FitConfig):
 
     batch_tokens: int = Field(default=16_384, ge=1)
     """Positions per optimiser step, padding included."""
+    micro_tokens: int | None = Field(default=None, ge=1)
+    """Positions of one backward pass, a limit of memory: gradients of the parts of a step are summed. None takes a step whole."""
     seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains as `epochs` says."""
 

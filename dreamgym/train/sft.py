@@ -38,10 +38,10 @@ def train(
 ) -> dict[str, float]:
     """Fit the sequences; returns the last losses, each segment's too when `segments` names the segment of every token.
 
-    Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights. `on_step(step, share done, losses)` may
-    return True to stop early. Sequences without a weighted token that is predicted are left out. With `checkpoint`, an interrupted training
-    goes on from that file; it stays for the caller to remove once the model is safe elsewhere. InvariantError on a loss that is not a
-    number.
+    Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights, however many backward passes it takes
+    (`micro_tokens`). `on_step(step, share done, losses)` may return True to stop early. Sequences without a weighted token that is
+    predicted are left out. With `checkpoint`, an interrupted training goes on from that file; it stays for the caller to remove once the
+    model is safe elsewhere. InvariantError on a loss that is not a number.
     """
     kept = [i for i, row in enumerate(weights) if any(row[1:])]  # the first token is never predicted
     ids, weights = [ids[i] for i in kept], [weights[i] for i in kept]
@@ -89,35 +89,50 @@ def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], c
 def _step(
     model: nn.Module, optimiser: Optimiser, batch: Batch, segments: Sequence[Sequence[str]] | None, config: SFTConfig
 ) -> dict[str, float]:
+    """One optimiser step on a batch; its loss, and with `segments` the mean of each segment."""
     batch = batch.to(device_of(model))
-    chosen = batch.weights[:, 1:] != 0
-    weights = batch.weights[:, 1:][chosen]
-    normaliser = weights.sum()
-    if parallel.sharded(model):
-        batch = parallel.part(batch)
-        chosen = batch.weights[:, 1:] != 0
-        weights = batch.weights[:, 1:][chosen] * parallel.processes()  # whose gradients are averaged
-    logprobs = supervised_logprobs(model, batch, bf16=config.bf16)
-    loss = -(logprobs * weights).sum() / normaliser
-    if parallel.sharded(model):
-        loss = parallel.mean(loss)
-    if not torch.isfinite(loss):
-        raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the sequences.")
+    weighted = batch.weights[:, 1:]
+    normaliser, total = weighted[weighted != 0].sum(), 0.0
+    by_segment: dict[str, list[float]] = defaultdict(list)
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()
+    for part in _parts(batch, config.micro_tokens):
+        own = parallel.part(part) if parallel.sharded(model) else part
+        chosen = own.weights[:, 1:] != 0
+        weights = own.weights[:, 1:][chosen]
+        logprobs = supervised_logprobs(model, own, bf16=config.bf16)
+        if parallel.sharded(model):
+            weights = weights * parallel.processes()  # whose gradients are averaged
+        loss = -(logprobs * weights).sum() / normaliser
+        if parallel.sharded(model):
+            loss = parallel.mean(loss)
+        if not torch.isfinite(loss):
+            raise InvariantError(f"The supervised loss is {loss.item()}. Lower the learning rate ({config.lr}) or look at the sequences.")
+        loss.backward()
+        total += loss.item()
+        if segments is not None:
+            _collect(by_segment, -logprobs.detach(), [segments[i] for i in own.sequences], chosen)
     norm = parallel.number(nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip))
     if not math.isfinite(norm):
         raise InvariantError(f"The supervised gradient is {norm}. Lower the learning rate ({config.lr}) or look at the sequences.")
     optimiser.step()
-    losses = {"loss": loss.item()}
-    if segments is not None:
-        losses |= _by_segment(-logprobs.detach(), [segments[i] for i in batch.sequences], chosen)
-    return losses
+    return {"loss": total, **{f"loss_{name}": float(np.mean(values)) for name, values in by_segment.items()}}
 
 
-def _by_segment(nll: torch.Tensor, names: Sequence[Sequence[str]], chosen: torch.Tensor) -> dict[str, float]:
+def _parts(batch: Batch, tokens: int | None) -> Iterator[Batch]:
+    """The batch in parts of at most `tokens` positions, each padded to its own longest row. A sequence beyond that is a part of its own."""
+    lengths = batch.lengths.tolist()
+    lots = [list(range(len(lengths)))] if tokens is None else cut(lengths, range(len(lengths)), tokens=tokens)
+    if len(lots) == 1:
+        yield batch
+        return
+    for lot in lots:
+        width = max(lengths[row] for row in lot)
+        sequences = tuple(batch.sequences[row] for row in lot)
+        yield Batch(batch.ids[lot, :width], batch.weights[lot, :width], batch.lengths[lot], sequences)
+
+
+def _collect(values: dict[str, list[float]], nll: torch.Tensor, names: Sequence[Sequence[str]], chosen: torch.Tensor) -> None:
+    """Add the losses of the `chosen` tokens to those of their segments."""
     sequences, columns = chosen.nonzero(as_tuple=True)
-    sums: dict[str, list[float]] = defaultdict(list)
     for sequence, column, value in zip(sequences.tolist(), columns.tolist(), nll.tolist(), strict=True):
-        sums[names[sequence][column + 1]].append(value)
-    return {f"loss_{name}": float(np.mean(values)) for name, values in sums.items()}
+        values[names[sequence][column + 1]].append(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import backbones
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.config import CompareConfig
+from dreamgym.runs.rundir import RunDir
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,8 @@ def paper() -> ModuleType:
 
 
 def row(arm: str, seed: int, **more: Any) -> dict[str, Any]:
-    return {"arm": arm, "seed": seed, "real_success": 1.0, "sampled": 2.0, "tokens": 3, "seconds": 36.0, "device": "card"} | more
+    made = {"device": "card", "settings": "one", "commit": "c1"}
+    return {"arm": arm, "seed": seed, "real_success": 1.0, "sampled": 2.0, "tokens": 3, "seconds": 36.0, **made} | more
 
 
 def test_a_model_travels_in_pieces_and_is_read_from_them(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,18 +79,23 @@ def test_rows_of_processes_side_by_side_join_one_table(paper: ModuleType, tmp_pa
         paper.join(tmp_path / "paper-smollm2.json", [tmp_path / "missing.json"])
 
 
-def test_rows_of_other_settings_or_another_commit_join_no_table(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_other_settings_or_another_commit_join_no_table(paper: ModuleType, tmp_path: Path) -> None:
     file, other = tmp_path / "paper.json", tmp_path / "other.json"
     paper.merged(file, row("sft", 0), CompareConfig(), ["--set", "rules=none"])
     assert json.loads(file.read_text("utf-8"))["command"].endswith("--set rules=none")
-    with pytest.raises(UsageError, match=r"Rows of command .*Give --out another file"):
-        paper.merged(file, row("sft", 0, real_success=9.0), CompareConfig())
-    paper.merged(other, row("sft", 1), CompareConfig())
-    with pytest.raises(UsageError, match="Rows of command"):
+    with pytest.raises(UsageError, match=r"Rows of settings one, made by '.* --set rules=none', and of settings two, .*--out another file"):
+        paper.merged(file, row("sft", 0, real_success=9.0, settings="two"), CompareConfig())
+    with pytest.raises(UsageError, match=r"What differs is in the file of --config"):
+        paper.merged(file, row("sft", 0, real_success=9.0, settings="two"), CompareConfig(), ["--set", "rules=none"])
+    paper.merged(other, row("sft", 1, settings="two"), CompareConfig())
+    with pytest.raises(UsageError, match="Rows of settings"):
         paper.join(file, [other])
-    monkeypatch.setattr(paper.context, "commit", lambda: "another")
-    with pytest.raises(UsageError, match=r"Rows of commit .* and of 'another'"):
-        paper.merged(file, row("sft", 1), CompareConfig(), ["--set", "rules=none"])
+    with pytest.raises(UsageError, match=r"Rows of commit c1, .* and of commit c2"):
+        paper.merged(file, row("sft", 1, commit="c2"), CompareConfig(), ["--set", "rules=none"])
+    older = {name: value for name, value in row("sft", 1).items() if name not in ("settings", "commit")}
+    other.write_text(json.dumps(json.loads(other.read_text("utf-8")) | {"rows": [older]}), "utf-8")
+    with pytest.raises(UsageError, match="Rows of settings"):
+        paper.join(file, [other])
     assert [one["real_success"] for one in json.loads(file.read_text("utf-8"))["rows"]] == [1.0]
 
 
@@ -97,9 +105,44 @@ def test_a_curated_title_stays_and_hours_are_those_of_all_rows(paper: ModuleType
         paper.merged(part, row("sft", seed, seconds=3600.0), CompareConfig())
     file = tmp_path / "table.json"
     paper.join(file, parts)
-    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"title": "Ours"}), "utf-8")
+    ours = {"title": "Ours", "text": "Written.", "command": "bench/paper.py as we ran it", "machine": "our card", "notes": ["Seen."]}
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | ours), "utf-8")
+    paper.join(file, parts)
     table = paper.merged(file, row("sft", 2, seconds=3600.0), CompareConfig())
-    assert (table["title"], table["hours"]) == ("Ours", 3.0)
+    assert table["hours"] == 3.0 and {name: table[name] for name in ours} == ours
+    assert paper.merged(file, row("sft", 3, device="other"), CompareConfig())["machine"] == "card, other"
+
+
+def test_claims_go_when_the_rows_that_they_were_about_change(paper: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, claims = tmp_path / "table.json", [{"what": "higher than before", "asked": "above 0", "got": 1.0, "interval": None}]
+    made = paper.merged(file, row("sft", 0), CompareConfig())
+    file.write_text(json.dumps(made | {"claims": claims}), "utf-8")
+    assert paper.merged(file, row("sft", 0), CompareConfig())["claims"] == claims, "the row was there"
+    assert paper.merged(file, row("sft", 0, sampled=3.0), CompareConfig())["claims"] == []
+    assert "its claims are left out" in (said := capsys.readouterr().out) and "higher than before" in said
+
+
+def test_a_digest_is_of_settings_and_models_and_not_of_places(paper: ModuleType, tmp_path: Path) -> None:
+    whole = paper.tiny_instruct_model(tmp_path / "whole")
+    shutil.copytree(whole, tmp_path / "copy")
+
+    def digest(model: Path = whole, device: str = "cpu", **changes: Any) -> str:
+        found: str = paper.digest(paper.settings(model, device, None, paper.SMOKE | changes))
+        return found
+
+    assert digest() == digest(tmp_path / "copy", "auto", seed=3, seeds=[3], arms=["grpo-real"])
+    assert len({digest(), digest(rules="none"), digest(**{"dream.learner.lr": 1e-3})}) == 3
+    (tmp_path / "copy" / "chat_template.jinja").write_text("another")
+    paper._files.cache_clear()
+    assert digest() != digest(tmp_path / "copy")
+
+
+def test_a_seed_that_was_begun_at_another_commit_does_not_go_on(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper, "step", lambda *given: pytest.fail("something was trained"))
+    with RunDir.open(tmp_path / "seed-0", ""):
+        (tmp_path / "seed-0" / "paper.json").write_text(json.dumps({"commit": "c0", "devices": {}}), "utf-8")
+    with pytest.raises(UsageError, match=r"seed-0' was begun at commit c0, .* give --data another folder"):
+        paper.play(CompareConfig(), tmp_path, tmp_path / "out.json", [0], [], 25.0)
 
 
 def test_without_out_the_rows_go_into_a_file_of_the_current_folder_and_no_published_table(
@@ -126,7 +169,9 @@ def test_no_step_is_begun_that_may_not_end_in_time(
     paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = list[tuple[int, str]]()
-    monkeypatch.setattr(paper, "step", lambda config, data, seed, arm: begun.append((seed, arm)) or row(arm, seed))
+    monkeypatch.setattr(paper.context, "commit", lambda: "c1")
+    made = {"settings": paper.digest(CompareConfig())}
+    monkeypatch.setattr(paper, "step", lambda config, data, seed, arm: begun.append((seed, arm)) or row(arm, seed, **made))
     out = tmp_path / "paper-smollm2.json"
     assert paper.play(CompareConfig(), tmp_path, out, [0], ["sft"], 9.9) == [] and not begun and not out.exists()
     assert "the same command goes on with seed 0, warm_start" in capsys.readouterr().out

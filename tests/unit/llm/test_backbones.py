@@ -263,8 +263,28 @@ def test_adapters_of_a_head_that_is_tied_to_the_embeddings_are_refused(targets: 
     pytest.importorskip("peft")
     lora = LoraConfig(rank=4, target_modules=targets)
     tied = next(name for name in ("Llama", "Qwen2") if load(BackboneConfig(model=saved(name), device="cpu"))[0].config.tie_word_embeddings)
-    with pytest.raises(ConfigError, match=r"target_modules name .* one matrix for embeddings and head"):
-        load(BackboneConfig(model=saved(tied), device="cpu", lora=lora))
+    for ask in (load, backbones.outline):
+        with pytest.raises(ConfigError, match=r"target_modules name .* one matrix for embeddings and head"):
+            ask(BackboneConfig(model=saved(tied), device="cpu", lora=lora))
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["q_proj", "embed_tokens"]])
+@pytest.mark.parametrize("name", ["Llama", "Qwen2"])  # tied and untied embeddings
+def test_adapters_of_others_that_change_a_tied_head_are_not_merged(
+    targets: list[str], name: str, saved: Callable[[str], str], tmp_path: Path
+) -> None:
+    peft = pytest.importorskip("peft")
+    base, tokenizer = load(BackboneConfig(model=saved(name), device="cpu"))
+    theirs = stir(peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM")))
+    save(theirs, tokenizer, tmp_path / "adapter")
+    if name == "Llama":
+        with pytest.raises(UsageError, match="one matrix in LlamaForCausalLM"):
+            backbones.merge(tmp_path / "adapter", tmp_path / "whole")
+        assert not (tmp_path / "whole").exists()
+        return
+    whole, _ = load(BackboneConfig(model=str(backbones.merge(tmp_path / "adapter", tmp_path / "whole")), device="cpu"))
+    ids = torch.tensor(prompts(20))
+    assert torch.allclose(whole(ids).logits, theirs(ids).logits, atol=1e-4)
 
 
 def test_adapters_remember_the_revision_of_their_base(saved: Callable[[str], str], tmp_path: Path) -> None:
@@ -272,6 +292,53 @@ def test_adapters_remember_the_revision_of_their_base(saved: Callable[[str], str
     model, tokenizer = load(BackboneConfig(model=saved("Llama"), revision="v2", device="cpu", lora=LORA))
     save(model, tokenizer, tmp_path / "adapter")
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["revision"] == "v2"
+
+
+def test_adapters_come_back_on_the_revision_of_their_base(
+    saved: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    model, tokenizer = load(BackboneConfig(model=saved("Llama"), revision="v2", device="cpu", lora=LORA))
+    save(model, tokenizer, tmp_path / "adapter")
+    asked, fetch = list[Any](), backbones._fetch
+    monkeypatch.setattr(backbones, "_fetch", lambda source, revision, config: asked.append(revision) or fetch(source, revision, config))
+    monkeypatch.setattr(backbones, "_held", {})
+    again, _ = load(BackboneConfig(model=str(tmp_path / "adapter"), device="cpu"))
+    assert asked == ["v2"]
+    save(again, tokenizer, tmp_path / "again")
+    load(BackboneConfig(model=str(tmp_path / "again"), device="cpu"), shared=False)
+    assert asked == ["v2", "v2"]
+
+
+def test_a_base_is_read_once_for_configurations_that_want_the_same_of_it(
+    saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    asked, fetch = list[Any](), backbones._fetch
+    monkeypatch.setattr(backbones, "_fetch", lambda source, revision, config: asked.append(revision) or fetch(source, revision, config))
+    monkeypatch.setattr(backbones, "_held", {})
+    config = BackboneConfig(model=saved("Llama"), device="cpu", lora=LORA)
+    same: tuple[dict[str, Any], ...] = ({}, {"gradient_checkpointing": True}, {"download": True}, {"revision": "main"})
+    for changes in same if torch.cuda.is_available() else (*same, {"device": "auto"}):
+        load(config.model_copy(update=changes))
+    assert len(asked) == 1
+    load(config.model_copy(update={"attention": "eager"}))
+    assert len(asked) == 2
+
+
+def test_the_memory_of_models_that_share_a_base_has_its_weights_once(saved: Callable[[str], str]) -> None:
+    pytest.importorskip("peft")
+    whole = BackboneConfig(model=saved("Llama"), device="cpu")
+    lean, marked = (whole.model_copy(update={"lora": LORA, "markers": markers}) for markers in (False, True))
+    outline = backbones.outline(whole)
+    weights, embeddings = (4 * sum(p.numel() for p in one.parameters()) for one in (outline, outline.get_input_embeddings()))
+    adapters = backbones.memory_of(backbones.outline(lean)) - weights
+    assert backbones.memory_of_all([whole, whole]) == 2 * backbones.memory_of(outline)
+    assert backbones.memory_of_all([lean]) == weights + adapters
+    assert backbones.memory_of_all([lean, lean.model_copy(update={"gradient_checkpointing": True})]) == weights + 2 * adapters
+    for pair in ([lean, marked], [marked, lean]):
+        assert backbones.memory_of_all(pair) == weights + embeddings + 2 * adapters
+    assert backbones.memory_of_all([lean, lean.model_copy(update={"dtype": "bfloat16"})]) == weights * 3 // 2 + 2 * adapters
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen2"])  # tied and untied embeddings

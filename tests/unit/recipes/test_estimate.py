@@ -93,22 +93,30 @@ def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path
 def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_path: Path):
     known, unknown = (estimate.cost(compared(tmp_path), replace(PILOT, fitted_per_s=rate)) for rate in (1000.0, 0.0))
     assert unknown.hours is None and (known + unknown).hours is None and "hours unknown" in str(unknown)
+    assert "1.0 GB of memory before activations of training" in str(unknown) and "1.0 GB of memory or more" in str(known)
     both = known + known
     assert both.fitted_tokens == 180_000 and both.memory_gb == 1.0 and both.hours == pytest.approx(2 * (known.hours or 0))
     assert str(both).startswith("180 k tokens fitted, 12 k sampled, 16 k learned from; 2 k real steps; 1.0 GB")
 
 
-def test_frozen_weights_that_both_roles_share_are_counted_once(tmp_path: Path):
+def test_frozen_weights_that_both_roles_share_are_counted_once_and_caches_as_far_as_engines_keep_them(tmp_path: Path):
     pytest.importorskip("peft")
     model = str(save_instruct_model(tmp_path / "blank", width=64))
 
-    def gigabytes(**experience: Any) -> float:
+    def gigabytes(acted: float = 0.0, dreamed: float = 0.0, engine: dict[str, Any] | None = None, **experience: Any) -> float:
         lora = {"model": model, "device": "cpu", "lora": {"rank": 2}}
         changes = {"policy.backbone": lora, "experience.backbone": lora | experience, "experience.name": "finetuned_chat"}
         changes |= {f"{fit}.optimiser": "adamw" for fit in ("warm_start", "experience.training")}
-        return estimate._outlined_gb(read(TrainConfig, tmp_path / "train.toml", changes))
+        changes |= {"rl.tasks_per_iter": 4, "rl.group_size": 2, "experience.engine": engine or {}}
+        return estimate._outlined_gb(read(TrainConfig, tmp_path / "train.toml", changes), acted, dreamed)
 
     (tmp_path / "train.toml").write_text('env.name = "corridor"\npolicy.instructions = "Such as Action: left."\n')
+    shape = backbones.outline(BackboneConfig(model=model, device="cpu")).config
+    width = shape.num_key_value_heads * shape.hidden_size // shape.num_attention_heads
+    token = 2 * 4 * width * shape.num_hidden_layers  # bytes: keys and values in float32
+    assert (gigabytes(100.0, 50.0) - gigabytes()) * 1e9 == pytest.approx(8 * 150 * token)
+    assert (gigabytes(100.0, 50.0, {"cache_bytes": 1000}) - gigabytes()) * 1e9 == pytest.approx(8 * 100 * token + 1000)
+    assert (gigabytes(100.0, 1e9) - gigabytes()) * 1e9 == pytest.approx(8 * 100 * token + 2e9), "the default budget of an engine"
     base = sum(p.numel() * p.element_size() for p in backbones.outline(BackboneConfig(model=model, device="cpu")).parameters()) / 1e9
     assert gigabytes(attention="eager") - gigabytes() == pytest.approx(base)
 

@@ -43,9 +43,10 @@ def rows() -> tuple[list[list[int]], list[list[float]]]:
     return ids, [[0.0, *rng.choice([0.0, 0.5, 1.0], len(row) - 1).tolist()] for row in ids]
 
 
-def trained(model: Any) -> tuple[Any, list[float]]:
+def trained(model: Any, micro_tokens: int | None = None) -> tuple[Any, list[float]]:
     losses: list[float] = []
-    train(model, *rows(), CONFIG, on_step=lambda step, done, found: losses.append(found["loss"]) and None)
+    config = CONFIG.model_copy(update={"micro_tokens": micro_tokens})
+    train(model, *rows(), config, on_step=lambda step, done, found: losses.append(found["loss"]) and None)
     return model, losses
 
 
@@ -66,7 +67,7 @@ def in_two_processes(body: Callable[..., None], *args: Any) -> None:
     torch.multiprocessing.spawn(process, (port, body, *args), nprocs=2)
 
 
-def supervised(rank: int, tied: bool, path: str) -> None:
+def supervised(rank: int, tied: bool, micro_tokens: int | None, path: str) -> None:
     model = parallel.shard(tiny(tied))
     with pytest.raises(ConfigError, match="without a checkpoint"):
         train(model, *rows(), CONFIG, checkpoint=Path(path))
@@ -75,7 +76,7 @@ def supervised(rank: int, tied: bool, path: str) -> None:
             Learner(model, algorithm, LearnerConfig())
     with pytest.raises(ConfigError, match="several processes"):
         LocalEngine(model, None)
-    _, losses = trained(model)
+    _, losses = trained(model, micro_tokens)
     weights = parallel.whole(model)
     assert bool(weights) == (rank == 0)
     if rank == 0:
@@ -83,10 +84,10 @@ def supervised(rank: int, tied: bool, path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tied", [False, True])
-def test_two_processes_take_the_steps_of_one(tied: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tied", "micro_tokens"), [(False, None), (True, None), (True, 20)])
+def test_two_processes_take_the_steps_of_one(tied: bool, micro_tokens: int | None, tmp_path: Path) -> None:
     path = tmp_path / "two.pt"
-    in_two_processes(supervised, tied, str(path))
+    in_two_processes(supervised, tied, micro_tokens, str(path))
     found = torch.load(path)
     model, losses = trained(tiny(tied))
     assert len(losses) > 3 and np.allclose(found["losses"], losses, atol=1e-5)

@@ -148,6 +148,37 @@ def test_the_loss_is_the_weighted_mean_of_the_tokens_losses():
     )
 
 
+@pytest.mark.parametrize("tokens", [1, 30, 64, 10_000])
+def test_a_step_in_parts_has_the_loss_and_the_gradient_of_the_whole_and_holds_fewer_tokens(tokens: int, monkeypatch: pytest.MonkeyPatch):
+    ids, _, names = rows(12)
+    weights = [[0.0] + [float(1 + (i + j) % 3) for j in range(1, len(row))] for i, row in enumerate(ids)]
+    real, held = sft.supervised_logprobs, list[tuple[int, int]]()
+
+    def watch(model: Any, batch: Any, **how: Any) -> torch.Tensor:
+        held.append(tuple(batch.ids.shape))
+        return real(model, batch, **how)
+
+    monkeypatch.setattr(sft, "supervised_logprobs", watch)
+    config, found = CONFIG.model_copy(update={"epochs": 1e-9, "batch_tokens": 10_000, "grad_clip": 1e9}), []
+    for micro in (None, tokens):
+        held.clear()
+        model = tiny()
+        losses = train(model, ids, weights, config.model_copy(update={"micro_tokens": micro}), segments=names)
+        found.append(({k: v for k, v in losses.items() if k != "seconds"}, [p.grad for p in model.parameters()]))
+        assert losses["steps"] == 1 and sum(n for n, _ in held) == len(ids)
+    (loss, gradients), (split, summed) = found
+    assert split == pytest.approx(loss, abs=1e-5) and loss.keys() == {"loss", "loss_", "loss_copy", "steps"}
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, summed, strict=True))
+    assert (len(held) == 1) == (tokens == 10_000) and all(n == 1 or n * width <= tokens for n, width in held)
+
+
+def test_a_fit_in_parts_ends_where_a_fit_of_whole_steps_does():
+    whole, parts = tiny(), tiny()
+    train(whole, IDS, WEIGHTS, CONFIG)
+    train(parts, IDS, WEIGHTS, CONFIG.model_copy(update={"micro_tokens": 20}))
+    assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
+
+
 def test_log_probabilities_in_blocks_have_the_values_and_the_gradients_of_the_whole():
     model, (ids, weights, _) = tiny(), rows(6)
     batch, found = pad(ids, weights, range(6)), []
