@@ -130,7 +130,7 @@ class TaskCurriculum:
 
     @property
     def level(self) -> int:
-        """The difficulty that new tasks are asked for: the thirds of the success on the last real tasks, counted from 1."""
+        """The difficulty, 1 to 3, that new tasks are asked for: the third of [0, 1] that holds the mean return of the last real tasks."""
         return 1 + min(2, int(3 * max(0.0, float(np.mean(self.success))))) if self.success else 1
 
     def value_estimate(self, entry: Entry) -> float:

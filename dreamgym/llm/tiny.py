@@ -37,7 +37,7 @@ _JOINTS = (
     (r"(?<=[ \n])'", "'"),  # opening quotes, as around names, but not those of JSON
     (r"(?<=\p{L} )\"", '"'),
 )  # what a word may follow without a space
-_WORD = r"[\p{L} ]|\[\p{N}"  # how a word begins, and the number of an element
+_TAKES_SPACE = r"[\p{L} ]|\[\p{N}"  # what gets a space before it: a word, another space, the number of an element
 # A piece has a bound: merging takes the square of its length, and so does a pattern that looks for its end to the end of the text.
 _PIECES = r" ?[\p{L}\p{M}]{1,64}\p{N}{1,64}| ?[\p{L}\p{M}]{1,64}|\p{N}{1,3}|\s(?![^\s\p{L}\p{M}\p{N}])| ?[^\s\p{L}\p{M}\p{N}]|\s"
 _ADDED_SPACE = r"(?:\A|(?<=[\[(\n])|(?<=\p{L}[-/])|(?<=[ \n]')|(?<=\p{L} \")) "
@@ -61,8 +61,8 @@ def train_tokenizer(
             f"vocab_size={vocab_size} cannot hold 256 bytes and {len(markers)} special tokens. Use at least {256 + len(markers)}."
         )
     core = Tokenizer(models.BPE())
-    spaced = [normalizers.Replace(Regex(rf"{mark}(?={_WORD})"), text + " ") for mark, text in _JOINTS]
-    unspaced = normalizers.Replace(Regex(rf"\A (?!{_WORD})"), "")  # Prepend's space stays before a word only
+    spaced = [normalizers.Replace(Regex(rf"{mark}(?={_TAKES_SPACE})"), text + " ") for mark, text in _JOINTS]
+    unspaced = normalizers.Replace(Regex(rf"\A (?!{_TAKES_SPACE})"), "")  # Prepend's space stays before a word only
     core.normalizer = normalizers.Sequence([normalizers.Prepend(" "), unspaced, *spaced])
     prompt_parts = Regex("|".join([*map(_spaced, token_patterns), _PIECES]))
     core.pre_tokenizer = pre_tokenizers.Sequence(

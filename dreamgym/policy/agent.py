@@ -90,9 +90,8 @@ class Agent:
             talk.ids = self._prompt(talk, view.text)
         sampling = Sampling(self.max_reply_tokens, stop=self.template.stop, temperature=temperature)
         requests = [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
-        limit = getattr(self.llm, "max_context", None) or math.inf
         tickets = [next(self._tickets) for _ in requests]
-        fits = [len(request.prompt) + request.sampling.max_tokens <= limit for request in requests]
+        fits = [self._fits(request.prompt) for request in requests]
         for ticket, request, fit in zip(tickets, requests, fits, strict=True):
             if not fit:
                 self._overflown.append((ticket, Completion(tuple(request.prompt), (), (), "", "overflow", self.llm.version)))
@@ -114,8 +113,9 @@ class Agent:
             found.append((ticket, replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))))
         return found
 
-    def next_prompt(self, trajectory: Trajectory) -> list[int]:
-        """The prompt after the last turn: where a critic values an episode that the horizon cut."""
+    def next_prompt(self, trajectory: Trajectory) -> list[int] | None:
+        """The prompt after the last turn: where a critic values an episode that the horizon cut. None where it does not fit the context:
+        there the policy came to no end, and nothing would have followed."""
         talk = Conversation(trajectory.id, trajectory.task.instruction)
         for turn in trajectory.turns:
             if turn.completion is None:
@@ -124,7 +124,12 @@ class Agent:
                 )
             talk.turns.append((self.rules.view(turn.transition.state).text, turn.completion.ids))
             talk.ids = [*turn.completion.prompt_ids, *turn.completion.ids]
-        return self._prompt(talk, self.rules.view(trajectory.turns[-1].transition.next_state).text)
+        ids = self._prompt(talk, self.rules.view(trajectory.turns[-1].transition.next_state).text)
+        return ids if self._fits(ids) else None
+
+    def _fits(self, prompt: Sequence[int]) -> bool:
+        """Whether the context holds a prompt and the longest reply to it."""
+        return len(prompt) + self.max_reply_tokens <= (getattr(self.llm, "max_context", None) or math.inf)
 
     def end(self, conversations: Sequence[Conversation]) -> None:
         """Drop what is still asked for in these conversations, and free what the engine keeps for them."""

@@ -37,7 +37,7 @@ class Learner:
         *,
         total_updates: int | None = None,
         on_publish: Callable[[int], None] | None = None,
-        next_prompt: Callable[[Trajectory], Sequence[int]] | None = None,
+        next_prompt: Callable[[Trajectory], Sequence[int] | None] | None = None,
     ) -> None:
         """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is.
 
@@ -147,7 +147,7 @@ class Learner:
         return sequences, _explained(sequences)
 
     def _bootstrap_values(self, episodes: Sequence[Trajectory]) -> dict[int, float]:
-        """Of every episode cut at the horizon, the value of the state that would have come next."""
+        """Of every episode cut at the horizon, the value of the state that would have come next; none of one that outgrew the context."""
         cut = [i for i, episode in enumerate(episodes) if episode.truncated and episode.turns]
         if not cut or not self.algorithm.config.bootstrap:
             return {}
@@ -156,9 +156,10 @@ class Learner:
                 "Episodes cut at the horizon are valued at the prompt that would have followed. Give "
                 "Learner(next_prompt=agent.next_prompt), or set bootstrap = false to count them as ended."
             )
-        ids = [[*self._next_prompt(episodes[i]), 0] for i in cut]  # a value is read before a token: which one does not matter
+        prompts = {i: prompt for i in cut if (prompt := self._next_prompt(episodes[i])) is not None}
+        ids = [[*prompt, 0] for prompt in prompts.values()]  # a value is read before a token: which one does not matter
         marks = [[0.0] * (len(sequence) - 1) + [1.0] for sequence in ids]
-        return {i: values[-1] for i, values in zip(cut, self._values(ids, marks), strict=True)}
+        return {i: values[-1] for i, values in zip(prompts, self._values(ids, marks), strict=True)}
 
     @torch.no_grad()
     def _values(self, ids: Sequence[Sequence[int]], marks: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -199,6 +199,9 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
     assert abs(onward) > 0.01 and target(cut) == pytest.approx(0.25 + 0.99 * onward, abs=1e-5)
     assert target(replace(cut, truncated=False)) == pytest.approx(0.25, abs=1e-5)
     assert target(cut, bootstrap=False) == pytest.approx(0.25, abs=1e-5)
+    outgrown = learner(tiny(), {"name": "ppo", "bootstrap": True})
+    outgrown._next_prompt = lambda episode: None  # as the agent answers where the conversation no longer fits the context
+    assert max(outgrown._valued([[cut]])[0][0].returns, key=abs) == pytest.approx(0.25, abs=1e-5)
 
 
 def test_a_learner_that_cannot_see_beyond_the_horizon_says_so():

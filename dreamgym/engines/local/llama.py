@@ -60,8 +60,8 @@ Linear = Tensor | Adapted
 
 
 def _dithered(x: Tensor) -> Tensor:
-    """float32 as bfloat16: up where the part that is cut off exceeds the element's threshold, else down, which is right on average. The
-    thresholds are multiples of the golden ratio, spread evenly over any row, and the same at every call."""
+    """float32 as bfloat16 by ordered dithering: up where the part that is cut off exceeds the element's threshold, else down, so that the
+    mean of many elements is right. The thresholds are multiples of the golden ratio, spread evenly over any row, the same at every call."""
     thresholds = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) * 40503 & 0xFFFF
     return ((x.view(torch.int32) + thresholds) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
 

@@ -236,7 +236,7 @@ class VerifierProbes:
         most = self.settings.probes.max_accepted_false
         bad = rate.low > most
         self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
-        self.passed = False if bad else True if rate.value <= most else None  # too few to stop for make no good policy
+        self.passed = False if bad else True if rate.value <= most else None  # too few claims to stop, but no proof of a good policy
         if self.false_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.start)
             self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"

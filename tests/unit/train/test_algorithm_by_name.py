@@ -180,6 +180,10 @@ def test_the_next_prompt_is_the_one_that_the_agent_would_have_read(engine: Any):
     agent = Agent(engine, Markers(words), SUITE.rules)
     episode, expected = cut(agent, TASK, SAID)
     assert agent.next_prompt(episode) == expected
+    agent.llm, agent.max_reply_tokens = engine, engine.max_context - len(expected)
+    assert agent.next_prompt(episode) == expected
+    agent.max_reply_tokens += 1
+    assert agent.next_prompt(episode) is None, "a conversation that outgrew the context has no value after it"
     with pytest.raises(UsageError, match="no tokens"):
         agent.next_prompt(Trajectory("t", TASK, "demo", (Turn(episode.turns[0].transition),), False, truncated=True))
 

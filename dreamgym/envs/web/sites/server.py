@@ -103,7 +103,7 @@ class SiteServer:
             return
         if self.process is not None:
             log.warning("the %s has ended (exit status %d) and is started again", self.site.name, self.process.returncode)
-        with self.log.open("w") as output:
+        with self.log.open("a") as output:  # a second start keeps why the first process ended
             command = [sys.executable, "-m", PROCESS, "serve", str(self.port), str(os.getpid())]
             self.process = subprocess.Popen(command, env=_environment(self.site, self.folder), stdout=output, stderr=output)
         self._wait(self.process)
