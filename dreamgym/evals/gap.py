@@ -84,7 +84,8 @@ def gap_sentence(found: Mapping[str, Any]) -> str:
     left_out = f" Left out: {', '.join(f'{n} {what}' for what, n in lost.items() if n)}." if any(lost.values()) else ""
     again = ""
     if (seen := found.get("revisits")) and seen["n"]:
-        again = f" Of {seen['n']} returns of a dream to what it had shown, {100 * seen['value']:.1f} % showed the same."
+        same, low, high = (100 * seen[key] for key in ("value", "low", "high"))
+        again = f" Of {seen['n']} returns of a dream to what it had shown, {same:.1f} % [{low:.1f}, {high:.1f}] showed the same."
     if not gap["n"]:
         return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
     rates = [f"{100 * one['value']:.1f} % [{100 * one['low']:.1f}, {100 * one['high']:.1f}]" for one in (dream, real)]
