@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from chat_model import save_instruct_model
 
 from dreamgym import plugins
 from dreamgym.engines import check_engine
-from dreamgym.engines.token_chat import TokenChat
+from dreamgym.engines.token_chat import TokenChat, _grammar
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.chat_requests import AskConfig, ask
 from dreamgym.experience.json_replies import Message, read_object
@@ -39,6 +40,13 @@ def test_even_an_untrained_model_answers_in_the_form_that_is_asked_for(instruct:
     free = AskConfig(max_tokens=40, format="none", temperature=1.0)
     (reply,) = ask(chat, questions(1), lambda _, text: read_object(text, list(FIELDS)), free, FIELDS)
     assert reply.kind != "clean", "without a form, an untrained model writes anything"
+
+
+def test_texts_without_a_limit_get_one_at_which_their_object_still_ends_within_the_reply():
+    schema = {"properties": {"why": {"type": "string"}, "next": {"type": "string"}, **FIELDS}}
+    kind, _, found = _grammar({"type": "json_schema", "json_schema": {"schema": schema}}, 300).partition("%json ")
+    limits = {name: field.get("maxLength") for name, field in json.loads(found)["properties"].items()}
+    assert kind == "start: " and limits == {"why": 200, "next": 200, "state": 8, "reward": None}
 
 
 def test_conversations_are_taken_as_there_is_room_and_their_replies_do_not_depend_on_it(instruct: Path):
