@@ -86,7 +86,9 @@ class TokenChat:
 def _grammar(response_format: Mapping[str, Any], max_tokens: int) -> str:
     """What `response_format` of an OpenAI-compatible host asks for. No free whitespace is allowed, and texts have a limit at which their
     object still ends within the reply's tokens, of two letters or more: small models get lost in both."""
-    schema = dict(response_format["json_schema"]["schema"]) if response_format["type"] == "json_schema" else {"type": "object"}
+    schema: dict[str, Any] = (
+        dict(response_format["json_schema"]["schema"]) if response_format["type"] == "json_schema" else {"type": "object"}
+    )
     fields: Mapping[str, Any] = schema.get("properties", {})
     texts = [name for name, field in fields.items() if field.get("type") == "string" and not field.keys() & {"enum", "maxLength"}]
     limit = 2 * max_tokens // (len(texts) + 1)
