@@ -1,6 +1,6 @@
 """Steps per second of the shop, the household and the telecom domain, the last two beside their stock engines; seconds of a web step.
 
-    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER]
+    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER] [--only shop|household|telecom|web]
 
 Times are processor seconds of one process: other work on the machine does not count. The shop is a generated catalogue in the original's
 schema with the original's search, in text mode, with random clicks and searches for words of instructions. The household takes random
@@ -8,13 +8,15 @@ admissible commands; the stock engine repeats them in another process, and every
 The telecom domain repeats the calls of scripted agents, resets included, in our environment and in the package's own environment object as
 shipped, and answers and rewards are compared.
 The web is MiniWoB in a real browser, beside BrowserGym's own environment with a whole Chromium, as BrowserGym starts it: medians of
-wall-clock seconds, since most of a step is spent in other processes, and the memory of the browser with eight open pages.
+wall-clock seconds, since most of a step is spent in other processes, the memory of the browser with eight open pages, and by how much it
+grew over the episodes (300 with `--full`). The example shop and forum are measured in the same browser.
 Games are generated at full size, or official ones (`--games`, or $ALFWORLD_DATA). Without the extra `alfworld` its figures are null, and
 "alfworld_missing" names the reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -41,7 +43,8 @@ FIELDS = (
     "alfworld_reset_ms", "alfworld_stock_reset_ms",
 )  # fmt: skip
 WEB = (
-    "web_reset_s", "web_step_s", "web_stock_reset_s", "web_stock_step_s", "web_eight_contexts_mb", "web_state_tokens", "web_browser",
+    "web_reset_s", "web_step_s", "web_stock_reset_s", "web_stock_step_s", "web_eight_contexts_mb", "web_grown_mb", "web_episodes",
+    "web_state_tokens", "web_shop_reset_s", "web_shop_step_s", "web_forum_reset_s", "web_forum_step_s", "web_browser",
 )  # fmt: skip
 TELECOM = ("telecom_steps_per_s", "telecom_ratio_vs_stock", "telecom_identical", "telecom_stock_steps_per_s")
 
@@ -197,16 +200,49 @@ def stock_household(games: Sequence[tuple[str, str]], scripts: Sequence[Sequence
 
 
 def web(episodes: int) -> dict[str, Any]:
-    """Resets and steps of scripted episodes in MiniWoB, and the memory of a browser with eight contexts."""
+    """Scripted episodes in MiniWoB, the memory of a browser with eight contexts, and what an episode leaves behind in it."""
+    suite = _web_suite(seeds=3)
+    tasks = suite.tasks("train", 24)
+    played = [tasks[i % len(tasks)] for i in range(episodes)]
+    suite.env().reset(tasks[0])  # starts the browser
+    first, rest = played[: episodes // 10 + 1], played[episodes // 10 + 1 :]
+    _play(suite, first)
+    before = _memory_mb(suite.browser.pid)
+    resets, steps, tokens = _play(suite, rest)
+    grown = _memory_mb(suite.browser.pid) - before
+    several = [suite.env() for _ in range(8)]
+    for one, task in zip(several, tasks * 8, strict=False):
+        one.reset(task)
+    found = {
+        "web_reset_s": statistics.median(resets), "web_step_s": statistics.median(steps), "web_state_tokens": max(tokens),
+        "web_eight_contexts_mb": _memory_mb(suite.browser.pid), "web_grown_mb": grown, "web_episodes": episodes,
+        "web_browser": suite.browser.path,
+    }  # fmt: skip
+    suite.close()
+    return found
+
+
+def site(name: str, episodes: int) -> dict[str, Any]:
+    """Scripted episodes in an example site."""
+    suite = _web_suite(benchmark=name)
+    suite.env().reset(suite.tasks("train", 1)[0])
+    resets, steps, _ = _play(suite, suite.tasks("train", episodes))
+    suite.close()
+    return {f"web_{name}_reset_s": statistics.median(resets), f"web_{name}_step_s": statistics.median(steps)}
+
+
+def _web_suite(**options: Any) -> Any:
     try:
-        suite = plugins.make("envs", "web", seeds=3)
-        tasks = suite.tasks("train", episodes)
+        return plugins.make("envs", "web", **options)
     except MissingExtra as error:
         raise ImportError(str(error)) from error
+
+
+def _play(suite: Any, tasks: Sequence[Task]) -> tuple[list[float], list[float], list[int]]:
+    """Seconds of resets and of steps, the state mapping included, and tokens of states."""
     from dreamgym.envs.web.page_text import rough_tokens
 
     env, rng, resets, steps, tokens = suite.env(), random.Random(0), [], [], []
-    env.reset(tasks[0])  # starts the browser
     for task in tasks:
         start = time.perf_counter()
         state = suite.rules.abstract(env.reset(task))
@@ -215,20 +251,12 @@ def web(episodes: int) -> dict[str, Any]:
             action = suite.scripted_action(task, "expert", state, rng)
             start = time.perf_counter()
             raw, _, ended = env.step(action)
-            steps.append(time.perf_counter() - start)
             state = suite.rules.abstract(raw)
+            steps.append(time.perf_counter() - start)
             tokens.append(rough_tokens(state.text))
             if ended:
                 break
-    several = [suite.env() for _ in range(8)]
-    for one, task in zip(several, tasks * 8, strict=False):
-        one.reset(task)
-    found = {
-        "web_reset_s": statistics.median(resets), "web_step_s": statistics.median(steps), "web_state_tokens": max(tokens),
-        "web_eight_contexts_mb": _memory_mb(suite.browser.pid), "web_browser": suite.browser.path,
-    }  # fmt: skip
-    suite.close()
-    return found
+    return resets, steps, tokens
 
 
 def stock_web(episodes: int) -> dict[str, Any]:
@@ -278,8 +306,11 @@ def _memory_mb(root: int) -> float:
     """Proportional memory of a process and of all below it."""
     import psutil
 
-    process = psutil.Process(root)
-    return sum(one.memory_full_info().pss for one in (process, *process.children(recursive=True))) / 2**20
+    process, total = psutil.Process(root), 0
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a page that was just closed
+            total += one.memory_full_info().pss
+    return total / 2**20
 
 
 def _games(folder: Path | None, count: int) -> list[Any]:
@@ -296,55 +327,70 @@ def _output(observation: Any) -> tuple[str, tuple[str, ...], bool]:
     return observation.text, observation.admissible, observation.won
 
 
+def _telecom(scripts: int) -> dict[str, Any]:
+    rates = isolated(telecom, scripts)
+    if "missing" in rates:
+        return {"telecom_missing": rates["missing"]}
+    found = {f"telecom_{name}": rates[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
+    return found | {"telecom_ratio_vs_stock": rates["steps_per_s"] / rates["stock_steps_per_s"]}
+
+
+def _web(episodes: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    few = min(episodes, 24)
+    for contender, arguments in ((web, (episodes,)), (stock_web, (few,)), (site, ("shop", few)), (site, ("forum", few))):
+        measured = isolated(contender, *arguments)
+        found |= {"web_missing": measured["missing"]} if "missing" in measured else {key: measured[key] for key in WEB if key in measured}
+    return found
+
+
+def _household(folder: Path | None, games: int, steps: int, scripts: int) -> dict[str, Any]:
+    ours = isolated(household, folder, games, steps, scripts)
+    if "missing" in ours:
+        return {"alfworld_missing": ours["missing"]}
+    stock = isolated(stock_household, ours["games"], ours["scripts"])
+    return {
+        "alfworld_steps_per_s": ours["steps_per_s"],
+        "alfworld_ratio_vs_stock": ours["steps_per_s"] / stock["steps_per_s"],
+        "alfworld_identical": ours["outputs"] == stock["outputs"],
+        "alfworld_stock_steps_per_s": stock["steps_per_s"],
+        "alfworld_load_ms": ours["load_ms"],
+        "alfworld_reset_ms": ours["reset_ms"],
+        "alfworld_stock_reset_ms": stock["reset_ms"],
+        "alfworld_games": "official" if folder else "generated",
+        "alfworld_compared": sum(len(observations) for observations in ours["outputs"]),
+        "alfworld_peak_mb": {"fast": ours["peak_mb"], "stock": stock["peak_mb"]},
+    }
+
+
 def main() -> None:
     parser = cli.parser(__doc__, full="100,000 products too, and more and longer games", smoke="800 products and 1 game, a few steps")
     named = os.environ.get("ALFWORLD_DATA")
     parser.add_argument("--games", type=Path, default=Path(named) if named else None, help="a folder of official games")
+    parser.add_argument("--only", choices=("shop", "household", "telecom", "web"), help="measure this one alone")
     options = parser.parse_args()
     products, steps = ((1_000, 100_000), 20_000) if options.full else ((800,), 200) if options.smoke else ((1_000,), 4_000)
-    shops = [isolated(shop, size, steps) for size in products]
+    shops = [isolated(shop, size, steps) for size in products] if options.only in (None, "shop") else []
     found: dict[str, Any] = {
-        "webshop_steps_per_s": shops[0]["steps_per_s"],
-        "webshop_search_p95_ms": shops[-1]["search_p95_ms"],
+        "webshop_steps_per_s": shops[0]["steps_per_s"] if shops else None,
+        "webshop_search_p95_ms": shops[-1]["search_p95_ms"] if shops else None,
         "webshop": shops,
         **dict.fromkeys(FIELDS),
         **dict.fromkeys(TELECOM),
         **dict.fromkeys(WEB),
     }
-    telecom_rates = isolated(telecom, 200 if options.full else 5 if options.smoke else 40)
-    if "missing" in telecom_rates:
-        found["telecom_missing"] = telecom_rates["missing"]
-    else:
-        found |= {f"telecom_{name}": telecom_rates[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
-        found["telecom_ratio_vs_stock"] = telecom_rates["steps_per_s"] / telecom_rates["stock_steps_per_s"]
-    for contender in (web, stock_web):
-        measured = isolated(contender, 24 if options.full else 2 if options.smoke else 8)
-        found |= {"web_missing": measured["missing"]} if "missing" in measured else {key: measured[key] for key in WEB if key in measured}
-    ours = isolated(household, options.games, *((12, 20_000, 50) if options.full else (1, 50, 3) if options.smoke else (3, 1_500, 12)))
-    if "missing" in ours:
-        found["alfworld_missing"] = ours["missing"]
-    else:
-        stock = isolated(stock_household, ours["games"], ours["scripts"])
-        found |= {
-            "alfworld_steps_per_s": ours["steps_per_s"],
-            "alfworld_ratio_vs_stock": ours["steps_per_s"] / stock["steps_per_s"],
-            "alfworld_identical": ours["outputs"] == stock["outputs"],
-            "alfworld_stock_steps_per_s": stock["steps_per_s"],
-            "alfworld_load_ms": ours["load_ms"],
-            "alfworld_reset_ms": ours["reset_ms"],
-            "alfworld_stock_reset_ms": stock["reset_ms"],
-            "alfworld_games": "official" if options.games else "generated",
-            "alfworld_compared": sum(len(observations) for observations in ours["outputs"]),
-            "alfworld_peak_mb": {"fast": ours["peak_mb"], "stock": stock["peak_mb"]},
-        }
+    if options.only in (None, "telecom"):
+        found |= _telecom(200 if options.full else 5 if options.smoke else 40)
+    if options.only in (None, "web"):
+        found |= _web(300 if options.full else 2 if options.smoke else 24)
+    if options.only in (None, "household"):
+        found |= _household(options.games, *((12, 20_000, 50) if options.full else (1, 50, 3) if options.smoke else (3, 1_500, 12)))
     for one in shops:
         print("webshop  " + "  ".join(f"{key}={one[key]:,.4g}" for key in ("products", "open_seconds", "steps_per_s", "search_p95_ms")))
-    text = found.get("alfworld_missing") or "  ".join(f"{key.removeprefix('alfworld_')}={found[key]:,.4g}" for key in FIELDS)
-    print(f"alfworld  {text}")
-    text = found.get("web_missing") or "  ".join(f"{key.removeprefix('web_')}={found[key]}" for key in WEB)
-    print(f"web  {text}")
-    text = found.get("telecom_missing") or "  ".join(f"{key.removeprefix('telecom_')}={found[key]:,.4g}" for key in TELECOM)
-    print(f"telecom  {text}")
+    for part, fields in (("alfworld", FIELDS), ("web", WEB), ("telecom", TELECOM)):
+        figures = "  ".join(f"{key.removeprefix(f'{part}_')}={found[key]:,.4g}" for key in fields if isinstance(found[key], (int, float)))
+        if text := found.get(f"{part}_missing") or figures:
+            print(f"{part}  {text}")
     cli.finish(options, found)
 
 
