@@ -33,6 +33,8 @@ Vary = Callable[[Sequence[Task], int, int], list[str]]
 """(seed tasks, seed, level) -> one proposed instruction per seed task. `level` is the wanted difficulty, 1 to 3: the better the policy, the
 higher."""
 
+Considered = Literal["accepted", "malformed", "duplicate", "held_out", "impossible", "unsupported"]
+"""What became of a proposal; each is counted as a metric `tasks_...`."""
 
 UNMEASURED = 2  # groups in a row of a synthetic task whose rollouts were all masked or failed, after which it is retired
 POOL_LIMIT = 512  # synthetic tasks kept; those of the lowest value are removed first
@@ -192,7 +194,7 @@ class TaskCurriculum:
                 found.append(entry)
         return found
 
-    def _consider(self, text: str, parent: Task, i: int) -> str:
+    def _consider(self, text: str, parent: Task, i: int) -> Considered:
         """Accept a proposal into the pool, or return the reason of its refusal."""
         if not text or not self.rules.well_formed(text):
             return "malformed"

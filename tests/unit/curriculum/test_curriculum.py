@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dreamgym.curriculum import task_curriculum
-from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.curriculum.task_curriculum import Considered, CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs.corridor import Goal
+from dreamgym.report.metrics import METRICS
 from dreamgym.types import Completion, Memory, Observation, Task, Trajectory, Transition, Turn
 
 SUITE = corridor.make(length=6)
@@ -333,6 +334,10 @@ def test_where_no_rule_knows_what_is_feasible_proposals_must_be_worded_like_real
     )
     curriculum.observe([group(WANTED[0], 1, 0)])
     assert curriculum.expand() == {"proposed": 2, "accepted": 1, "unsupported": 1}
+
+
+def test_every_reason_of_a_refusal_is_an_explained_metric():
+    assert {f"tasks_{reason}" for reason in get_args(Considered)} <= {name for group in METRICS.values() for name in group}
 
 
 def test_the_difficulty_that_is_asked_for_still_rises_when_every_task_has_been_tried():
