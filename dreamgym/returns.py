@@ -26,12 +26,12 @@ class GroupStatistics:
 
     @property
     def kind(self) -> str:
-        """ "mixed" carries a signal; "failed", "succeeded", "even" (equal rewards in between) and "single" carry none."""
+        """ "mixed" carries a signal; "unsolved", "solved", "even" (equal rewards in between) and "single" carry none."""
         if len(self.returns) < 2:
             return "single"
         if self.variance > 1e-12:
             return "mixed"
-        return "failed" if self.mean <= 0 else "succeeded" if self.mean >= 1 else "even"
+        return "unsolved" if self.mean <= 0 else "solved" if self.mean >= 1 else "even"
 
 
 def statistics(group: Sequence[Trajectory]) -> GroupStatistics:

@@ -19,8 +19,8 @@ WORLDS = {
     "mixed": ("in the dream and the real environment", "teal"),
 }
 SEGMENTS = {"loss_start": "mute", "loss_reasoning": "dream", "loss_state": "real", "loss_reward": "teal", "loss_task": "gold"}
-GROUPS = {"mixed": "teal", "failed": "mute", "succeeded": "gold", "even": "pink", "single": "bad"}
-PROPOSALS = {"accepted": "teal", "duplicate": "mute", "impossible": "gold", "malformed": "pink", "held_out": "bad"}
+GROUPS = {"mixed": "teal", "unsolved": "mute", "solved": "gold", "even": "pink", "single": "bad"}
+PROPOSALS = {"accepted": "teal", "duplicate": "mute", "impossible": "gold", "malformed": "pink", "held_out": "bad", "unsupported": "real"}
 
 COLOURS = ("dream", "real", "gold", "teal", "pink", "mute", "bad")
 

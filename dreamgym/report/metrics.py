@@ -151,11 +151,11 @@ METRICS: dict[str, dict[str, Metric]] = {
             "share", "the same of replayed tasks", "below mixed_fresh: measured values are out of date; lower curriculum.decay"
         ),
         "mixed_synthetic": Metric("share", "the same of synthetic tasks", "far below mixed_fresh: too easy, or impossible"),
-        "groups_failed": Metric("groups", "tasks that no rollout solved", "nearly all: too hard"),
-        "groups_succeeded": Metric("groups", "tasks that every rollout solved", "nearly all: too easy"),
+        "groups_unsolved": Metric("groups", "tasks that no rollout solved", "nearly all: too hard"),
+        "groups_solved": Metric("groups", "tasks that every rollout solved", "nearly all: too easy"),
         "groups_even": Metric("groups", "tasks with equal returns between 0 and 1", "many: partial rewards without variance"),
         "groups_single": Metric("groups", "tasks with fewer than two rollouts without failure", "above 0"),
-        "failed_in_a_row": Metric(
+        "iterations_without_reward": Metric(
             "iterations",
             "consecutive iterations, up to this one, in which no rollout was rewarded",
             "above 3: the tasks are too hard, or rewards are lost",

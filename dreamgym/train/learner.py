@@ -57,7 +57,7 @@ class Learner:
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.critic = Critic(model, algorithm.critic) if isinstance(algorithm, ActorCritic) else None
         self.version, self.updates, self._on_publish, self._next_prompt = 0, 0, on_publish, next_prompt
-        self.failed_in_a_row = 0
+        self.iterations_without_reward = 0
         self.optimiser_steps = 0  # since the start
         self.reference = Reference(model) if algorithm.config.kl_coef else None
 
@@ -72,9 +72,9 @@ class Learner:
             raise UsageError(f"{name} compares rollouts of the same task, so it needs group_size >= 2.")
         kinds = Counter(statistics(group).kind for group in groups)
         earned = any(t.total_reward > 0 for group in groups for t in group if t.error is None)
-        self.failed_in_a_row = 0 if earned else self.failed_in_a_row + 1
+        self.iterations_without_reward = 0 if earned else self.iterations_without_reward + 1
         metrics = {f"groups_{kind}": float(kinds[kind]) for kind in sorted({*kinds, "mixed"})}  # 0 mixed groups are named as well
-        metrics["failed_in_a_row"] = float(self.failed_in_a_row)
+        metrics["iterations_without_reward"] = float(self.iterations_without_reward)
         sequences, found = self._valued(groups) if self.critic else (self._credited(groups), {})
         metrics |= found | {"sequences": float(len(sequences)), "tokens": float(sum(sum(sequence.mask) for sequence in sequences))}
         if sequences:
@@ -101,7 +101,7 @@ class Learner:
             "algorithm": self.algorithm.state_dict() if isinstance(self.algorithm, Stateful) else {},
             "version": self.version,
             "updates": self.updates,
-            "failed_in_a_row": self.failed_in_a_row,
+            "iterations_without_reward": self.iterations_without_reward,
             "optimiser_steps": self.optimiser_steps,
         }
 
@@ -112,7 +112,7 @@ class Learner:
             self.critic.load_state_dict(state["critic"])
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
-        self.version, self.updates, self.failed_in_a_row = state["version"], state["updates"], state["failed_in_a_row"]
+        self.version, self.updates, self.iterations_without_reward = state["version"], state["updates"], state["iterations_without_reward"]
         self.optimiser_steps = state["optimiser_steps"]
         if self._on_publish:
             self._on_publish(self.version)

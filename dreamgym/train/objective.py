@@ -33,9 +33,10 @@ Estimator = Literal["k1", "k2", "k3"]
 class ObjectiveConfig(Config):
     """The switches that every policy-gradient algorithm has."""
 
-    aggregate: Literal["token", "sequence", "constant"] = "token"
+    aggregate: Literal["token", "trajectory", "constant"] = "token"
     """The mean over trained tokens (DAPO), over trajectories of each one's token mean (the first GRPO: short ones weigh as much as long
-    ones), or the sum divided by trajectories times `max_tokens` (Dr. GRPO). A trajectory counts once, however many sequences it takes."""
+    ones), or the sum divided by trajectories times `max_tokens` (Dr. GRPO). A trajectory counts once, however many sequences it takes;
+    verl's `token-mean`, `seq-mean-token-mean` and `seq-mean-token-sum-norm`, of whole episodes."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The constant of `aggregate = "constant"`: the most tokens that a trajectory can sample."""
     kl_coef: float = Field(default=0.0, ge=0.0)
@@ -73,7 +74,9 @@ class ClippedConfig(ObjectiveConfig):
     """The switches of a clipped surrogate."""
 
     clip_low: float = Field(default=0.2, ge=0.0)
+    """The ratio is clipped at 1 - clip_low,"""
     clip_high: float = Field(default=0.28, ge=0.0)
+    """and at 1 + clip_high (DAPO: above clip_low)."""
     dual_clip: float = Field(default=0.0, ge=0.0)
     """A bad token's objective never falls below this many times its advantage, however far its ratio rose (arXiv:1912.09729); 3 is
     usual, 0 is off."""

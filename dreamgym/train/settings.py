@@ -18,13 +18,18 @@ class FitConfig(Config):
     """`muon` moves the matrices inside layers by orthogonal steps (https://kellerjordan.github.io/posts/muon/) of the size that AdamW's
     have, so that `lr` means much the same for both. For models trained from scratch."""
     lr: float = Field(default=2e-3, gt=0)
+    """The highest learning rate."""
     min_lr: ClassVar[float] = 1e-5  # where the schedule ends; never above `lr`
     warmup: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps over which the learning rate rises."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled, as in AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
+    """The largest norm of a step's gradient."""
     bf16: bool = True
+    """Matrix products in bfloat16."""
     seed: int = Field(default=0, ge=0)
+    """Of the order of the sequences."""
 
 
 class SFTConfig(FitConfig):
@@ -54,17 +59,22 @@ class LearnerConfig(Config):
     """How gradients become steps."""
 
     lr: float = Field(default=5e-4, gt=0.0)
+    """The learning rate of the policy's AdamW."""
     schedule: Literal["constant", "linear"] = "linear"
     """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
     weight_decay: float = Field(default=0.0, ge=0.0)
+    """Decoupled, as in AdamW."""
     grad_clip: float = Field(default=0.5, gt=0.0)
+    """The largest norm of a step's gradient."""
     minibatches: int = Field(default=4, ge=1, le=10_000)
     """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
     min_trajectories: int = Field(default=24, ge=1)
     """The size of Adam's step does not depend on the number of episodes, and late in training few groups are mixed: a step on five
     episodes is mostly noise."""
     epochs: int = Field(default=1, ge=1, le=10_000)
+    """Passes over an iteration's trajectories."""
     micro_tokens: int = Field(default=16_384, ge=1)
+    """Tokens of one backward pass, a limit of memory; the step is that of the whole minibatch."""
     temperature: float = Field(default=1.0, gt=0.0)
     """The sampling temperature of the rollouts; the learner's log-probs are taken at it."""
     bf16: bool = True
@@ -74,6 +84,7 @@ class LearnerConfig(Config):
     one more forward pass before the first step, or the sampler's. The local engine differs by a few thousandths of a nat, far inside the
     clip. `mismatch` says by how much, without that pass from the first step; in float32 none is made, so look at it with a server."""
     seed: int = 0
+    """Of how trajectories are divided into minibatches."""
 
 
 class CriticConfig(Config):

@@ -21,7 +21,7 @@ from dreamgym.types import Completion, Trajectory
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo"},
     "grpo by step, sequence mean, penalty": {
-        "name": "grpo", "statistics": "step", "aggregate": "sequence", "invalid_penalty": 0.1, "entropy_coef": 0.01,
+        "name": "grpo", "statistics": "step", "aggregate": "trajectory", "invalid_penalty": 0.1, "entropy_coef": 0.01,
     },
     "dr grpo, k1 in the reward": {
         "name": "grpo", "normalise": "mean", "aggregate": "constant", "max_tokens": 12, "kl_coef": 0.1, "kl": "k1", "kl_in": "reward",
@@ -32,7 +32,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "gigpo": {"name": "gigpo"},
     "gigpo, means, penalty": {"name": "gigpo", "normalise": "mean", "invalid_penalty": 0.1, "kl_coef": 0.1},
     "ppo": {"name": "ppo"},
-    "ppo, shared": {"name": "ppo", "critic": {"kind": "shared"}, "aggregate": "sequence", "entropy_coef": 0.01},
+    "ppo, shared": {"name": "ppo", "critic": {"kind": "shared"}, "aggregate": "trajectory", "entropy_coef": 0.01},
     "ppo, separate": {"name": "ppo", "critic": {"kind": "separate"}, "kl_coef": 0.1, "kl": "k2"},
     "ppo by token": {"name": "ppo", "level": "token", "gamma": 0.95, "importance_cap": 2.0},
     "reinforce": {"name": "reinforce"},
@@ -143,7 +143,7 @@ def test_groups_are_counted_by_kind_whatever_the_algorithm(algorithm: dict[str, 
     partial, single = [even(0.5), even(0.5)], [even(1.0), even(0.0, error="unreadable")]
     metrics = learner(tiny(), algorithm).update([failed, succeeded, partial, single, [even(1.0), even(0.0)], failed])
     found = {name: value for name, value in metrics.items() if name.startswith("groups_")}
-    assert found == {"groups_failed": 2, "groups_succeeded": 1, "groups_even": 1, "groups_single": 1, "groups_mixed": 1}
+    assert found == {"groups_unsolved": 2, "groups_solved": 1, "groups_even": 1, "groups_single": 1, "groups_mixed": 1}
 
 
 @pytest.mark.parametrize("name", ["grpo", "gigpo", "reinforce"])
@@ -168,10 +168,10 @@ def test_algorithms_with_a_baseline_of_their_own_take_groups_of_one(algorithm: d
 def test_iterations_in_which_nothing_was_earned_are_counted_until_something_is(algorithm: dict[str, Any]):
     one, resumed = learner(tiny(), algorithm), learner(tiny(), algorithm)
     failing, broken = [[even(0.0), even(0.0)]], [[even(1.0, error="unreadable")] * 2]
-    assert [one.update(batch)["failed_in_a_row"] for batch in (failing, broken, failing)] == [1, 2, 3]
+    assert [one.update(batch)["iterations_without_reward"] for batch in (failing, broken, failing)] == [1, 2, 3]
     resumed.load_state_dict(one.state_dict())
-    assert resumed.update(failing)["failed_in_a_row"] == 4
-    assert resumed.update([[even(0.0), even(1.0)]])["failed_in_a_row"] == 0
+    assert resumed.update(failing)["iterations_without_reward"] == 4
+    assert resumed.update([[even(0.0), even(1.0)]])["iterations_without_reward"] == 0
 
 
 @each

@@ -136,6 +136,6 @@ def test_the_better_of_two_steps_from_one_state_becomes_likelier_where_the_episo
     before = [completion(model, [4, 7], [arm]).logprobs[0] for arm in (5, 6)]
     straight = trajectory([1.0], [completion(model, [4, 7], [5])], ["a"])
     detour = trajectory([0.0, 1.0], [completion(model, [4, 7], [6]), completion(model, [4, 7, 6, 9], [8])], ["a", "b"])
-    assert trained.update([[straight, detour]])["groups_succeeded"] == 1
+    assert trained.update([[straight, detour]])["groups_solved"] == 1
     after = [completion(model, [4, 7], [arm]).logprobs[0] for arm in (5, 6)]
     assert after[0] > before[0] and after[1] < before[1]

@@ -106,7 +106,7 @@ def test_advantages_as_worked_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("returns", "kind"), [((), "single"), ((1,), "single"), ((0, 0), "failed"), ((1, 1), "succeeded"), ((0.5, 0.5), "even")]
+    ("returns", "kind"), [((), "single"), ((1,), "single"), ((0, 0), "unsolved"), ((1, 1), "solved"), ((0.5, 0.5), "even")]
 )
 def test_a_group_without_variance_and_a_group_of_one_teach_nothing(returns: tuple[float, ...], kind: str):
     assert GroupStatistics(returns).kind == kind
@@ -281,7 +281,7 @@ def test_groups_without_a_signal_and_failed_rollouts_do_not_dilute_the_others():
     _, gradient, metrics = step([group, flat, [broken, broken]])
     assert torch.allclose(gradient, step([group])[1], atol=1e-7)
     assert torch.allclose(step([[*group, broken]])[1], gradient, atol=1e-7)
-    assert (metrics["groups_mixed"], metrics["groups_failed"], metrics["groups_single"]) == (1, 1, 1)
+    assert (metrics["groups_mixed"], metrics["groups_unsolved"], metrics["groups_single"]) == (1, 1, 1)
 
 
 def test_an_iteration_without_a_signal_leaves_the_weights_and_still_counts():
@@ -290,7 +290,7 @@ def test_an_iteration_without_a_signal_leaves_the_weights_and_still_counts():
     (group,) = random_groups(model, groups=1)
     learner = Learner(model, grpo.make(), LearnerConfig())
     metrics = learner.update([[trajectory(1.0, *(t.completion for t in e.turns)) for e in group]])
-    assert metrics["groups_succeeded"] == 1 and metrics["sequences"] == 0 and learner.version == learner.updates == 1
+    assert metrics["groups_solved"] == 1 and metrics["sequences"] == 0 and learner.version == learner.updates == 1
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 

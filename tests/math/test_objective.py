@@ -128,7 +128,7 @@ def test_each_average_weighs_tokens_as_it_says():
     masks = [[0, 1, 1, 1], [0, 1, 1], [0, 1, 1, 1, 0, 1]]
     assert token_weights(rows, range(3), ObjectiveConfig()) == (masks, 9)
     assert token_weights(rows, [2], ObjectiveConfig()) == (masks, 4)
-    weights, normaliser = token_weights(rows, range(3), ObjectiveConfig(aggregate="sequence"))
+    weights, normaliser = token_weights(rows, range(3), ObjectiveConfig(aggregate="trajectory"))
     assert normaliser == 2 and [sum(row) for row in weights] == pytest.approx([0.6, 0.4, 1.0]) and weights[2][1] == 0.25
     assert token_weights(rows, range(3), ObjectiveConfig(aggregate="constant", max_tokens=50)) == (masks, 100)
     for wrong in ({"aggregate": "constant"}, {"max_tokens": 9}):
@@ -136,7 +136,7 @@ def test_each_average_weighs_tokens_as_it_says():
             ObjectiveConfig(**wrong)
 
 
-@pytest.mark.parametrize("config", [{"aggregate": "sequence"}, {"aggregate": "constant", "max_tokens": 12, "normalise": "mean"}])
+@pytest.mark.parametrize("config", [{"aggregate": "trajectory"}, {"aggregate": "constant", "max_tokens": 12, "normalise": "mean"}])
 def test_the_learners_gradient_under_each_average_is_that_of_a_slow_obvious_loop(config: dict[str, Any]):
     model = tiny()
     made = groups(model)

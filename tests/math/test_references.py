@@ -48,7 +48,7 @@ KL = {
     "k3": [0.058296, 0.004006, 0.094812, 0.000172, 0.07916, 0.001297, 0.007534, 0.044633, 0.145096, 0.033915, 0.023443],
 }
 
-TOKENS, SEQUENCES, CONSTANT = {}, {"aggregate": "sequence"}, {"aggregate": "constant", "max_tokens": 50}
+TOKENS, SEQUENCES, CONSTANT = {}, {"aggregate": "trajectory"}, {"aggregate": "constant", "max_tokens": 50}
 
 
 def rows(values: torch.Tensor | None = None) -> list[TokenSequence]:

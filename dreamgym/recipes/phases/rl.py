@@ -334,7 +334,7 @@ def _success(trajectories: Sequence[Trajectory], source: str) -> float:
 
 def _note(found: Mapping[str, Any]) -> str:
     """What the progress says of an iteration."""
-    real, failed = found.get("probe_real_success"), found["failed_in_a_row"]
+    real, failed = found.get("probe_real_success"), found["iterations_without_reward"]
     if math.isnan(found["success"]):
         return "every rollout failed"
     note = f"success {found['success']:.2f}" + ("" if real is None else f", real {real:.2f}")

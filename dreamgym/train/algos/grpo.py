@@ -30,6 +30,7 @@ class GRPOConfig(ClippedConfig):
     statistics: Literal["trajectory", "step"] = "trajectory"
     """Mean and deviation over the group's rollouts (the paper), or over all their turns, so that long rollouts count more (verl-agent)."""
     negative_weight: float = 1.0
+    """Scales negative advantages; at 0 only successes are trained on."""
 
 
 class GRPO:

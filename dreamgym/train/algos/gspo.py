@@ -5,7 +5,7 @@
 
 A sequence y_i is a turn: what the policy sampled in answer to one prompt x_i. Every token has its turn's ratio, so a turn is clipped whole,
 and its tokens have gradients of the same weight, A_i s_i / |y_i|. Results do not depend on how turns are laid out in training
-sequences. An episode of several turns counts once: its term is the mean over its tokens (`aggregate = "sequence"`). verl and TRL take all
+sequences. An episode of several turns counts once: its term is the mean over its tokens (`aggregate = "trajectory"`). verl and TRL take all
 turns of an episode as one sequence; for episodes of one turn the three are the same.
 """
 
@@ -23,7 +23,7 @@ from dreamgym.train.objective import LossInputs, LossOutputs, clipped_loss, mean
 class GSPOConfig(GRPOConfig):
     """The switches of GSPO. Ratios of whole sequences stay close to 1, hence the narrow clip (section 5.1 of the paper)."""
 
-    aggregate: Literal["token", "sequence", "constant"] = "sequence"
+    aggregate: Literal["token", "trajectory", "constant"] = "trajectory"
     clip_low: float = Field(default=3e-4, ge=0.0)
     clip_high: float = Field(default=4e-4, ge=0.0)
 

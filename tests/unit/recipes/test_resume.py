@@ -394,7 +394,7 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
     session.run_loop()
     lines = run.read_jsonl("metrics.jsonl")
-    assert [line["failed_in_a_row"] for line in lines] == [1, 2, 3, 4] and not had_gradient(run, "policy")
+    assert [line["iterations_without_reward"] for line in lines] == [1, 2, 3, 4] and not had_gradient(run, "policy")
     assert rl._note(lines[-1]) == "success 0.00, nothing earned for 4 iterations" and rl._note(lines[0]) == "success 0.00"
 
 

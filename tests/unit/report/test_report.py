@@ -162,8 +162,8 @@ def write_metrics(run: RunDir) -> None:
             mixed, failed = 5 + noise.randrange(5), 5 + noise.randrange(3)
             line: dict[str, Any] = {
                 "success": 0.12 + 0.006 * i + noise.gauss(0, 0.02), "length": 5.5 - 0.02 * i, "truncated": 0.2, "failed_rollouts": 0.0,
-                "synthetic_share": min(0.25, 0.05 * i) if phase == "dream" else 0.0, "groups_mixed": mixed, "groups_failed": failed,
-                "groups_succeeded": 16 - mixed - failed, "sequences": 60.0, "tokens": 2100.0, "version": i + 1.0,
+                "synthetic_share": min(0.25, 0.05 * i) if phase == "dream" else 0.0, "groups_mixed": mixed, "groups_unsolved": failed,
+                "groups_solved": 16 - mixed - failed, "sequences": 60.0, "tokens": 2100.0, "version": i + 1.0,
                 "remembered": 600 + 10.0 * noise.randrange(9), "seconds": 10.0 * i,
             }  # fmt: skip
             if i != 4:  # an iteration without a signal has no gradient

@@ -118,7 +118,7 @@ def rollouts() -> list[list[Trajectory]]:
 
 
 LEARNER = LearnerConfig(minibatches=2, min_trajectories=1, micro_tokens=40, grad_clip=0.1, lr=1e-3, bf16=False)
-ALGORITHM = {"aggregate": "sequence", "entropy_coef": 0.01, "importance_cap": 2.0}
+ALGORITHM = {"aggregate": "trajectory", "entropy_coef": 0.01, "importance_cap": 2.0}
 
 
 def learnt(model: Any, made: list[list[Trajectory]]) -> tuple[Learner, list[dict[str, float]]]:
