@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dreamgym.envs.base import play as play
     from dreamgym.plugins import make as make
     from dreamgym.recipes.acting import TrainedPolicy as TrainedPolicy
+    from dreamgym.recipes.serve import open_dream as open_dream
     from dreamgym.replay.buffer import ReplayBuffer as ReplayBuffer
     from dreamgym.runs.episodes import write_trajectories as write_trajectories
     from dreamgym.train.objective import LossInputs as LossInputs
@@ -40,6 +41,7 @@ else:
         "loop": "",  # dg.loop.train
         "rollout": "",  # dg.rollout.rollout
         "recipes.acting": "TrainedPolicy",
+        "recipes.serve": "open_dream",
         "runs.episodes": "write_trajectories",
     }
     HOME = {name: module for module, names in MODULES.items() for name in names.split() or [module]}

@@ -1,6 +1,6 @@
 """A dream as a Gymnasium environment, and many episodes of it as a vector environment whose steps share the engine's batches.
 
-    with dream_of(Path("runs/mine"), Limits()) as dream:  # recipes.serve
+    with dg.open_dream("runs/mine").sessions() as dream:
         env = DreamVectorEnv(dream, num_envs=8)
         observations, infos = env.reset(seed=0)
         observations, rewards, terminations, truncations, infos = env.step(("search[wool scarf]",) * 8)

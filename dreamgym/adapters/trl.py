@@ -1,6 +1,6 @@
 """A dream as what TRL's GRPOTrainer trains in (https://huggingface.co/docs/trl): a `rollout_func`.
 
-    dream = served_dream(Path("runs/mine"))  # recipes.serve
+    dream = dg.open_dream("runs/mine")
     rollouts = DreamRollouts(dream.batch(), dream.rules, dream.tasks, max_steps=dream.horizon)
     GRPOTrainer(model, rollouts.reward, args, rollouts.dataset(), rollout_func=rollouts)
 

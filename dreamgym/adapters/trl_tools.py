@@ -1,6 +1,6 @@
 """The recorded tools of a dream as the methods of an environment of TRL's GRPOTrainer (`environment_factory`). TRL samples.
 
-    with dream_of(Path("runs/mine"), Limits()) as dream:  # recipes.serve
+    with dg.open_dream("runs/mine").sessions() as dream:
         GRPOTrainer(model, None, args, dataset, environment_factory=environment_factory(dream))
 
 TRL leaves an episode whose reward is None out of its group's mean and gives it the advantage 0: so it does with one that the guard masks,

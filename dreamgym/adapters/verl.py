@@ -12,7 +12,7 @@
 
 The policy speaks its chat template as in our own rollouts: what was sampled is never encoded again. verl has no reward of None, and a 0
 would count in the mean of the group. So an episode that the guard masks, or that failed, has a response mask of zeros, and `dream_grpo`
-leaves such rows out of the mean; other estimators do not.
+leaves such rows out of the mean; other estimators do not. An episode that outgrows verl's lengths is cut off, as at the horizon.
 
 With a `window`, an episode is a list of rows, one for each conversation. verl's present trainer (`trainer.use_v1`, the default) takes
 lists; an estimator sees their rows and not whose they are, except verl's own `grpo`, which compares the last row of each episode and gives
@@ -42,6 +42,7 @@ from dreamgym.serve.sessions import DreamSessions
 from dreamgym.types import Completion, Trajectory, Transition, Turn
 
 KNOWN = ("0.9", "0.11")  # the first version of verl that this was written for, and the first that it was not
+TOO_LONG = "the first state does not fit into verl's prompt_length or response_length"
 
 
 @register("dream")
@@ -115,7 +116,7 @@ class DreamAgentLoop(AgentLoopBase):
             ids = next_prompt(talk, view.text, template, window=self.window)
             first = first if first and ids[: len(talk.ids)] == talk.ids else len(ids)
             if first > longest_prompt or len(ids) - first + self.max_reply_tokens > longest_response:
-                error = "the conversation no longer fits into verl's prompt_length or response_length"
+                error = None if turns else TOO_LONG  # else it is cut off, as at the horizon: a failure of the policy
                 break
             since = time.perf_counter()
             asked = sampling | {"max_tokens": self.max_reply_tokens, "stop_token_ids": list(template.stop)}

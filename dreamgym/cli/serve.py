@@ -38,11 +38,11 @@ def serve(
         raise UsageError(f"The environment variable '{token_env:.64}' is not set. It must hold the secret which clients send.")
     check_address(host, token)
     RunDir.view(run)
-    from dreamgym.recipes.serve import application, dream_of
+    from dreamgym.recipes.serve import application, open_dream
     from dreamgym.serve.sessions import LARGEST_BODY, Limits
 
     module = plugins.load("serve", protocol)
-    with dream_of(run, Limits(sessions, idle)) as dream:
+    with open_dream(run).sessions(Limits(sessions, idle)) as dream:
         if not port:
             import asyncio
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +24,7 @@ TASKS = 1000  # training tasks that clients may open
 
 
 @dataclass(frozen=True)
-class ServedDream:
+class Dream:
     """The dream of a run: its experience model, with guard and replay buffer, and the training tasks without their goals."""
 
     model: ExperienceModel
@@ -40,34 +38,28 @@ class ServedDream:
         """Episodes side by side. One user of a model at a time."""
         return DreamBatch(self.model, self.rules, horizon=self.horizon, support=self.support)
 
-    def sessions(self, limits: Limits) -> DreamSessions:
-        """Episodes of many clients. One user of a model at a time."""
-        return DreamSessions(self.model, self.rules, self.tasks, horizon=self.horizon, support=self.support, limits=limits)
+    def sessions(self, limits: Limits | None = None) -> DreamSessions:
+        """Episodes of many clients, as a context manager. One user of a model at a time."""
+        return DreamSessions(self.model, self.rules, self.tasks, horizon=self.horizon, support=self.support, limits=limits or Limits())
 
 
-def served_dream(path: Path) -> ServedDream:
-    """The dream of a run. RunDirError while the run has no experience model."""
+def open_dream(run_dir: str | Path) -> Dream:
+    """The dream of a run, from Python: `dg.open_dream("runs/mine")`. RunDirError while the run has no experience model."""
+    path = Path(run_dir)
     run = RunDir.view(path)
     if not run.done("experience") and not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
     context = open_context(path)
     batch, model = factory.dream(context, factory.replay_in_memory(context))
     tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]
-    return ServedDream(model, context.suite.rules, tasks, batch.horizon, batch.support)
-
-
-@contextmanager
-def dream_of(path: Path, limits: Limits) -> Iterator[DreamSessions]:
-    """The sessions of a run's dream. RunDirError while the run has no experience model."""
-    with served_dream(path).sessions(limits) as sessions:
-        yield sessions
+    return Dream(model, context.suite.rules, tasks, batch.horizon, batch.support)
 
 
 @cache
 def shared_sessions(run: str, sessions: int = 1 << 16) -> DreamSessions:
     """The sessions of a run's dream, the same ones in a process and open as long as it is, for trainers that make their environments anew
     for every episode."""
-    return served_dream(Path(run)).sessions(Limits(sessions=sessions))
+    return open_dream(run).sessions(Limits(sessions=sessions))
 
 
 def application(protocol: str, dream: DreamSessions, *, host: str, idle_s: float, token: str = "") -> Any:

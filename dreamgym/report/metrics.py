@@ -57,7 +57,11 @@ METRICS: dict[str, dict[str, Metric]] = {
         "peak_rss_mb": Metric("MiB", "largest memory of the process", "near the machine's memory"),
     },
     "Fidelity of the dream": {
-        "dream_success": Metric("share", "sampled dreamed episodes that the dream, after the guard, ends with reward 1", "far above sampled real success; real_success is greedy"),
+        "dream_success": Metric(
+            "share",
+            "sampled dreamed episodes that the dream, after the guard, ends with reward 1",
+            "far above sampled real success; real_success is greedy",
+        ),
         "gap": Metric(
             "share",
             "dream success minus real success of the same policy",
@@ -223,7 +227,9 @@ METRICS: dict[str, dict[str, Metric]] = {
         "tasks_duplicate": Metric("tasks", "refused: already in the pool", "most of the proposals"),
         "tasks_held_out": Metric("tasks", "refused: a development or test task", "many: variation copies"),
         "tasks_impossible": Metric("tasks", "refused: nothing in real memory could satisfy it", "most of the proposals"),
-        "tasks_unsupported": Metric("tasks", "refused: not worded like real tasks, where no rule says what is feasible", "most of the proposals"),
+        "tasks_unsupported": Metric(
+            "tasks", "refused: not worded like real tasks, where no rule says what is feasible", "most of the proposals"
+        ),
     },
     "Supervised training, per step": {
         "loss": Metric("nats/token", "weighted negative log-likelihood of a batch", "rises, or is not finite"),

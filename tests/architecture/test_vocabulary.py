@@ -49,7 +49,8 @@ IDENTIFIERS = {
     "homeless": "without", "DeskSuite": "Tau2Suite", "settle": "restore_interrupted or release", "_settle": "_wait_until_quiet",
     "settle_s": "quiet_s", "_hire": "_start_workers",
     "Shelf": "ProductStore", "open_shelf": "open_products", "Lore": "AlfredData", "lore": "alfred_data", "Listed": "JoinedList",
-    "Moment": "GameObservation", "Opened": "SessionStart", "Fitted": "ServedDream", "_somebody_to_start_as": "_check_initial_policy",
+    "Moment": "GameObservation", "Opened": "SessionStart", "Fitted": "Dream",
+    "ServedDream": "Dream", "served_dream": "open_dream", "dream_of": "open_dream", "_somebody_to_start_as": "_check_initial_policy",
     "say_changed": "report_changed_settings", "_kin": "_run_or_algorithm", "invented_items": "unknown_elements",
     "Elsewhere": "RolloutFunction", "_elsewhere": "_remote_rollout", "PartOfRollout": "RolloutShardEnv", "parts_redone": "jobs_redone",
 }  # fmt: skip

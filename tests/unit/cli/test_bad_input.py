@@ -161,13 +161,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(server, "build", begin)
         for measuring in ("measure_context", "replay_arms"):
             patch.setattr(fidelity, measuring, begin)
-        open_dream = serve.dream_of
+        open_dream = serve.open_dream
 
-        def dream_of(*given: Any) -> Any:
-            with open_dream(*given):
-                raise Began(0)
+        def opened(*given: Any) -> Any:
+            open_dream(*given)
+            raise Began(0)
 
-        patch.setattr(serve, "dream_of", dream_of)
+        patch.setattr(serve, "open_dream", opened)
         patch.setattr("builtins.input", lambda _: "")
         patch.setenv("OPENAI_API_KEY", "none")
         patch.setenv("DREAMGYM_MODELS", str(folder / "models"))

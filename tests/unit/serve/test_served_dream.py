@@ -16,7 +16,7 @@ from dreamgym.experience.models.no_model import NoModel
 from dreamgym.recipes import factory, serve
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
-from dreamgym.serve.sessions import Limits, outcome
+from dreamgym.serve.sessions import outcome
 
 HORIZON = 2
 
@@ -47,9 +47,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_served_episode_is_cut_at_the_horizon_of_the_runs_own_dreams(run: Path) -> None:
     assert SUITE.max_steps > HORIZON
-    dream = serve.served_dream(run)
+    dream = serve.open_dream(run)
     assert dream.horizon == dream.batch().horizon == HORIZON
-    with serve.dream_of(run, Limits()) as sessions:
+    with serve.open_dream(run).sessions() as sessions:
         opened = sessions.open(dream.tasks[0].id).result(10)
         assert [sessions.step(opened.session, "left").result(10).truncated for _ in range(HORIZON)] == [False, True]
     with serve.shared_sessions.__wrapped__(str(run)) as shared:
@@ -57,10 +57,10 @@ def test_a_served_episode_is_cut_at_the_horizon_of_the_runs_own_dreams(run: Path
 
 
 def test_a_served_step_that_no_recorded_action_supports_is_marked(run: Path) -> None:
-    batch = serve.served_dream(run).batch()
-    batch.start(serve.served_dream(run).tasks[:1], seed=0)
+    batch = serve.open_dream(run).batch()
+    batch.start(serve.open_dream(run).tasks[:1], seed=0)
     assert [batch.step([0], [action])[0].info.out_of_support for action in ("left", "dance")] == [False, True]
-    with serve.dream_of(run, Limits()) as sessions:
+    with serve.open_dream(run).sessions() as sessions:
         opened = sessions.open().result(10)
         steps = [sessions.step(opened.session, action).result(10) for action in ("left", "dance")]
         assert [outcome(step)["out_of_support"] for step in steps] == [False, True]
