@@ -94,7 +94,7 @@ def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, An
     one = config.model_copy(update={"seed": seed, **only(arm)})
     stored = config.model_copy(update={"seed": seed, "seeds": (seed,), "arms": (), "ablations": ()})
     made = made_by(data / f"seed-{seed}")
-    with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.world) as workers:
+    with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.effective_env) as workers:
         run.write_atomic(MADE, dumps(made) + "\n")
         compare.train_arms(run, one, lambda text: print(text, flush=True), workers)
         found = tables.entry(run, arm, row_of(arm))
@@ -317,7 +317,7 @@ def main() -> None:
         for arm in arms:  # a name that is none is refused before minutes are spent
             settings(options.model, options.device, options.config, changes | only(arm))
         given = [*(["--config", options.config.name] if options.config else []), *(["--set", *options.set] if options.set else [])]
-        factory.begin(config)
+        factory.checked_suite(config)
         seeds = options.seeds or (config.seeds if options.full else config.seeds[:1])
         rows = play(config, options.data, options.out, seeds, arms, options.minutes, options.step_minutes, given)
         cli.finish(options, {"device": device_name(config), "rows": rows})

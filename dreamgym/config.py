@@ -6,14 +6,17 @@ with the nearest known one, because an option that is silently ignored costs som
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -27,6 +30,10 @@ class Config(BaseModel):
     """Base of every configuration block."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    def explained_by(self) -> tuple[type[Config], ...]:
+        """The classes whose source explains the settings: of a block that holds a plug-in's settings, the plug-in's too."""
+        return (type(self),)
 
     @model_validator(mode="before")
     @classmethod
@@ -176,19 +183,42 @@ def dump(config: Config) -> str:
 
 
 def template(config: Config) -> str:
-    """Every setting as a comment to be changed, those too that are not set by default."""
-    lines = "\n".join(_lines(config.model_dump(mode="json"), [], unset=True)).strip().splitlines()
-    return "\n".join(f"# {line}" if line else "" for line in lines) + "\n"
+    """Every setting as a comment to be changed, those too that are not set by default, below the first sentence of its docstring."""
+    lines = "\n".join(_lines(config.model_dump(mode="json"), [], dict(_explanations(config)))).strip().splitlines()
+    return "\n".join(f"# {line}".replace("# ##", "##") if line else "" for line in lines) + "\n"
 
 
-def _lines(block: dict[str, Any], path: list[str], unset: bool = False) -> list[str]:
-    """Blocks and values as lines of TOML. What is not set is left out, or named in a comment when `unset`."""
-    plain = {k: v for k, v in block.items() if not isinstance(v, dict) and (v is not None or unset)}
-    lines = [f"\n[{'.'.join(map(_key, path))}]"] if path and (plain or not block) else []
-    lines += [f"# {_key(key)} = ... is not set" if value is None else f"{_key(key)} = {toml_value(value)}" for key, value in plain.items()]
+def _explanations(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The first sentence of what stands below each setting in the source, or of its block's docstring, by its path."""
+    below: dict[str, str] = {}
+    for kind in (base for one in config.explained_by() for base in reversed(one.__mro__) if issubclass(base, Config)):
+        (body,) = (one.body for one in ast.parse(inspect.getsource(kind)).body if isinstance(one, ast.ClassDef))
+        for field, after in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                below[ast.unparse(field.target)] = str(after.value.value)
+    fields = {name: field for kind in config.explained_by() for name, field in kind.model_fields.items()}
+    for name, value in config:
+        text = below.get(name) or (isinstance(value, Config) and type(value).__doc__) or ""
+        text = re.split(r"(?<=\.)(?<!\bEq\.)(?<!\bDr\.) ", " ".join(text.split()), maxsplit=1)[0]
+        if name in fields and get_origin(fields[name].annotation) is Literal:
+            text += f" ({', '.join(map(json.dumps, get_args(fields[name].annotation)))})"
+        yield (*path, name), text.strip()
+        if isinstance(value, Config):
+            yield from _explanations(value, (*path, name))
+
+
+def _lines(block: dict[str, Any], path: list[str], explanations: Mapping[tuple[str, ...], str] | None = None) -> list[str]:
+    """Blocks and values as lines of TOML. What is not set is left out, or named in a comment beside `explanations`, where there are any."""
+    texts, lines = explanations or {}, []
+    plain = {k: v for k, v in block.items() if not isinstance(v, dict) and (v is not None or explanations is not None)}
+    if path and (plain or not block):
+        lines += ["", *(f"## {text}" for text in filter(None, [texts.get(tuple(path))])), f"[{'.'.join(map(_key, path))}]"]
+    for key, value in plain.items():
+        lines += [f"## {text}" for text in filter(None, [texts.get((*path, key))])]
+        lines.append(f"# {_key(key)} = ... is not set" if value is None else f"{_key(key)} = {toml_value(value)}")
     for key, value in block.items():
         if isinstance(value, dict):
-            lines += _lines(value, [*path, key], unset)
+            lines += _lines(value, [*path, key], explanations)
     return lines
 
 

@@ -165,6 +165,11 @@ def unreadable(error: BaseException) -> str:
     return f"{reason_of(error)}." + ("" if isinstance(error, RecursionError) else " Was it cut off?")
 
 
+def counted(n: int, one: str, many: str = "") -> str:
+    """`1 episode`, `1,200 episodes`: a number with its noun, whose plural is `many` where that is not `one` with an s."""
+    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, or the empty string when nothing is near."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -3,8 +3,8 @@
 `train` receives its collaborators and names no concrete class. `collect` decides where experience comes from: a dream, the real
 environment, or many machines. Sim-to-real is this function called a second time with another `collect` and no synthetic tasks.
 
-With `begin`, rollouts are one iteration ahead of the learner: those of the next iteration are started, by the weights as they are, before
-the gradient step, and played during it.
+With `prefetch`, rollouts are one iteration ahead of the learner: those of the next iteration are started, by the weights as they are,
+before the gradient step, and played during it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dreamgym.types import Task, Trajectory
 Collect = Callable[[Sequence[Task], int], list[Trajectory]]
 """(tasks, iteration) -> one trajectory per task, by the current policy; it may append whole groups of further tasks."""
 
-Begin = Callable[[Sequence[Task], int], None]
+Prefetch = Callable[[Sequence[Task], int], None]
 """(tasks, iteration): starts the rollouts that `collect` returns when it is called with the same."""
 
 OnIteration = Callable[[int, list[Trajectory], dict[str, float]], bool]
@@ -36,16 +36,16 @@ def train(
     tasks_per_iter: int,
     group_size: int,
     on_iteration: OnIteration,
-    begin: Begin | None = None,
+    prefetch: Prefetch | None = None,
 ) -> None:
     """Iterations `start` to `iterations` - 1 of: sample tasks, roll out, update, remember, expand."""
-    begun: list[Task] = []
+    fetched: list[Task] = []
     for i in range(start, iterations):
-        tasks = begun or [task for task in curriculum.sample(tasks_per_iter) for _ in range(group_size)]
+        tasks = fetched or [task for task in curriculum.sample(tasks_per_iter) for _ in range(group_size)]
         trajectories = collect(tasks, i)
-        if begin and i + 1 < iterations:
-            begun = [task for task in curriculum.sample(tasks_per_iter, ahead=1) for _ in range(group_size)]
-            begin(begun, i + 1)
+        if prefetch and i + 1 < iterations:
+            fetched = [task for task in curriculum.sample(tasks_per_iter, ahead=1) for _ in range(group_size)]
+            prefetch(fetched, i + 1)
         groups = group_by_task(trajectories, group_size)
         metrics = learner.update(groups)  # the gradient step
         metrics["remembered"] = float(remember(trajectories))  # only transitions that the guard accepted enter the buffer

@@ -75,7 +75,7 @@ def prepare(path: Path) -> TrainConfig:
     """Everything before RL in a run directory."""
     silence_progress_bars()
     config = resolve(TrainConfig, SETTINGS, where="bench/scale.py")
-    with open_run(path, config) as run, start_workers(config.world) as workers:
+    with open_run(path, config) as run, start_workers(config.effective_env) as workers:
         context = prepare_logs(run, config, workers, None, None)
         train_experience(run, context)
         warm_start(run, context, start="tokenizer")

@@ -39,13 +39,13 @@ def quickstart(
 ) -> None:
     """Run the whole method: logs, experience model, warm start, RL in the dream, sim-to-real, evaluation, report."""
     from dreamgym.errors import MissingExtra
-    from dreamgym.recipes.factory import begin
+    from dreamgym.recipes.factory import checked_suite
     from dreamgym.recipes.settings import budget_config, run_name
     from dreamgym.runs.rundir import require_place_for_runs
 
     try:
         config = budget_config(budget, env, model, overrides or ())
-        begin(config)
+        checked_suite(config)
     except MissingExtra as error:
         if env or model:
             raise

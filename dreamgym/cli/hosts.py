@@ -53,21 +53,25 @@ def annotate(
     as_json: Json = False,
 ) -> None:
     """Annotate logged episodes with an instruct model: a tutorial, and a reasoning trace for every step."""
+    from dreamgym.errors import counted
     from dreamgym.recipes import chat_server
     from dreamgym.recipes.annotate import annotate as run
+    from dreamgym.recipes.annotate import read_logs
 
     address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
     how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
+    episodes = read_logs(logs, out)  # before a model is loaded, which takes minutes
     with chat_server.opened(model, base_url, host or (), **address, **limits, **prices) as chat:
-        found = run(chat, logs, out, how, dry_run=dry_run)
+        found = run(chat, episodes, out, how, dry_run=dry_run)
     if as_json:
         print(json.dumps(found))
         return
     values("estimate", found["estimate"])
     if not dry_run:
-        values(f"written: {found['written']} of {found['episodes']} episodes to {found['out']}", found["counts"] | found["used"])
+        written = f"{found['written']} of {counted(found['episodes'], 'episode')}"
+        values(f"written: {written} to {found['out']}", found["counts"] | found["used"])
         for name, problem in list(found["problems"].items())[:5]:
             print(f"left out: {name}: {problem[:200]}")
 
@@ -99,14 +103,15 @@ def judge(
     """Score dreamed transitions with an instruct model; real and corrupted transitions are the controls."""
     from dreamgym.evals.judge import KINDS, QUESTIONS, JudgeConfig
     from dreamgym.recipes import chat_server
-    from dreamgym.recipes.judge import judge_run
+    from dreamgym.recipes.judge import dreams_of, judge_run
 
     address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
     how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
+    name = dreams_of(run, dreams)  # before a model is loaded, which takes minutes
     with chat_server.opened(model, base_url, host or (), **address, **limits, **prices) as chat:
-        found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=dreams)
+        found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=name)
     if as_json:
         print(json.dumps(found))
         return

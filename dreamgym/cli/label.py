@@ -21,7 +21,7 @@ def label(
     read: Annotated[Path | None, typer.Option("--import", help="Read such a file with its answers.")] = None,
 ) -> None:
     """Judge dreamed episodes by hand: is what the dream claims right? The answers estimate how often claimed successes are false."""
-    from dreamgym.errors import UsageError
+    from dreamgym.errors import UsageError, counted
     from dreamgym.runs.rundir import RunDir
 
     if export and read:
@@ -30,7 +30,7 @@ def label(
     from dreamgym.recipes import label as recipe
 
     if export:
-        print(f"{recipe.export(run, export, n)} episodes to be answered: {export}")
+        print(f"{counted(recipe.export(run, export, n), 'episode')} to be answered: {export}")
         return
     if read:
         recipe.store(run, *recipe.read_answers(run, read, n))

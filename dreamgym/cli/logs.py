@@ -75,9 +75,10 @@ def export_logs(
     out: Annotated[Path, typer.Option(help="The JSON Lines file to write, an episode a line.")],
 ) -> None:
     """Write episodes as ATIF v1.8 trajectories or OpenAI messages."""
+    from dreamgym.errors import counted
     from dreamgym.logs.export import export_episodes
 
-    print(f"{export_episodes(source, out, form):,} episodes: {out}")
+    print(f"{counted(export_episodes(source, out, form), 'episode')}: {out}")
 
 
 def mapping(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dreamgym.cli._show import Json, table
-from dreamgym.errors import DreamGymError
+from dreamgym.errors import DreamGymError, counted
 
 app = typer.Typer(help="Statistics, export and import of replay logs.", no_args_is_help=True)
 Log = Annotated[Path, typer.Argument(help="A replay log, such as runs/quickstart/replay/dream.sqlite.")]
@@ -28,10 +28,11 @@ def replay_stats(log: Log, as_json: Json = False) -> None:
     columns = ["env", "source", "rows", "trajectories", "contents", "mean reward", "rewarded", "punished", "terminal"]
     rows = [[f"{one[key]:.3f}" if key == "mean_reward" else str(one[key]) for key in (c.replace(" ", "_") for c in columns)]
             for one in found["groups"]]  # fmt: skip
-    table(f"{found['rows']:,} rows in use, {found['evicted']:,} evicted, {found['bytes'] / 1e6:,.1f} MB", columns, rows)
+    table(f"{counted(found['rows'], 'row')} in use, {found['evicted']:,} evicted, {found['bytes'] / 1e6:,.1f} MB", columns, rows)
     print(f"encoder: {found['encoder']} ({found['dim']} numbers a row)")
     for what, n in found["damaged"].items():
-        print(f"damaged: {n:,} rows have {what}. Restore the file from a backup, or encode it anew (dreamgym replay reencode).")
+        rows_have = counted(n, "row has", "rows have")
+        print(f"damaged: {rows_have} {what}. Restore the file from a backup, or encode it anew (dreamgym replay reencode).")
     print("verdicts: " + ", ".join(f"{verdict or 'not judged'} {n:,}" for verdict, n in found["verdicts"].items()))
 
 
@@ -42,7 +43,7 @@ def replay_export(log: Log, to: Annotated[Path, typer.Argument(help="A file to w
     from dreamgym.replay.stores import open_to_read
 
     with closing(open_to_read(log)) as store:
-        print(f"{export.export(store, to):,} rows: {to}")
+        print(f"{counted(export.export(store, to), 'row')}: {to}")
 
 
 @app.command(name="import")
@@ -56,7 +57,7 @@ def replay_import(
 
     trajectories = list(export.read(file))
     with ReplayBuffer.open(log, lexical.make()) as buffer:
-        print(f"{buffer.add(trajectories):,} rows added, {buffer.refused:,} refused: {log}")
+        print(f"{counted(buffer.add(trajectories), 'row')} added, {buffer.refused:,} refused: {log}")
 
 
 @app.command(name="reencode")
@@ -71,4 +72,4 @@ def replay_reencode(
         raise DreamGymError(f"There is no replay log '{log}'. Expected a file such as runs/quickstart/replay/dream.sqlite.")
     made = plugins.make("replay.encoders", encoder)
     with closing(sqlite.make(path=log)) as store:
-        print(f"{store.reencode(made):,} rows encoded with {made.id}: {log}")
+        print(f"{counted(store.reencode(made), 'row')} encoded with {made.id}: {log}")

@@ -35,13 +35,13 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a policy in any environment, from its scripted policies or from files of logs."""
-    from dreamgym.recipes.factory import begin
+    from dreamgym.recipes.factory import checked_suite
     from dreamgym.recipes.settings import train_settings
 
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
-    suite = begin(settings)  # whatever is wrong in the settings is found before torch is imported
+    suite = checked_suite(settings)  # whatever is wrong in the settings is found before torch is imported
     if dry_run:
-        _begins(run, [settings], dry_run, as_json)
+        _estimate_first(run, [settings], dry_run, as_json)
         return
     from dreamgym import report
     from dreamgym.recipes import train as recipe
@@ -73,7 +73,7 @@ def compare(
     from dreamgym.errors import UsageError
     from dreamgym.recipes import comparison
     from dreamgym.recipes.config import CompareConfig
-    from dreamgym.recipes.factory import begin
+    from dreamgym.recipes.factory import checked_suite
     from dreamgym.recipes.settings import changes_of_seeds, read, require_plugins
     from dreamgym.runs.files import reading
     from dreamgym.runs.rundir import RunDir, require_place_for_runs
@@ -89,7 +89,7 @@ def compare(
     settings = read(CompareConfig, config, changes_of_seeds(overrides)) if config else None
     if settings:
         require_plugins(settings)
-        begin(settings)
+        checked_suite(settings)
     for one in runs:
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)
@@ -99,7 +99,7 @@ def compare(
     if settings and not dry_run:
         require_place_for_runs(folder)
     if settings:
-        if not _begins(folder, [settings], dry_run, as_json):
+        if not _estimate_first(folder, [settings], dry_run, as_json):
             return
         from dreamgym.recipes import compare as recipe
 
@@ -141,7 +141,7 @@ def sweep(
     if not dry_run:
         require_place_for_runs(folder)
     chosen = recipe.points(config, recipe.varied(varied))
-    if not _begins(folder, [point.config for point in chosen], dry_run, as_json):
+    if not _estimate_first(folder, [point.config for point in chosen], dry_run, as_json):
         return
     found = recipe.run(chosen, folder, held_out=held_out, latency_s=latency, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
@@ -169,7 +169,7 @@ def transfer(
     recipe.check(settings, all_in_one=universal)
     if not dry_run:
         require_place_for_runs(out)
-    if not _begins(out, settings, dry_run, as_json):
+    if not _estimate_first(out, settings, dry_run, as_json):
         return
     found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
@@ -186,7 +186,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure the success of a run's policy in the real environment. The run is not changed."""
-    from dreamgym.errors import UsageError, nearest
+    from dreamgym.errors import UsageError, counted, nearest
     from dreamgym.recipes.settings import require_policy
     from dreamgym.runs.rundir import RunDir
 
@@ -205,7 +205,7 @@ def evaluate(
     if as_json:
         print(json.dumps(found))
         return
-    title = f"{found['policy']} on {found['tasks']} {split} tasks, {found['real_steps']:,} real steps"
+    title = f"{found['policy']} on {counted(found['tasks'], f'{split} task')}, {counted(found['real_steps'], 'real step')}"
     table(title, ["", "success"], [[kind, rate(found[kind])] for kind in ("greedy", "sampled")])
 
 
@@ -255,7 +255,7 @@ def init(
     elif file is None:
         raise UsageError("Give the file to write, such as train.toml, or --logs FILE.")
     else:
-        head = "# Settings of `dreamgym train` at their defaults: uncomment a setting and the name of its block to change it.\n\n"
+        head = "## Settings of `dreamgym train` at their defaults: uncomment a setting and the name of its block to change it.\n\n"
         text = head + template(TrainConfig())
     if file is None:
         print(text, end="")
@@ -276,7 +276,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _begins(folder: Path, configs: Sequence[CompareConfig | TrainConfig], dry_run: bool, as_json: bool) -> bool:
+def _estimate_first(folder: Path, configs: Sequence[CompareConfig | TrainConfig], dry_run: bool, as_json: bool) -> bool:
     """Say what an experiment will take, unless its folder holds some of it already. Whether it shall begin."""
     from dreamgym.recipes import estimate
 

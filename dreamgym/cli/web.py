@@ -66,7 +66,7 @@ def import_episodes(
 ) -> None:
     """Read recorded episodes of AgentLab and BrowserGym as logs of the web: the states and actions are those of the real browser here."""
     from dreamgym.envs.web.recorded import import_recorded
-    from dreamgym.errors import UsageError
+    from dreamgym.errors import UsageError, counted
 
     if out is None and not dry_run:
         raise UsageError("Give --out FILE, such as --out episodes.jsonl, or --dry-run.")
@@ -74,7 +74,8 @@ def import_episodes(
     if as_json:
         print(json.dumps(asdict(found)))
         return
-    print(f"{found.episodes:,} episodes ({found.successes:,} successes, {found.steps:,} steps) of {found.files:,} files")
+    held = f"{counted(found.successes, 'success', 'successes')}, {counted(found.steps, 'step')}"
+    print(f"{counted(found.episodes, 'episode')} ({held}) of {counted(found.files, 'file')}")
     if found.left_out:
         rows = [[reason, f"{n:,}", found.examples[reason]] for reason, n in sorted(found.left_out.items(), key=lambda one: -one[1])]
         table("left out", ["reason", "episodes", "for example"], rows)

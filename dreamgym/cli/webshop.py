@@ -80,7 +80,7 @@ def build(
     """Build a catalogue and its search index once, so that it opens in moments (built = "FOLDER" in the configuration)."""
     _begin()
     from dreamgym.envs.webshop import lifelike, store
-    from dreamgym.errors import UsageError, explained
+    from dreamgym.errors import UsageError, counted, explained
 
     if (size is None) == (items is None) or (items is None) != (attributes is None):
         raise UsageError("Give either --items and --attributes, or --size.")
@@ -92,7 +92,7 @@ def build(
         if size is not None:
             items, attributes = lifelike.write(out, size, seed)
         assert items and attributes, "checked above"
-        print(f"{store.build(items, attributes, out):,} products: {out}")
+        print(f"{counted(store.build(items, attributes, out), 'product')}: {out}")
 
 
 CHOICES = {"goals": ("synthetic", "human"), "mode": ("text", "text_rich"), "tagger": ("auto", "rule", "spacy")}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import UsageError, counted
 from dreamgym.protocols import Curriculum, Encoder
 from dreamgym.returns import statistics
 from dreamgym.types import Task, Trajectory
@@ -24,7 +24,7 @@ class Clusters:
 
     def __init__(self, tasks: Sequence[Task], k: int, encoder: Encoder, *, seed: int = 0) -> None:
         if not 1 <= k <= len(tasks):
-            raise UsageError(f"{len(tasks)} tasks cannot make {k} clusters. Choose 1 to {len(tasks)}.")
+            raise UsageError(f"{counted(len(tasks), 'task')} cannot make {k} clusters. Choose 1 to {len(tasks)}.")
         self.encoder = encoder
         self._known: dict[str, int] = {}
         vectors = self._encode([task.instruction for task in tasks])  # [n, dim]

@@ -2,7 +2,7 @@
 
 An instruction is a set of pairs of neighbouring words. It is supported where it has no more pairs that no real instruction has than all but
 `LEVEL` of the real ones, each counted against the others: the conformal p-value (Vovk et al. 2005) that claims are accepted by, too
-(`experience.outcome.support`). Numbers count as one word.
+(`experience.learned_verifier.support`). Numbers count as one word.
 """
 
 from __future__ import annotations

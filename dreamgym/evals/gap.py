@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dreamgym.envs.base import EnvSuite
+from dreamgym.errors import counted
 from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
 from dreamgym.evals.success import success
 from dreamgym.protocols import Policy, RealEnv
@@ -80,8 +81,8 @@ def compare_success(dreamed: Sequence[Trajectory], real: Sequence[Trajectory], *
 def gap_sentence(found: Mapping[str, Any]) -> str:
     """A PolicyGap as plain values, as people read it, and how consistent its dreams are, where that was measured."""
     dream, real, gap = found["dream_success"], found["real_success"], found["gap"]
-    lost = {"masked dreams": found["masked"], "failed rollouts": found["failed_rollouts"]}
-    left_out = f" Left out: {', '.join(f'{n} {what}' for what, n in lost.items() if n)}." if any(lost.values()) else ""
+    lost = {"masked dream": found["masked"], "failed rollout": found["failed_rollouts"]}
+    left_out = f" Left out: {', '.join(counted(n, what) for what, n in lost.items() if n)}." if any(lost.values()) else ""
     again = ""
     if (seen := found.get("revisits")) and seen["n"]:
         same, low, high = (100 * seen[key] for key in ("value", "low", "high"))
@@ -90,8 +91,8 @@ def gap_sentence(found: Mapping[str, Any]) -> str:
         return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
     rates = [f"{100 * one['value']:.1f} % [{100 * one['low']:.1f}, {100 * one['high']:.1f}]" for one in (dream, real)]
     return (
-        f"On {gap['n']} training tasks the policy succeeds in {rates[0]} of its dreams and, acting anew, in {rates[1]} of real episodes: a "
-        f"gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}{again}"
+        f"On {counted(gap['n'], 'training task')} the policy succeeds in {rates[0]} of its dreams and, acting anew, in {rates[1]} of real "
+        f"episodes: a gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}{again}"
     )
 
 

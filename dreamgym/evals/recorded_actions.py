@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.envs.base import TextRules
+from dreamgym.errors import counted
 from dreamgym.protocols import BatchEnv
 from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Trajectory, Transition
@@ -34,10 +35,11 @@ def sentence(found: Mapping[str, Any]) -> str:
     """A `Repeated` as plain values, for people."""
     kept, accepted = Rate(**found["kept"]), Rate(**found["accepted"])
     if not kept.n + accepted.n:
-        return f"Recorded actions taken again in the dream: none of {found['left_out']} episodes could be dreamed to its end."
+        return f"Recorded actions taken again in the dream: none of {counted(found['left_out'], 'episode')} could be dreamed to its end."
+    successes, failures = counted(kept.n, "recorded success", "recorded successes"), counted(accepted.n, "recorded failure")
     return (
-        f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {kept.n} recorded successes succeed there too, and "
-        f"{round(accepted.value * accepted.n)} of {accepted.n} recorded failures; {found['left_out']} episodes were left out."
+        f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {successes} succeed there too, and "
+        f"{round(accepted.value * accepted.n)} of {failures}; {counted(found['left_out'], 'episode was', 'episodes were')} left out."
     )
 
 

@@ -46,6 +46,7 @@ class GuardConfig(Config):
     admissibility: bool = True
     """Answer by rule what can do nothing: actions that name nothing in the state, and those that are known to change nothing."""
     grounding: bool = True
+    """A success counts only where the rules' `check_success` confirms it."""
     mask_disputed: bool = True
     """Leave out an episode that the model calls a failure while the state shows every requirement met: neither verdict is trusted."""
     mask_doubtful: bool = True

@@ -40,7 +40,9 @@ class ModelInputs:
     module: Any = None  # the fitted weights, a torch module; None for a model without any
     checkpoint: Path | None = None  # the directory of the fitted weights
     version: int = 1
-    follows: bool = False  # whether another process publishes the weights to the server that samples, if one does; then no module is needed
+    external_publisher: bool = (
+        False  # whether another process publishes the weights to the server that samples, if one does; then no module is needed
+    )
 
     @property
     def openings(self) -> dict[str, str]:

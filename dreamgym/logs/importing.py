@@ -12,7 +12,7 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.tools.schemas import Tool, ToolInference
-from dreamgym.errors import UsageError
+from dreamgym.errors import UsageError, counted
 from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, trajectory
 from dreamgym.logs.files import LogFile, open_log
 from dreamgym.logs.formats import KIND, LogFormat
@@ -182,17 +182,18 @@ def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]]
 
 def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
     found, dropped, redactor = list[str](), work.account.dropped, work.redactor
-    if dropped[UNANSWERED]:
+    if n := dropped[UNANSWERED]:
+        lost = counted(dropped[HOLLOW], "episode")
         found.append(
-            f"{dropped[UNANSWERED]:,} calls have no result and are left out, and with them {dropped[HOLLOW]:,} episodes that lost most of "
-            "their calls. A result belongs to the call whose id it gives (`tool_call_id` of a tool message, `tool_use_id`)."
+            f"{counted(n, 'call has', 'calls have')} no result and {'is' if n == 1 else 'are'} left out, with {lost} that lost most calls. "
+            "A result belongs to the call whose id it gives (`tool_call_id` of a tool message, `tool_use_id`)."
         )
     if not work.tools.calls:
         found.append("No episode calls a tool: every action is a message to the user. `dreamgym init --env logs` takes actions as texts.")
-    if ended["unknown"]:
+    if n := ended["unknown"]:
         found.append(
-            f"{ended['unknown']} episodes have no known outcome: they teach the experience model states and no reward, and the policy "
-            f"nothing. {work.outcomes.advice}"
+            f"{counted(n, 'episode has', 'episodes have')} no known outcome. Such episodes teach the experience model states and no "
+            f"reward, and the policy nothing. {work.outcomes.advice}"
         )
     if work.truncations.field and not work.truncations.known:
         found.append(f"No record says whether its episode was truncated. {work.truncations.advice}")
@@ -202,8 +203,9 @@ def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
     if ended["failure"] and not ended["success"]:
         found.append(f"No episode is a known success: there is nothing to start a policy from. {work.outcomes.values}".rstrip())
     if redactor and (n := sum(redactor.counts.values())):
+        are = counted(n, "value is a placeholder", "values are placeholders")
         found.append(
-            f"{n:,} values are placeholders now. A policy that learns from these episodes must see such values as placeholders when it "
-            "acts; --no-redact keeps them."
+            f"{are} now. A policy that learns from these episodes must see such values as placeholders when it acts; --no-redact "
+            "keeps them."
         )
     return found

@@ -13,7 +13,7 @@ from dreamgym.llm.backbone_settings import ChatBackbone
 
 
 class PolicyBlock(Config):
-    """Who acts. Without a backbone it is the small transformer, which begins as the experience model (decision 3)."""
+    """Who acts. Without a backbone it is the small transformer, which begins as the experience model."""
 
     backbone: ChatBackbone | None = None
     """A pretrained instruct model, whole or with adapters. It speaks its own chat template."""

@@ -11,7 +11,7 @@ from typing import Any
 from dreamgym.envs.tools.conversation import START, Limits, extend
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
-from dreamgym.errors import UsageError
+from dreamgym.errors import UsageError, counted
 from dreamgym.logs.conversion import exchanges, task_and_turns
 from dreamgym.logs.formats.openai import messages_of
 from dreamgym.logs.records import Account, LoggedEpisode, Message
@@ -85,7 +85,7 @@ class TrainedPolicy:
             self.agent.end([talk])
         ((_, completion),) = found
         if completion.finish == "overflow":
-            raise UsageError(f"The conversation of {len(steps)} turns no longer fits into the policy's context.")
+            raise UsageError(f"The conversation of {counted(len(steps), 'turn')} no longer fits into the policy's context.")
         try:
             calls = calls_of(completion.text)
         except UsageError as error:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import UsageError, counted
 from dreamgym.experience.chat_requests import AskConfig
 from dreamgym.experience.teacher import ChatTeacher, Estimate
 from dreamgym.protocols import Chat
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.runs.progress import progress
+from dreamgym.types import Trajectory
 from dreamgym.usage import Usage
 
 
-def annotate(chat: Chat, logs: Path, out: Path, config: AskConfig, *, dry_run: bool = False) -> dict[str, Any]:
-    """Annotate the episodes of `logs` into `out`, or only say what that would take. The result is plain values, for machines.
+def read_logs(logs: Path, out: Path) -> list[Trajectory]:
+    """The episodes of `logs`, to annotate into `out`. UsageError for what cannot be: it costs little, so it can come before a model is
+    loaded."""
+    if out.resolve() == logs.resolve():
+        raise UsageError(f"--out is the file that is read: '{out}'. Give another path.")
+    return read_trajectories(logs)
+
+
+def annotate(chat: Chat, episodes: Sequence[Trajectory], out: Path, config: AskConfig, *, dry_run: bool = False) -> dict[str, Any]:
+    """Annotate episodes into `out`, or only say what that would take. The result is plain values, for machines.
 
     Every reply is kept beside `out`, in `replies_path(out)`: the same call goes on where it was interrupted, and asks for what is missing.
     """
-    if out.resolve() == logs.resolve():
-        raise UsageError(f"--out is the file that is read: '{out}'. Give another path.")
-    episodes = read_trajectories(logs)
     teacher = ChatTeacher(chat, replies_path(out), config)
     estimate = teacher.estimate(episodes)
     if dry_run:
@@ -60,6 +67,6 @@ def used(usage: Usage) -> dict[str, Any]:
 def _require_money(estimate: Estimate, config: AskConfig) -> None:
     if config.max_cost is not None and estimate.cost > config.max_cost:
         raise UsageError(
-            f"{estimate.requests} requests would cost about {estimate.cost:.2f}, and --max-dollars is {config.max_cost:g}. "
+            f"{counted(estimate.requests, 'request')} would cost about {estimate.cost:.2f}, and --max-dollars is {config.max_cost:g}. "
             "Raise it, or give fewer episodes. Nothing was sent."
         )

@@ -42,6 +42,7 @@ class EnvBlock(Config):
     """The real environment."""
 
     name: str = "webshop"
+    """A suite: a plug-in of `envs`, or a module by its dotted path."""
     options: dict[str, Any] = Field(default_factory=dict)
     connect: str = ""
     """A real environment for a suite that has none: "gymnasium:ENV_ID", "mcp:COMMAND or URL", or "python:module:function"."""
@@ -123,7 +124,9 @@ class ModelBlock(Config):
     """The small transformer that plays experience model and policy."""
 
     size: str = "1m"
+    """Of `llm.sizes`: 1m, 4m, 15m and larger ones."""
     vocab_size: int = Field(default=2048, ge=1, le=1_000_000)
+    """Tokens of its tokenizer, which is trained on the logs."""
     device: str = Field(default="cpu", pattern=r"^(auto|(cpu|cuda|mps|xpu)(:\d{1,3})?)$")
     """Where it learns and samples: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one. A GPU pays for large sizes and batches;
     the same seed gives other numbers there."""
@@ -192,6 +195,9 @@ class ExperienceBlock(Config):
             training = BACKBONE_TRAINING if found.get("backbone") else EXPERIENCE_TRAINING
         return found | {"training": training}
 
+    def explained_by(self) -> tuple[type[Config], ...]:
+        return type(self), getattr(plugins.load("experience.models", self.name), "Config", Config)
+
     @property
     def fitted(self) -> bool:
         """Whether the model is fitted to the logs before use."""
@@ -220,7 +226,9 @@ class ConvergedConfig(SFTConfig):
     epochs: float = Field(default=10.0, ge=0, le=1e6)
     """0 leaves the baseline out."""
     lr: float = Field(default=5e-3, gt=0)
+    """The highest learning rate."""
     batch_tokens: int = Field(default=4096, ge=1)
+    """Positions per optimiser step, padding included."""
 
 
 class WarmStartConfig(ConvergedConfig):
@@ -248,6 +256,9 @@ class AlgorithmBlock(Config):
         algorithm = plugins.named("train.algos", named)
         _check_algorithm(named["name"], algorithm)
         return {"name": named["name"], **algorithm.config.model_dump()}
+
+    def explained_by(self) -> tuple[type[Config], ...]:
+        return type(self), type(plugins.named("train.algos", self.model_dump()).config)
 
 
 ALGORITHM = ("config", "grouped", "credit", "loss")
@@ -289,7 +300,9 @@ class RLBlock(Config):
 
     algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
     iterations: int = Field(default=60, ge=0, le=MOST)
+    """Rollouts and an update, so often."""
     tasks_per_iter: int = Field(default=32, ge=1, le=MOST)
+    """Tasks that an iteration rolls out."""
     group_size: int = Field(default=8, ge=1, le=MOST)
     """Rollouts of each task; algorithms that compare them need two or more."""
     max_refills: int = Field(default=0, ge=0, le=10)
@@ -301,6 +314,7 @@ class RLBlock(Config):
     """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
     section 4.2). 0 values every task by its own rollouts."""
     train_tasks: int = Field(default=2000, ge=1, le=MOST)
+    """Training tasks that the curriculum chooses from."""
     logged_tasks: bool = False
     """Train on tasks of the logs alone: of what their worlds hide the logs show a part, which a dream recalls
     (`experience.task_recall`)."""
@@ -316,6 +330,7 @@ class RLBlock(Config):
     probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
     probe_tasks: int = Field(default=48, ge=1, le=MOST)
+    """Tasks of a gap measurement."""
     max_gap: float = Field(default=0.15, ge=-1, le=1)
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
@@ -386,7 +401,9 @@ class EvalBlock(Config):
     tasks: int = Field(default=1000, ge=0, le=MOST)
     """0 skips the evaluation."""
     dev_tasks: int = Field(default=300, ge=1, le=MOST)
+    """Development tasks, by which a checkpoint of a fit is chosen."""
     seed: int = Field(default=1, ge=0)
+    """Of the sampled rollouts."""
     paired_replays: int = Field(default=1024, ge=0, le=MOST)
     """Dreamed episodes replayed in the real environment to measure the dream under the trained policy. Without an environment, dreams of
     every policy, whose success is uncertified."""

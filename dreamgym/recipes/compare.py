@@ -41,7 +41,7 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     for seed in config.seeds:
         one = config.model_copy(update={"seed": seed})
         stored = one.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})  # it names no arms: others may come later
-        with context.open_run(path / f"seed-{seed}", stored) as directory, start_workers(one.world) as workers:
+        with context.open_run(path / f"seed-{seed}", stored) as directory, start_workers(one.effective_env) as workers:
             train_arms(directory, one, say, workers)
             found.append(rows(directory, one))
             commits |= dict.fromkeys(directory.data(PROCESS)["commits"])

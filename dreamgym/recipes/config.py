@@ -36,6 +36,7 @@ class SharedConfig(Config):
     """What every recipe needs: environment, logs, experience model, warm start, and how policies are judged."""
 
     seed: int = Field(default=0, ge=0)
+    """Of everything that is drawn."""
     env: EnvBlock = EnvBlock()
     rules: Literal["suite", "induced", "none"] = "suite"
     """What a run knows of the environment's texts beside the logs: the suite's `TextRules`; or their state mapping and what follows from
@@ -79,7 +80,7 @@ class SharedConfig(Config):
         return self
 
     @property
-    def world(self) -> EnvBlock:
+    def effective_env(self) -> EnvBlock:
         """The environment as the run sees it: with the suite's rules or without."""
         return self.env if self.rules == "suite" else self.env.without_rules()
 
@@ -100,7 +101,7 @@ class SharedConfig(Config):
 
     @property
     def starts_as_experience(self) -> bool:
-        """Whether a policy begins as the weights of the experience model (decision 3)."""
+        """Whether a policy begins as the weights of the experience model."""
         return not self.pretrained
 
     @property
@@ -167,7 +168,7 @@ class SharedConfig(Config):
         """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
         changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
         if "name" in changes["experience"]:
-            kept = {"verifier": self.experience.verifier}
+            kept = {"verifier": self.experience.verifier, "horizon": self.experience.horizon}
             return self.model_copy(update={"experience": ExperienceBlock.model_validate(kept | changes["experience"])})
         own, verifier = self.experience.settings, self.experience.verifier
         for key in [key for key in changes["experience"] if key.startswith("verifier.")]:
@@ -186,9 +187,29 @@ class SharedConfig(Config):
         unread = ("retrieval",) if own.get("k") == 0 else ()  # no prompt has memories
         return any(own.get(key) != value for key, value in ABLATIONS[ablation].refitting.items() if key not in unread)
 
-    def changed_without(self, ablation: str, block: RLBlock) -> bool:
-        """Whether an ablation changes anything, with the loop that it is of."""
-        return self.without(ablation) != self or block.without(ablation) != block
+    @property
+    def ablates_logged_reasoning(self) -> bool:
+        """Whether a reasoning that is the logs' own is taken away; `factory.check_reasoning` wants to know whether they have any."""
+        plugin = plugins.load("experience.models", self.experience.name)
+        as_logged = getattr(plugin, "REASONS_AS_LOGGED", False) and self.experience.settings.get("reasoning") is True
+        return as_logged and "reasoning" in getattr(self, "ablations", ())
+
+    def unread(self, block: RLBlock) -> dict[str, str]:
+        """Settings that nothing reads in a dream of this loop, as ablations name them, and what switches them off."""
+        own, drawn, found = self.experience.settings, block.curriculum, dict[str, str]()
+        if own.get("k") == 0:
+            found["experience.retrieval"] = "experience.k = 0"
+        if own.get("recall") is False:
+            found["experience.conditions"] = "experience.recall = false"
+        if not self.guard.grounding:
+            found |= dict.fromkeys(("guard.mask_disputed", "guard.mask_doubtful"), "guard.grounding = false")
+        if drawn.strategy == "uniform":
+            found["curriculum.synthetic_share"] = 'curriculum.strategy = "uniform"'
+        elif not drawn.proposals:
+            found["curriculum.synthetic_share"] = "curriculum.proposals = 0"
+        elif int(most := block.tasks_per_iter * (1 + block.max_refills) * drawn.synthetic_share) == 0:
+            found["curriculum.synthetic_share"] = f"tasks_per_iter = {block.tasks_per_iter}, of which it is {most:g} tasks"
+        return found
 
 
 S = TypeVar("S", bound=SharedConfig)
@@ -226,9 +247,22 @@ class BaselineConfig(SharedConfig):
 def _check_ablations(config: RunConfig | CompareConfig, block: RLBlock) -> None:
     """ConfigError for an ablation that would train the same again and report it as another thing."""
     for name in config.ablations:
-        if not config.changed_without(name, block):
-            changes = ", ".join(f"{key} = {value!r}" for key, value in ABLATIONS[name].changes.items())
-            raise ConfigError(f"The ablation '{name}' changes nothing here: the settings have {changes} already. Leave it out.")
+        config.without(name)  # ConfigError for settings that there are none of
+        unread, changes = config.unread(block), ABLATIONS[name].changes
+        same = [key for key, value in changes.items() if _setting(config, block, key) == value]
+        if all(key in same or key in unread for key in changes):
+            have = ", ".join(f"{key} = {changes[key]!r}" for key in same)
+            why = [f"the settings have {have} already"] if same else []
+            why += [f"{key} does nothing with {unread[key]}" for key in changes if key not in same]
+            raise ConfigError(f"The ablation '{name}' changes nothing here: {'; '.join(why)}. Leave it out.")
+
+
+def _setting(config: SharedConfig, block: RLBlock, key: str) -> Any:
+    """The value of a setting as ablations name it; those of a curriculum are of the loop."""
+    found: Any = block if key.startswith("curriculum.") else config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+    return found
 
 
 class RunConfig(BaselineConfig):
@@ -258,10 +292,15 @@ class SimToReal(Config):
     """The second stage of sim-to-real: the RL loop of the dream, continued in the real environment with these settings instead."""
 
     iterations: int = Field(default=8, ge=0, le=MOST)
+    """Rollouts and an update, so often."""
     tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
+    """Tasks that an iteration rolls out."""
     lr: float = Field(default=1e-4, gt=0)
+    """The learning rate of the policy's AdamW."""
     minibatches: int = Field(default=1, ge=1, le=10_000)
+    """Optimiser steps per epoch."""
     max_real_steps: int | None = Field(default=2000, ge=1)
+    """Stop before an iteration that would use more real steps than this."""
 
     def after(self, block: RLBlock) -> RLBlock:
         """The block of the second stage; whatever is not named here stays as it was."""
@@ -279,8 +318,9 @@ class TrainConfig(SharedConfig):
     _starts = model_validator(mode="after")(_check_initial_policy)
 
     mode: Mode = "dream"
+    """Where RL plays: in the dream, in the real environment, in the dream and then in the real environment, or in both at once."""
     start: Literal["experience", "scratch"] = "experience"
-    """What the warm start of a small policy begins as: the experience model's weights (decision 3), or fresh ones. From scratch, mode
+    """What the warm start of a small policy begins as: the experience model's weights, or fresh ones. From scratch, mode
     `real` needs no experience model and trains none. A backbone starts as itself."""
     rl: RLBlock = RLBlock()
     s2r: SimToReal = SimToReal()

@@ -53,8 +53,8 @@ class RunContext:
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
     pools: dict[int, EnvPool] = field(default_factory=dict)  # real environments of this process, by the identity of their suite
-    kept: dict[str, Any] = field(default_factory=dict)  # what the verifiers of the run keep for each other
-    follows: bool = False  # whether another process publishes the weights that servers sample from
+    verifier_cache: dict[str, Any] = field(default_factory=dict)  # what the verifiers of the run keep for each other
+    external_publisher: bool = False  # whether another process publishes the weights that servers sample from
 
     def without(self, ablation: str) -> RunContext:
         """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
@@ -115,7 +115,7 @@ class RunContext:
 
     def agent(self, model: Any, *, exact: bool = False) -> Agent:
         """The policy that samples from `model`, which may be in training; `exact`: at the model's own precision."""
-        return self.policies.agent(model, exact=exact, follows=self.follows)
+        return self.policies.agent(model, exact=exact, external_publisher=self.external_publisher)
 
     @cached_property
     def skipped(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from dreamgym.errors import UsageError
 from dreamgym.experience.verifiers.learned import ProbesConfig
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
-from dreamgym.recipes.factory import begin, learn_tokenizer, replay_in_memory, vocabulary
+from dreamgym.recipes.factory import checked_suite, learn_tokenizer, replay_in_memory, vocabulary
 from dreamgym.recipes.rows import MODES, OFFLINE, ROWS, World, row_of
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
@@ -157,7 +157,7 @@ def measure(config: CompareConfig | TrainConfig) -> Pilot:
     from dreamgym.recipes.phases.logs import offline, read_logs
 
     silence_progress_bars()
-    suite = begin(config)
+    suite = checked_suite(config)
     files, recorded = config.logs.files or suite.log_files, 0
     for n in (FIRST, FEW, PILOT):  # the many only where the few are played at once
         logs_block = config.logs.model_copy(update={"trajectories": n, "transitions": None, "task_pairs": 0})
@@ -240,8 +240,8 @@ def _episodes(config: SharedConfig, pilot: Pilot) -> float:
 
 def _judged_s(context: RunContext) -> tuple[float, float]:
     """Seconds an episode of reading the logs for the learned verifier, and of fitting it; 0.0 where there is none, or too few episodes."""
-    from dreamgym.experience.outcome.calibration import CalibrationConfig
-    from dreamgym.experience.outcome.verifier import fit_verifier, prepare
+    from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
+    from dreamgym.experience.learned_verifier.verifier import fit_verifier, prepare
 
     if _probes(context.config, "dream") is None:
         return 0.0, 0.0

@@ -1,6 +1,6 @@
 """Builds what a configuration names: suites, tokenizers, replay buffers, experience models, dreams, curricula.
 
-torch is imported by the functions that need it: `begin` refuses settings before that.
+torch is imported by the functions that need it: `checked_suite` refuses settings before that.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def start_workers(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
 
 def make_suite(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run."""
-    name, options = config.world.plugin
+    name, options = config.effective_env.plugin
     return plugins.make("envs", name, **options)
 
 
-def begin(config: SharedConfig) -> EnvSuite:
+def checked_suite(config: SharedConfig) -> EnvSuite:
     """The environment suite of a run that begins; ConfigError for settings that cannot be right in it."""
     suite = make_suite(config)
     shape_of(config.model.size)
@@ -72,6 +72,7 @@ def begin(config: SharedConfig) -> EnvSuite:
     check_backbone(config.experience.backbone)
     check_mix(suite, config.logs.mix)
     check_replay(config.replay)
+    check_reasoning(config, explained=bool(config.rules == "suite" or config.logs.files or suite.log_files))
     if config.real_phases and not suite.has_env:
         raise ConfigError(
             f"env {suite.name} has no environment to act in, and {', '.join(config.real_phases)} needs one. Train in the dream alone."
@@ -84,6 +85,17 @@ def begin(config: SharedConfig) -> EnvSuite:
             "or change that option of the environment."
         )
     return suite
+
+
+def check_reasoning(config: SharedConfig, *, explained: bool) -> None:
+    """ConfigError for the ablation `reasoning` where no logged step is explained: it would train the same again, reported as another
+    thing."""
+    if config.ablates_logged_reasoning and not explained:
+        rules = "" if config.rules == "suite" else f' (rules = "{config.rules}")'
+        raise ConfigError(
+            f"The ablation 'reasoning' changes nothing here: no step of the logs is explained{rules}, so that the experience model has no "
+            "reasoning. Leave it out, or annotate the logs: dreamgym annotate."
+        )
 
 
 def held_out_tasks(suite: EnvSuite, config: SharedConfig) -> list[Task]:
@@ -209,7 +221,9 @@ def make_guard(context: RunContext) -> Guard:
 
 def verifier_inputs(context: RunContext) -> VerifierInputs:
     """What the verifier of a run is made of, or fitted to."""
-    return VerifierInputs(context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier), context.kept)
+    return VerifierInputs(
+        context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier), context.verifier_cache
+    )
 
 
 def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
@@ -217,8 +231,10 @@ def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, versi
     block, name = context.config.experience, context.experience
     inputs = _inputs(context, replay, make_guard(context) if guarded else Guard(context.suite.rules, UNGUARDED))
     if block.fitted:
-        module = None if context.follows and context.config.dream_served else context.load(name)
-        inputs = replace(inputs, module=module, checkpoint=context.checkpoint(name), version=version, follows=context.follows)
+        module = None if context.external_publisher and context.config.dream_served else context.load(name)
+        inputs = replace(
+            inputs, module=module, checkpoint=context.checkpoint(name), version=version, external_publisher=context.external_publisher
+        )
     model: ExperienceModel = plugins.make("experience.models", block.name, inputs=inputs, **block.settings)
     horizon = min(context.suite.max_steps, block.horizon or context.suite.max_steps)
     return DreamBatch(model, context.suite.rules, horizon=horizon, support=ActionSupport(replay)), model

@@ -58,7 +58,7 @@ def replays(path: Path, n: int) -> dict[str, Any]:
     found = read_jsonl(kept)[0] if kept.exists() else {}
     if {key: found.get(key) for key in used} != used:
         found = {}  # refreshed since
-    with factory.start_workers(context.config.world) as workers:
+    with factory.start_workers(context.config.effective_env) as workers:
         context = replace(context, workers=workers)
         tasks = trained_on(run, context, name, n)
         for kind, measured, _ in replay_arms(context, name, tasks, seed=SEED, done=found):
@@ -83,7 +83,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
     """
     rules = context.suite.rules
     if context.suite.has_env:
-        with factory.start_workers(context.config.world) as workers:
+        with factory.start_workers(context.config.effective_env) as workers:
             manned = replace(context, workers=workers)
             if policy:
                 questions, counts = draw_questions(

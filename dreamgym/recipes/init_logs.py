@@ -14,8 +14,8 @@ from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import read_tools
-from dreamgym.errors import UsageError
-from dreamgym.experience.outcome.cases import ended
+from dreamgym.errors import UsageError, counted
+from dreamgym.experience.learned_verifier.cases import ended
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import Vocabulary
@@ -95,9 +95,10 @@ class LogAccount:
         """What such logs cannot teach, in sentences."""
         found = []
         if self.episodes < FEW_EPISODES:
-            found.append(f"{self.episodes} episodes are few to fit a model to. Record {FEW_EPISODES} or more.")
+            found.append(f"{counted(self.episodes, 'episode is', 'episodes are')} few to fit a model to. Record {FEW_EPISODES} or more.")
         if self.unknown:
-            found.append(f"{self.unknown} of {self.episodes} episodes have no known outcome. They teach states, no reward and no action.")
+            have = f"{self.unknown} of {counted(self.episodes, 'episode')} {'has' if self.unknown == 1 else 'have'}"
+            found.append(f"{have} no known outcome. Such episodes teach states, no reward and no action.")
         if self.hidden and not self.repeated:
             found.append("No task was recorded twice, so nothing is recalled of what a task hides: the dream draws it. Record tasks again.")
         if not self.failures:
@@ -124,9 +125,9 @@ class LogAccount:
 
     def __str__(self) -> str:
         return (
-            f"{self.episodes:,} episodes, {self.steps:,} steps (longest {self.longest}), {self.tasks:,} tasks "
-            f"({self.repeated:,} of them recorded more than once); {self.successes:,} successes, "
-            f"{self.failures:,} failures, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
+            f"{counted(self.episodes, 'episode')}, {counted(self.steps, 'step')} (longest {self.longest}), {counted(self.tasks, 'task')} "
+            f"({self.repeated:,} of them recorded more than once); {counted(self.successes, 'success', 'successes')}, "
+            f"{counted(self.failures, 'failure')}, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
             f"{self.episode_tokens:,} tokens, the longest next state takes {self.answer_tokens:,}"
             + (f"; tools that only read: {', '.join(self.reads)}" if self.reads else "")
         )

@@ -30,16 +30,12 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
     Writes `judge/<model>-<dreams>.json` into the run, and the replies beside it; the same call goes on where it was interrupted. Of a run
     without an environment, the agreement is that on the controls alone.
     """
-    run = RunDir.view(path)
-    name = dreams or _latest(run)
-    if name not in run.episode_names():
-        known = run.episode_names()
-        raise UsageError(f"The run has no episodes '{name}'.{nearest(name, known)} Known: {', '.join(known) or 'none'}.")
+    run, name = RunDir.view(path), dreams_of(path, dreams)
     episodes, logs = run.read_episodes(name), run.read_episodes("logs")
     shared = _shared_config(run)
     suite, limit = make_suite(shared), shared.env.connection.max_calls
     dreamed = [episode for episode in episodes if episode.source == "dream"]
-    with start_workers(shared.world) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
+    with start_workers(shared.effective_env) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
         real: RealEnv | None = (workers or pool) if suite.has_env else None
         cases = draw(dreamed, logs, config, real=CallBudget(real, limit, [0]) if real and limit else real)
     stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")
@@ -50,6 +46,16 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
     found = {"judge": chat.model, "dreams": name, "cases": len(cases), **report(judged, seed=config.seed), "used": used(chat.usage)}
     write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(found, indent=2, allow_nan=False) + "\n")
     return found
+
+
+def dreams_of(path: Path, dreams: str | None = None) -> str:
+    """The name of the episodes to judge. RunDirError where there is no run or it has no dreams, UsageError for a name that it does not
+    have: it costs nothing, so it can come before a model is loaded."""
+    run = RunDir.view(path)
+    name, known = dreams or _latest(run), run.episode_names()
+    if name not in known:
+        raise UsageError(f"The run has no episodes '{name}'.{nearest(name, known)} Known: {', '.join(known) or 'none'}.")
+    return name
 
 
 def _shared_config(run: RunDir) -> SharedConfig:

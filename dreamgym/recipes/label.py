@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dreamgym.errors import RunDirError, UsageError, explained, reason_of
-from dreamgym.experience.outcome.labels import FILE
+from dreamgym.experience.learned_verifier.labels import FILE
 from dreamgym.runs.files import dumps, read_jsonl, write_atomic
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import inclusion_probabilities, weighted_rate

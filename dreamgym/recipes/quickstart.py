@@ -43,7 +43,7 @@ def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str]
 def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases of one seed in one run directory. The same call on the same directory resumes."""
     context.silence_progress_bars()
-    with context.open_run(path, config) as run, start_workers(config.world) as workers:
+    with context.open_run(path, config) as run, start_workers(config.effective_env) as workers:
         context.record_commit(run)
         context.report_changed_settings(run, say)
         say("1/7 logs: scripted policies of mixed skill in the real environment")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config import assignments
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import ConfigError, UsageError, counted
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import CompareConfig
-from dreamgym.recipes.factory import begin
+from dreamgym.recipes.factory import checked_suite
 from dreamgym.recipes.settings import read, require_plugins
 from dreamgym.runs.files import write_atomic
 from dreamgym.statistics import seed_mean
@@ -68,7 +68,7 @@ def points(config: Path, values: Mapping[str, Sequence[Any]]) -> list[Point]:
         at = dict(zip(values, chosen, strict=True))
         point = Point(at, read(CompareConfig, config, at))
         require_plugins(point.config)
-        begin(point.config)
+        checked_suite(point.config)
         found.append(point)
     names = [point.folder for point in found]
     if twice := next((name for name in names if names.count(name) > 1), ""):
@@ -113,7 +113,7 @@ def title(result: Mapping[str, Any]) -> str:
     exact = f"; next states of {result['held_out']} held-out episodes" if result["held_out"] else ""
     return (
         f"Greedy success in the real environment on held-out tasks, % [{tables.intervals(result['seeds'])}]{exact}; "
-        f"seeds {result['seeds']}; {len(result['points'])} of {result['of']} points"
+        f"seeds {result['seeds']}; {len(result['points'])} of {counted(result['of'], 'point')}"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import EnvSuite
-from dreamgym.errors import InvariantError
+from dreamgym.errors import InvariantError, counted
 from dreamgym.recipes import context
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.blocks import RLBlock
@@ -36,10 +36,10 @@ def run(
 ) -> dict[str, Any]:
     """All phases in one run directory; returns its summary. The same call on the same directory goes on where it was interrupted.
 
-    `suite` is what `factory.begin` gives, where it was called already, and `tokenizer` one that several runs share.
+    `suite` is what `factory.checked_suite` gives, where it was called already, and `tokenizer` one that several runs share.
     """
     context.silence_progress_bars()
-    with context.open_run(path, config) as directory, start_workers(config.world) as workers:
+    with context.open_run(path, config) as directory, start_workers(config.effective_env) as workers:
         context.record_commit(directory)
         context.report_changed_settings(directory, say)
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
@@ -53,9 +53,8 @@ def run(
         warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
         repeat_recorded(directory, shared)
         for name, start, block, world in loops(config):
-            say(
-                f"{name}: " + ("done" if directory.done(name) else f"{block.algorithm.name}, {block.iterations} iterations, {WHERE[world]}")
-            )
+            how = f"{block.algorithm.name}, {counted(block.iterations, 'iteration')}, {WHERE[world]}"
+            say(f"{name}: " + ("done" if directory.done(name) else how))
             run_rl_phase(directory, shared, name, start=start, block=block, world=world)
         names = [name for name, *_ in loops(config)]
         say("evaluation: held-out tasks in the real environment")

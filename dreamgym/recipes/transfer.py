@@ -19,7 +19,7 @@ from typing import Any
 from dreamgym.errors import ConfigError, RunDirError
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.factory import TASK_SEED, begin, shared_tokenizer, start_workers
+from dreamgym.recipes.factory import TASK_SEED, checked_suite, shared_tokenizer, start_workers
 from dreamgym.recipes.settings import require_plugins
 from dreamgym.runs.files import read_json, write_atomic
 
@@ -35,7 +35,7 @@ def check(configs: Sequence[TrainConfig], *, all_in_one: bool = False) -> None:
         raise ConfigError(f"A transfer needs two or more environments of different names, not {names}.")
     for config in configs:
         require_plugins(config)
-        begin(config)
+        checked_suite(config)
         if config.mode != "dream" or not config.experience.fitted or config.exec:
             raise ConfigError(
                 f"env {config.env.name}: a transfer takes policies that are trained in the dream of a fitted model, in this process. Set "
@@ -109,9 +109,9 @@ def _tokenizer(configs: Sequence[TrainConfig]) -> Any:
 
     sources = []
     for config in configs:
-        suite = begin(config)
+        suite = checked_suite(config)
         files = config.logs.files or suite.log_files
-        with start_workers(config.world) as workers:
+        with start_workers(config.effective_env) as workers:
             logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
         sources.append((logs, suite.rules))
     return shared_tokenizer(sources, configs[0].model.vocab_size)
@@ -127,7 +127,7 @@ def _measure(source: Any, target: Any, held_out: int) -> dict[str, Any]:
 
     mixed = replace(source, config=target.config, suite=target.suite, logs=target.logs)
     block, found = target.config.eval, dict[str, Any]()
-    with start_workers(target.config.world) as workers:
+    with start_workers(target.config.effective_env) as workers:
         manned = replace(mixed, workers=workers)
         tasks = target.suite.tasks("test", block.tasks, seed=TASK_SEED)
         for policy in POLICIES:

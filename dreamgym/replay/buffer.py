@@ -42,10 +42,15 @@ class ReplayConfig(Config):
     """Plug-ins and their settings, and the size of the buffer."""
 
     store: str = "sqlite"
+    """What holds the rows: a plug-in of `replay/stores`."""
     index: str = "exact"
-    max_rows: int = Field(default=0, ge=0)  # beyond it dreams are evicted, see `eviction`; real and demo rows never are. 0: no limit
-    index_options: dict[str, Any] = {}  # such as {"device": "cuda"}
-    store_options: dict[str, Any] = {}  # such as {"timeout_s": 5.0}
+    """What finds the nearest vectors: a plug-in of `replay/indexes`."""
+    max_rows: int = Field(default=0, ge=0)
+    """Beyond it dreams are evicted, see `eviction`; real and demo rows never are. 0: no limit."""
+    index_options: dict[str, Any] = {}
+    """Such as `{device = "cuda"}`."""
+    store_options: dict[str, Any] = {}
+    """Such as `{timeout_s = 5.0}`."""
 
 
 class ReplayBuffer:

@@ -57,7 +57,9 @@ class ObjectiveConfig(Config):
     """Taken from the reward of a dreamed turn whose action no real memory shows: what follows is a guess (`experience.action_support`)."""
 
     def penalty(self, transition: Transition) -> float:
-        """What a turn is charged."""
+        """What a turn is charged: nothing where the environment failed or the dream could not be read, which no action causes."""
+        if transition.info.error is not None:
+            return 0.0
         invalid = transition.is_noop or transition.info.decided_by == "rule"
         return self.invalid_penalty * invalid + self.ood_penalty * transition.info.out_of_support
 

@@ -12,11 +12,13 @@ import torch
 from losses import inputs
 from rollouts import gradients, groups, learner, logprobs, shifted, tiny, trajectory
 
-from dreamgym.errors import ConfigError
+from dreamgym.envs import corridor
+from dreamgym.envs.env_pool import EnvPool
+from dreamgym.errors import ConfigError, EnvironmentFailure
 from dreamgym.train.algos import grpo
 from dreamgym.train.batch import sequences_of
 from dreamgym.train.objective import ObjectiveConfig, importance, kl_estimate, token_weights
-from dreamgym.types import Completion, Observation, StepInfo, Transition
+from dreamgym.types import Completion, Observation, StepInfo, Task, Transition, Verdict
 
 BETA = 0.7
 
@@ -194,3 +196,41 @@ def test_a_turn_is_charged_that_a_rule_answered_or_that_changed_nothing():
     assert penalty(replace(moved, info=StepInfo(decided_by="rule"))) == 0.1
     still = replace(moved, next_state=Observation("a"))
     assert penalty(still) == 0.1 and penalty(replace(still, reward=1.0)) == penalty(replace(still, terminated=True)) == 0.0
+
+
+class Failing:
+    """A corridor whose environment fails at one action."""
+
+    def __init__(self) -> None:
+        self.inner = corridor.make(length=4).require_env()
+
+    def accepts(self, task: Task) -> bool:
+        return self.inner.accepts(task)
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        return self.inner.reset(task)
+
+    def step(self, action: str) -> tuple[dict[str, Any], float, bool]:
+        if action == "knock":
+            raise EnvironmentFailure("the server is away")
+        return self.inner.step(action)
+
+
+def test_an_action_that_the_state_does_not_offer_is_charged_and_one_in_which_the_environment_fails_is_not():
+    suite, charged = corridor.make(length=4), ObjectiveConfig(invalid_penalty=0.1, ood_penalty=0.2).penalty
+    pool, (task,) = EnvPool(Failing, suite.rules), suite.tasks("train", 1)
+    state = pool.start([task], seed=0)[0]
+
+    def turn(action: str) -> Transition:
+        (result,) = pool.step([0], [action])
+        return Transition(state, action, result.observation, result.reward, result.terminated, result.info)
+
+    assert [charged(turn(action)) for action in ("dance", "click[9]", "")] == [0.1] * 3
+    failed = turn("knock")
+    assert failed.info.error == "the server is away" and charged(failed) == 0.0
+    lost = replace(failed, next_state=state)  # as where a worker dies of a step
+    unread = replace(lost, info=StepInfo(verdict=Verdict("unreadable"), error="not read", out_of_support=True))
+    assert charged(lost) == charged(unread) == 0.0
+    reply = Completion((2,), (3,), (0.0,), "", "stop")
+    group = [trajectory([0.0], [reply], ["a"], error="the server is away"), trajectory([1.0], [reply]), trajectory([0.0], [reply])]
+    assert [len(rows) for rows in grpo.make(invalid_penalty=0.1).credit([group])] == [2], "its episode trains nothing in any case"

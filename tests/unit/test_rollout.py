@@ -167,10 +167,12 @@ def test_a_conversation_that_outgrows_the_context_is_cut_off_and_a_first_state_t
         max_context = room
 
     llm = Short(walker)
-    short, long = rollout(agent(llm), EnvPool(SUITE.env, SUITE.rules), [task(3, 4), task(1, 4)], seed=5, max_steps=10)
+    acting = agent(llm)
+    short, long = rollout(acting, EnvPool(SUITE.env, SUITE.rules), [task(3, 4), task(1, 4)], seed=5, max_steps=10)
     assert not long.success and len(long.turns) in range(*turns) and long.truncated
     if turns[0]:
         assert short.success and short.error is None and long.error is None, "it counts as a failure of the policy"
+        assert acting.next_prompt(long) is None, "so that nothing is expected to follow it"
     else:
         assert "the first state does not fit" in str(long.error) and "does not fit" in str(short.error)
     assert all(len(prompt) + 24 <= room for prompt in llm.prompts), "nobody was asked what could not be answered"

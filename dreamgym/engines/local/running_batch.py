@@ -39,7 +39,10 @@ class ActiveRequest:
 
     def uniforms(self) -> np.ndarray:
         """float32 [max_tokens] in [0, 1): below 1 in float32 too."""
-        draws = np.random.default_rng(np.random.SeedSequence([int(s) for s in self.stream])).random(self.request.sampling.max_tokens)
+        # numpy fills short names of streams up with zeros. With the length in the name, a dream's first state, (run, rollout, episode), is
+        # not drawn by the numbers of its first step, (run, rollout, episode, 0).
+        named = [*map(int, self.stream), len(self.stream)]
+        draws = np.random.default_rng(np.random.SeedSequence(named)).random(self.request.sampling.max_tokens)
         return np.minimum(draws, 1 - 2**-24).astype(np.float32)
 
 

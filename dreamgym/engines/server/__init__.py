@@ -25,17 +25,20 @@ class ServerEngineConfig(ServerConfig):
 Config = ServerEngineConfig
 
 
-def make(*, module: Any = None, tokenizer: Any = None, follows: bool = False, clock: Clock | None = None, **settings: Any) -> ServerEngine:
+def make(
+    *, module: Any = None, tokenizer: Any = None, external_publisher: bool = False, clock: Clock | None = None, **settings: Any
+) -> ServerEngine:
     """The engine of a server: `make(base_url="http://localhost:8000/v1", model="policy", dialect="vllm", tokenizer="checkpoints/policy")`.
 
-    `tokenizer` is a checkpoint directory, read from the disk only, or a transformers tokenizer. `follows`: another process publishes.
+    `tokenizer` is a checkpoint directory, read from the disk only, or a transformers tokenizer. `external_publisher`: another
+    process publishes.
     """
     from dreamgym.engines.server.engine import ServerEngine, load_tokenizer
 
     config = build(ServerConfig, settings, where="engine")
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(Path(tokenizer))
-    return ServerEngine(config, tokenizer, module=module, clock=clock, follows=follows)
+    return ServerEngine(config, tokenizer, module=module, clock=clock, external_publisher=external_publisher)
 
 
 def check(

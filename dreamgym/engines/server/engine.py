@@ -54,12 +54,18 @@ class ServerEngine(Tokenized, RequestQueue):
     concurrent = True
 
     def __init__(
-        self, config: ServerConfig, tokenizer: Any = None, *, module: Any = None, clock: Clock | None = None, follows: bool = False
+        self,
+        config: ServerConfig,
+        tokenizer: Any = None,
+        *,
+        module: Any = None,
+        clock: Clock | None = None,
+        external_publisher: bool = False,
     ) -> None:
-        """`module`: the model whose weights are published, with which the server's log-probabilities are compared. `follows`: an engine
-        in another process publishes, and `follow` says what."""
+        """`module`: the model whose weights are published, with which the server's log-probabilities are compared.
+        `external_publisher`: an engine in another process publishes, and `follow` says what."""
         super().__init__()
-        self.follows = follows
+        self.external_publisher = external_publisher
         self.config, self.tokenizer, self.module, self.version = config, tokenizer, module, 0
         self.published = False  # whether the servers sample from weights that this engine sent them, or found there
         self.probed: dict[str, Scored] = {}  # by server: the probe that later ones are compared with
@@ -84,7 +90,7 @@ class ServerEngine(Tokenized, RequestQueue):
     def publish(self, version: int, save: Callable[[], Path]) -> None:
         """See `protocols.LLM`. The server must see the folder at the same path, and give the log-probabilities of our own module. An engine
         that follows another one leaves it to that."""
-        if self.follows:
+        if self.external_publisher:
             return
         path = save()
         scorer = None if self.module is None else functools.partial(score, self.module)

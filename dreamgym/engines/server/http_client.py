@@ -19,7 +19,7 @@ import httpx
 
 from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.rate_limit import Clock, RateLimiter, backoff, retry_after
-from dreamgym.errors import ServerError
+from dreamgym.errors import ServerError, counted
 from dreamgym.usage import Tokens, Usage
 
 log = logging.getLogger(__name__)
@@ -221,12 +221,12 @@ class Client:
         return ServerError(f"{refusal} The same request would be refused again: correct its options.", status=status)
 
     def _give_up(self, method: str, url: str, error: TryAgain, attempts: int, *, late: bool = False) -> ServerError:
-        tries = f"{attempts} attempt{'s' if attempts > 1 else ''}"
         limit = f"; waiting longer would pass deadline_s={self.config.deadline_s:g}" if late else ""
         hint = "Check that the server is up; if it is overloaded, lower concurrency, or raise retries or timeout_s."
         kind = Unreachable if error.status == 0 else ServerError
         return kind(
-            f"{method} {url} failed after {tries}{limit}. The last: {error} {hint} Other requests under way stay valid.",
+            f"{method} {url} failed after {counted(attempts, 'attempt')}{limit}. The last: {error} {hint} Other requests under way stay "
+            "valid.",
             status=error.status or None,
             gone=not error.status or error.status >= 500,
         )

@@ -4,8 +4,10 @@ and the check of a claimed success."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from dreamgym.envs.alfworld import deltas, reasoning
 from dreamgym.envs.alfworld.belief import believe
@@ -120,17 +122,33 @@ class HouseRules(TextRules):
         goal = read_goal(instruction)
         if goal is None or not sensible(goal):
             return False
-        houses: set[frozenset[str]] = set()
-        thing_at, lamp_at, most = set[str](), set[str](), 0
-        for memory in memories:
-            for state in filter(None, (read(memory.state), read(memory.next_state))):
-                houses |= {frozenset(map(kind, state.places))} if state.places else set()
-                found = {name: kind(home) for name, home in state.homes.items() if kind(name) == goal.thing}
-                most = max([most, *(in_order(name)[1] for name in found)])
-                thing_at |= set(found.values())
-                lamp_at |= {kind(home) for name, home in state.homes.items() if kind(name) == goal.place}
-        if most < goal.count:
+        seen = _seen(tuple(text for memory in memories for text in (memory.state, memory.next_state)))
+        if seen.most.get(goal.thing, 0) < goal.count:
             return None
+        thing_at, lamp_at = (seen.homes.get(name, frozenset()) for name in (goal.thing, goal.place))
         target = lamp_at if goal.count == 0 else {goal.place}
-        fits = [bool(house & thing_at and house & target and house & (goal.appliances or house)) for house in houses]
+        fits = (bool(house & thing_at and house & target and house & (goal.appliances or house)) for house in seen.houses)
         return True if any(fits) else None
+
+
+class _Seen(NamedTuple):
+    """What states show of houses, by kinds."""
+
+    houses: frozenset[frozenset[str]]
+    """The kinds of places of every house."""
+    homes: Mapping[str, frozenset[str]]
+    """Where things of a kind lay."""
+    most: Mapping[str, int]
+    """How many things of a kind one house has at least: the highest number in a name."""
+
+
+@lru_cache(maxsize=4)  # a curriculum asks of the same pages at every proposal
+def _seen(texts: tuple[str, ...]) -> _Seen:
+    houses, homes, most = set[frozenset[str]](), defaultdict[str, set[str]](set), defaultdict[str, int](int)
+    for state in filter(None, map(read, dict.fromkeys(texts))):
+        houses.add(frozenset(map(kind, state.places)))
+        for name, home in state.homes.items():
+            thing = kind(name)
+            homes[thing].add(kind(home))
+            most[thing] = max(most[thing], in_order(name)[1])
+    return _Seen(frozenset(houses), {thing: frozenset(places) for thing, places in homes.items()}, dict(most))

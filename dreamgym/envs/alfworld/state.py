@@ -11,7 +11,7 @@ and `state_of` folds that into the state. So an action that does nothing leaves 
 nothing to it. Things are listed as they were put, those found there first and in one order, whatever order the engine prints them in.
 
 Every state says everything that is known, because whoever acts in a state, or dreams what follows, then finds all that matters in it. When
-states said only what is here, small models had to look for what a drawer held twelve steps ago, and did not find it (decision 13). What a
+states said only what is here, small models had to look for what a drawer held twelve steps ago, and did not find it. What a
 step adds to a state is in `deltas`. What most actions are about, the hand and what lies here, is last, next to what is written after it:
 in the middle of the house small models did not find it, and took what was not there.
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 from dreamgym.envs.connect import Connection, ConnectionConfig, function_at
 from dreamgym.envs.tools.conversation import Exchange
-from dreamgym.errors import ConfigError, EnvironmentFailure, UsageError
+from dreamgym.errors import ConfigError, EnvironmentFailure, UsageError, counted
 from dreamgym.protocols import RealEnv
 from dreamgym.tool_calls import calls_of
 from dreamgym.types import Action, Observation, StepResult, Task, Transition
@@ -219,7 +219,7 @@ class CallBudget:
         wanted = sum(map(calls_in, actions))
         if self.used[0] + wanted > self.limit:
             raise UsageError(
-                f"The limit of {self.limit:,} calls to the real environment (env.connection.max_calls) leaves no room for {wanted:,} more. "
-                "Raise it and give the same command again: it resumes."
+                f"The limit of {counted(self.limit, 'call')} to the real environment (env.connection.max_calls) leaves no room for "
+                f"{wanted:,} more. Raise it and give the same command again: it resumes."
             )
         return wanted

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from dreamgym import config
 from dreamgym.engines import build_engine
-from dreamgym.errors import ServerError
+from dreamgym.errors import ServerError, counted
 from dreamgym.experience.chat_requests import FOR_ALL, AskConfig, ChatEngine, Reply, ask
 from dreamgym.experience.json_replies import BadReply, messages, read_object
 from dreamgym.protocols import Chat
@@ -50,8 +50,8 @@ def make(**settings: Any) -> PromptedMapper:
 
 
 class PromptedMapper:
-    """Implements `StateMapper`; `counts` says how its replies could be read, and how many the server failed. The same question is asked
-    once, whatever came of it: a state looks the same in every rollout."""
+    """Implements `StateMapper`; `counts` says how its replies could be read, and how many the server failed. The same question is answered
+    once, so that a state looks the same in every rollout. One that the server failed is asked again: the failure may pass."""
 
     def __init__(self, chat: Chat, how: AskConfig | None = None) -> None:
         self.chat, self.how = chat, how or AskConfig(max_tokens=512)
@@ -61,13 +61,18 @@ class PromptedMapper:
 
     def keep(self, instruction: str, actions: Sequence[Action], lines: Sequence[str]) -> set[int]:
         key = instruction, tuple(actions[-ACTIONS:]), tuple(lines)
-        if key not in self._known:
+        if key in self._known:
+            return self._known[key]
+        reply = self._asked(*key)
+        self.counts[reply.kind] += 1
+        kept = set(range(len(lines))) if reply.value is None else reply.value
+        if reply.kind != "failed":
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            self._known[key] = self._asked(*key)
-        return self._known[key]
+            self._known[key] = kept
+        return kept
 
-    def _asked(self, instruction: str, actions: Sequence[Action], lines: Sequence[str]) -> set[int]:
+    def _asked(self, instruction: str, actions: Sequence[Action], lines: Sequence[str]) -> Reply[set[int]]:
         shown = {"task": instruction, "latest_actions": list(actions), "lines": {str(i): line for i, line in enumerate(lines)}}
         seed = crc32(repr((instruction, actions, lines)).encode("utf-8", "replace"))
         try:
@@ -80,11 +85,10 @@ class PromptedMapper:
                 name="lines",
                 seeds=[(0, seed)],
             )
-            self._failures = 0
         except ServerError as error:
-            reply = self._failed(error)
-        self.counts[reply.kind] += 1
-        return set(range(len(lines))) if reply.value is None else reply.value
+            return self._failed(error)
+        self._failures = 0
+        return reply
 
     def _failed(self, error: ServerError) -> Reply[set[int]]:
         """The reply that a server owes us. ServerError for one that every state would be owed, or once too many in a row are."""
@@ -93,8 +97,8 @@ class PromptedMapper:
         self._failures += 1
         if self._failures >= self.how.give_up_after:
             raise ServerError(
-                f"The state mapping's server failed {self._failures} states in a row, each after its retries. The last: {error} Start the "
-                "server and give the command again; ask.give_up_after of the mapper says how many are too many.",
+                f"The state mapping's server failed {counted(self._failures, 'state')} in a row, each after its retries. The last: {error} "
+                "Start the server and give the command again; ask.give_up_after of the mapper says how many are too many.",
                 status=error.status,
             ) from error
         log.warning("A state is left whole, because the state mapping's server failed: %s", error)

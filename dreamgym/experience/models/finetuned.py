@@ -29,6 +29,8 @@ from dreamgym.llm.vocabulary import END, STATE, TASK, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
 from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition
 
+REASONS_AS_LOGGED = True  # `reasoning = true` is what the logs explain, so nothing where they explain nothing
+
 
 class FinetunedConfig(RetrievalConfig):
     """Settings of the fitted experience model. The first five hold in training as at inference."""
@@ -48,6 +50,7 @@ class FinetunedConfig(RetrievalConfig):
     """Tokens of prompt and answer together; None: as many as the engine takes. Longer prompts lose their oldest steps first, then memories;
     both are counted. A state is never cut."""
     max_answer_tokens: int = Field(default=160, ge=1)
+    """A longer answer is unreadable."""
     temperature: float = Field(default=0.0, ge=0)
     """Of dreamed states. 0 (the likeliest answer) suits deterministic environments. 1 suits partially observed ones, where the likeliest
     content of an unseen place would be the same in every dream."""
@@ -63,6 +66,7 @@ class FinetunedConfig(RetrievalConfig):
     replayed_starts: bool = False
     """Start the dream of a task from the logs, or of its instruction, in a logged first state; the model writes the others."""
     vary_temperature: float = Field(default=1.0, ge=0)
+    """Of new tasks."""
     task_seeds: int = Field(default=1, ge=1, le=8)
     """Seed tasks in the prompt of a new task: those of highest value that are most like the first."""
     task_levels: bool = False
@@ -93,10 +97,10 @@ Config = FinetunedConfig
 
 def make(inputs: ModelInputs, **settings: Any) -> FinetunedExperienceModel:
     """The experience model over the fitted weights of a run."""
-    if (inputs.module is None and not inputs.follows) or inputs.vocabulary is None:
+    if (inputs.module is None and not inputs.external_publisher) or inputs.vocabulary is None:
         raise InvariantError("The experience model 'finetuned' samples from fitted weights, and none were given.")
     config = build(Config, settings, prefix="experience.")
-    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer, follows=inputs.follows)
+    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer, external_publisher=inputs.external_publisher)
     llm.publish(inputs.version, lambda: inputs.checkpoint)
     return FinetunedExperienceModel(llm, inputs.vocabulary, inputs.replay, inputs.guard, config, seed=inputs.seed)
 

@@ -55,10 +55,10 @@ Config = FinetunedChatConfig
 
 def make(inputs: ModelInputs, **settings: Any) -> FinetunedChatModel:
     """The experience model over the fitted weights of a run."""
-    if inputs.module is None and not inputs.follows:
+    if inputs.module is None and not inputs.external_publisher:
         raise InvariantError("The experience model 'finetuned_chat' samples from fitted weights, and none were given.")
     config = build(Config, settings, prefix="experience.").fitting()
-    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer, follows=inputs.follows)
+    llm = build_engine(config.engine, model=inputs.module, tokenizer=inputs.tokenizer, external_publisher=inputs.external_publisher)
     llm.publish(inputs.version, lambda: inputs.checkpoint)
     return FinetunedChatModel(
         TokenChat(llm, ChatFormat(inputs.tokenizer)),

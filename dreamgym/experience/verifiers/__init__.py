@@ -30,4 +30,4 @@ class VerifierInputs:
     logs: Sequence[Trajectory] = ()
     seed: int = 0
     checkpoint: Path | None = None  # the folder for its weights, if it has any
-    kept: dict[str, Any] = field(default_factory=dict)  # what the verifiers of a run keep for each other, such as features of its logs
+    cache: dict[str, Any] = field(default_factory=dict)  # what the verifiers of a run keep for each other, such as features of its logs

@@ -1,4 +1,4 @@
-"""A verifier that is fitted to the run's logs, and refitted to probes while a policy is trained against it (`experience.outcome`).
+"""A verifier that is fitted to the run's logs, and refitted to probes while a policy is trained against it (`experience.learned_verifier`).
 
 [experience]
 verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_steps = 2000}}
@@ -13,9 +13,9 @@ from pydantic import Field
 
 from dreamgym import config
 from dreamgym.errors import InvariantError, UsageError
-from dreamgym.experience.outcome.calibration import CalibrationConfig
-from dreamgym.experience.outcome.labels import labelled_claims
-from dreamgym.experience.outcome.verifier import LearnedVerifier, fit_verifier, prepared
+from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
+from dreamgym.experience.learned_verifier.labels import labelled_claims
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepared
 from dreamgym.experience.verifiers import VerifierInputs
 
 ON_DISAGREEMENT = "zero"  # what it is not sure of it masks itself
@@ -56,7 +56,7 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(found.labels)) if found.labels else []
-    verifier = fit_verifier(prepared(inputs.kept, inputs.logs, inputs.rules, seed=inputs.seed), found, labels=labels)
+    verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed), found, labels=labels)
     verifier.save(inputs.checkpoint)
     return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import UsageError, counted
 from dreamgym.evals.success import evaluate, success
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.factory import TASK_SEED, start_workers
@@ -56,11 +56,12 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
             "give another split."
         )
     if tasks is not None and kept_out is not None and tasks > kept_out:
-        raise UsageError(f"This run kept {kept_out} {split} tasks away from its training, and {tasks} are asked for. Ask for no more.")
+        kept = counted(kept_out, f"{split} task")
+        raise UsageError(f"This run kept {kept} away from its training, and {tasks:,} are asked for. Ask for no more.")
     tasks = tasks or min(300, kept_out or 300)
     name = policy_of(path, policy)
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
-    with start_workers(context.config.world) as workers:
+    with start_workers(context.config.effective_env) as workers:
         found, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)
     return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
 

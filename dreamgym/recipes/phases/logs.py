@@ -46,16 +46,16 @@ def prepare_logs(
     tokenizer: Any = None,
 ) -> RunContext:
     """Offline trajectories, and the tokenizer of their texts. `workers` are what `factory.start_workers` gives for the configuration, and
-    `suite` is what `factory.begin` gives, where it was called already, and `tokenizer` one that several runs share.
+    `suite` is what `factory.checked_suite` gives, where it was called already, and `tokenizer` one that several runs share.
 
     ConfigError for settings that cannot be right in this environment.
     """
     if config.env.workers and workers is None:
         raise InvariantError(
-            f"env.workers = {config.env.workers}, and no workers were started. Use `with factory.start_workers(config.world) as workers:`."
+            f"env.workers = {config.env.workers}, and no workers were started. Use `factory.start_workers(config.effective_env)`."
         )
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
-    suite = suite or factory.begin(config)
+    suite = suite or factory.checked_suite(config)
     if run.summary() is None:
         if config.exec:
             executors.try_out(config.exec)
@@ -84,6 +84,8 @@ def prepare_logs(
             found["unscored"] = unscored
         run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
     logs = logs_of(run)
+    if run.summary() is None:
+        factory.check_reasoning(config, explained=any(step.info.reasoning for episode in logs for step in episode.transitions))
     if config.rules == "induced":
         if not (run.path / INDUCED).exists():
             run.write_atomic(INDUCED, to_toml(induce(logs, shown_by(suite.rules), suite.rules.without_actions)))

@@ -46,7 +46,9 @@ class ContextSpec:
     def open(self) -> RunContext:
         if not self.path.is_dir():
             raise RunDirError(f"A node has no run directory '{self.path}'. Put it where every node sees it, such as on a network drive.")
-        return replace(open_context(self.path), config=self.config, experience=self.experience, verifier=self.verifier, follows=True)
+        return replace(
+            open_context(self.path), config=self.config, experience=self.experience, verifier=self.verifier, external_publisher=True
+        )
 
 
 @dataclass(frozen=True)

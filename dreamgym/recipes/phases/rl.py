@@ -17,7 +17,7 @@ from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.engines.server.prefix_cache import PrefixCaches
 from dreamgym.errors import RunDirError
 from dreamgym.evals.synthetic_tasks import evenly
-from dreamgym.experience.outcome.verifier import LearnedVerifier
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
@@ -126,7 +126,7 @@ class RLPhase:
                 tasks_per_iter=self.block.tasks_per_iter,
                 group_size=self.block.group_size,
                 on_iteration=self._on_iteration,
-                begin=self._begin if self.block.ahead else None,
+                prefetch=self._prefetch if self.block.ahead else None,
             )
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class RLPhase:
         assert self.remote is not None
         return self.remote.player(self.agent, self.model, self.envs)
 
-    def _begin(self, tasks: Sequence[Task], i: int) -> None:
+    def _prefetch(self, tasks: Sequence[Task], i: int) -> None:
         self.collector.begin(tasks, i, self.seconds + time.monotonic() - self.clock)
 
     def _remember(self, trajectories: Sequence[Trajectory]) -> int:

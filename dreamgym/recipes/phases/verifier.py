@@ -2,7 +2,8 @@
 
 A probe takes a dreamed claim of success to the real environment: its actions are replayed there, and what really follows is the label.
 Where a dream invents what the world hides, the policy acts there anew on the claim's task, and its real episode is the probe.
-Probes that a fit has used calibrate no threshold of that fit (`experience.outcome.verifier`). They are charged as real steps of probes.
+Probes that a fit has used calibrate no threshold of that fit (`experience.learned_verifier.verifier`). They are charged as real steps of
+probes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.evals.paired_replay import replay_actions
-from dreamgym.experience.outcome.labels import labelled_claims
-from dreamgym.experience.outcome.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepared
+from dreamgym.experience.learned_verifier.labels import labelled_claims
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepared
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
@@ -216,7 +217,7 @@ class VerifierProbes:
 
     @cached_property
     def _prepared(self) -> PreparedLogs:
-        return prepared(self.context.kept, self.context.logs, self.context.suite.rules, seed=self.context.config.seed)
+        return prepared(self.context.verifier_cache, self.context.logs, self.context.suite.rules, seed=self.context.config.seed)
 
     @cached_property
     def _labels(self) -> list[Probe]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dreamgym.experience.outcome.cases import ended
-from dreamgym.experience.outcome.verifier import LearnedVerifier
+from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers import text_check
 from dreamgym.protocols import Verifier
 from dreamgym.recipes import factory

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dreamgym.config import ServerUrl, build
-from dreamgym.errors import ConfigError, ServerError
+from dreamgym.errors import ConfigError, ServerError, counted
 from dreamgym.replay.encoders._pair import PairConfig, PairEncoder
 
 TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -75,7 +75,7 @@ class Endpoint:
                 self._sleep(wait)
         reason = reason.replace(key, "***") if key else reason
         raise ServerError(
-            f"Embeddings of '{self._config.model}' from {self._url} failed after {attempt + 1} attempts: {reason}. "
+            f"Embeddings of '{self._config.model}' from {self._url} failed after {counted(attempt + 1, 'attempt')}: {reason}. "
             f"Check that the server runs, serves this model, and that {self._config.key_env} holds its key if it needs one.",
             status=status,
         )

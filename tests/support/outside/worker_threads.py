@@ -24,7 +24,7 @@ class Pool:
         self._work, self._shared, self._key = [build(), build()], None, object()
 
     def run(self, jobs: Sequence[Any], *, shared: Any = None, key: Hashable = None) -> list[Any]:
-        if key != self._key:
+        if key is None or key != self._key:
             self._shared, self._key = copy.deepcopy(shared), key
         return [self._work[i % 2](copy.deepcopy(job), self._shared) for i, job in enumerate(jobs)]
 

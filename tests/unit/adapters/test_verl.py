@@ -79,10 +79,14 @@ def test_an_episode_is_one_row_of_the_sampled_tokens_with_a_mask_and_log_probabi
     assert (out.extra_fields["min_global_steps"], out.extra_fields["max_global_steps"]) == (3, 2 + len(texts))
 
 
-def test_a_conversation_that_does_not_fit_is_a_failed_rollout_without_a_trained_token(dream: DreamSessions):
-    out, _ = played(dream, ["Action: dance"] * 9, response_length=100)
-    assert not any(out.response_mask) and len(out.response_ids) <= 100
-    assert out.extra_fields["dream"]["failed"] and out.extra_fields["dream"]["reward"] is None
+def test_a_conversation_that_outgrows_the_lengths_is_cut_off_and_a_first_state_that_does_not_fit_fails(dream: DreamSessions):
+    out, server = played(dream, ["Action: dance"] * 9, response_length=100)
+    assert any(out.response_mask) and len(out.response_ids) <= 100 and 0 < len(server.asked) < 9
+    found = out.extra_fields["dream"]
+    assert found["truncated"] and not found["failed"] and not found["success"], "it counts as a failure of the policy"
+    assert out.reward_score == found["reward"] == 0.0
+    rows, _ = played(dream, ["Action: dance"] * 9, response_length=100, window=9)
+    assert [row.response_mask for row in rows] == [out.response_mask]
     out, _ = played(dream, ["Action: dance"] * 9, response_length=10)
     assert out.response_mask == [0] and out.extra_fields["dream"]["failed"]
     assert out.extra_fields["min_global_steps"] == out.extra_fields["max_global_steps"] == 3  # verl counts them for every row

@@ -114,6 +114,12 @@ PLACES = [
     ("transfer train-grpo compare", "'compare' is a configuration of `dreamgym compare`"),
     ("train run --config quickstart-small", "'quickstart-small' is a configuration of `dreamgym quickstart`"),
     ("quickstart --budget train-grpo", "'train-grpo' is a preset of `dreamgym train` and no budget"),
+    ("judge nowhere --model smollm2", "'nowhere' is not a run directory"),
+    ("judge full --model smollm2", "'full' is not a run directory"),
+    ("judge recorded --model smollm2", "'recorded' holds no dreamed episodes yet"),
+    ("judge recorded --model smollm2 --dreams dream-0000", "The run has no episodes 'dream-0000'"),
+    ("annotate nowhere.jsonl --out annotated.jsonl --model smollm2", "nowhere.jsonl"),
+    ("annotate file --out file --model smollm2", "--out is the file that is read"),
 ]
 
 

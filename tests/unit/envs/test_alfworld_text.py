@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from toy_house import random_house
 
+from dreamgym.envs.alfworld import rules
 from dreamgym.envs.alfworld.commands import Command, offered, parse
 from dreamgym.envs.alfworld.goals import WORDINGS, Goal, read_goal
 from dreamgym.envs.alfworld.rules import HouseRules
@@ -377,6 +378,19 @@ def test_an_invented_task_is_feasible_when_what_was_seen_fits_together():
     assert RULES.feasible("put a clean mug in shelf", memories) is None  # no sink was
     assert RULES.feasible("put a cool pan in fridge", memories) is None
     assert RULES.feasible("put a mug in drawer", memories) is False
+
+
+def test_pages_are_read_once_for_all_proposals_and_anew_when_others_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    def seen(thing: str) -> Memory:
+        desk = after(f"You arrive at desk 1. On the desk 1, you see a {thing} 1.")
+        return Memory(0, "t", 0, "alfworld", "i", "real", after(), "go to desk 1", desk, 0.0, False, False)
+
+    asked, parsed = list[str](), rules.read
+    monkeypatch.setattr(rules, "read", lambda text: asked.append(text) or parsed(text))
+    one, two = [seen("pillow")], [seen("pillow"), seen("candle")]
+    assert [RULES.feasible(f"put a {thing} in shelf", one) for thing in ("candle", "statue")] == [None, None]
+    assert len(asked) == 2, "the page before and the page after"
+    assert RULES.feasible("put a candle in shelf", two) is True and len(asked) == 5
 
 
 # --- the check

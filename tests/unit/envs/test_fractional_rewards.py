@@ -11,7 +11,7 @@ from dreamgym.config import resolve
 from dreamgym.errors import ConfigError
 from dreamgym.recipes import train, transfer
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
-from dreamgym.recipes.factory import begin
+from dreamgym.recipes.factory import checked_suite
 
 SHOP = {"env": {"name": "webshop", "options": {"outcome": False}}}
 OFF: dict[str, Any] = {"guard": {"grounding": False}, "logs": {"relabelled_goals": 0.0}}
@@ -29,19 +29,21 @@ def test_a_shop_that_fractional_reward_option_refuses_what_rests_on_whole_succes
 
 def test_near_goals_are_refused_like_the_others():
     with pytest.raises(ConfigError, match=r"Set logs\.near_miss_goals = 0, or"):
-        begin(resolve(CompareConfig, {**SHOP, "guard": {"grounding": False}, "logs": {"relabelled_goals": 0.0, "near_miss_goals": 0.2}}))
+        checked_suite(
+            resolve(CompareConfig, {**SHOP, "guard": {"grounding": False}, "logs": {"relabelled_goals": 0.0, "near_miss_goals": 0.2}})
+        )
 
 
 def test_it_is_taken_once_they_are_off_and_where_no_experience_model_is_needed():
-    assert begin(resolve(SharedConfig, {**SHOP, **OFF})).name == "webshop"
-    assert begin(resolve(TrainConfig, {**SHOP, "mode": "real", "start": "scratch"})).name == "webshop"
+    assert checked_suite(resolve(SharedConfig, {**SHOP, **OFF})).name == "webshop"
+    assert checked_suite(resolve(TrainConfig, {**SHOP, "mode": "real", "start": "scratch"})).name == "webshop"
     with pytest.raises(ConfigError, match="pays fractions"):
-        begin(resolve(TrainConfig, {**SHOP, "mode": "real"}))  # the policy starts as an experience model
+        checked_suite(resolve(TrainConfig, {**SHOP, "mode": "real"}))  # the policy starts as an experience model
 
 
 def test_whole_successes_need_no_such_care():
-    assert begin(SharedConfig()).name == "webshop"
-    assert begin(resolve(SharedConfig, {"env": {"name": "corridor", "options": {"length": 4}}})).name == "corridor"
+    assert checked_suite(SharedConfig()).name == "webshop"
+    assert checked_suite(resolve(SharedConfig, {"env": {"name": "corridor", "options": {"length": 4}}})).name == "corridor"
 
 
 def test_one_environment_of_several_that_fractional_reward_option_is_refused_too():

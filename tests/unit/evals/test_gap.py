@@ -35,7 +35,7 @@ def test_the_gap_is_over_the_tasks_that_have_an_outcome_on_both_sides():
 def test_the_sentence_says_what_was_left_out_and_that_nothing_was_measured_without_tasks():
     dreamed = [episode(0, "dream", success=True), episode(1, "dream", success=True, masked=True)]
     found = gap_sentence(asdict(compare_success(dreamed, [episode(0, "real", success=True), episode(1, "real", success=True)], seed=0)))
-    assert found.startswith("On 1 training tasks the policy succeeds in 100.0 % [") and found.endswith("Left out: 1 masked dreams.")
+    assert found.startswith("On 1 training task the policy succeeds in 100.0 % [") and found.endswith("Left out: 1 masked dream.")
     assert "was not measured" in gap_sentence(asdict(compare_success([], [], seed=0)))
 
 

@@ -214,6 +214,23 @@ def test_the_command_judges_a_run(tmp_path: Path, command: Callable[..., tuple[i
         assert code == 0 and "controls: passed" in out and len(server.paths()) == asked
 
 
+def test_a_missing_run_or_one_without_dreams_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+):
+    def loaded(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("dreamgym.recipes.chat_server.opened", loaded)
+    code, _, err = command()
+    assert code == 2 and "is not a run directory" in err
+    with RunDir.open(tmp_path / "run", '[env]\nname = "corridor"\n') as run:
+        run.episodes("logs", LOGS)
+    code, _, err = command()
+    assert code == 2 and "no dreamed episodes yet" in err
+    code, _, err = command("--dreams", "lgs")
+    assert code == 2 and "Did you mean 'logs'" in err
+
+
 class Connected:
     """The corridor behind `env.connect`."""
 

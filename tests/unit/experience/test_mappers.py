@@ -127,7 +127,7 @@ def test_an_instruct_model_names_the_lines_and_what_cannot_be_read_leaves_the_st
     assert mapper.counts["unreadable"] == 1
 
 
-def test_a_state_that_the_server_failed_stays_whole_and_too_many_in_a_row_end_the_run():
+def test_a_state_that_the_server_failed_stays_whole_until_it_answers_and_too_many_failures_in_a_row_end_the_run():
     with FaultServer() as server:
         server.answer = lambda messages: '{"reasoning": "", "lines": [1]}'
         mapper = prompted.make(
@@ -137,8 +137,10 @@ def test_a_state_that_the_server_failed_stays_whole_and_too_many_in_a_row_end_th
             server.faults.extend([("status", status)] * (1 if status == 400 else 2))
             assert mapper.keep(name, [], ["one", "two", "three"]) == {0, 1, 2}
         assert mapper.keep("d", [], ["one", "two", "three"]) == {1}
-        assert mapper.keep("a", [], ["one", "two", "three"]) == {0, 1, 2}, "as in the rollouts before"
-        assert mapper.counts == {"failed": 3, "clean": 1}
+        assert mapper.keep("a", [], ["one", "two", "three"]) == {1}, "the failure has passed"
+        asked = len(server.paths())
+        assert mapper.keep("a", [], ["one", "two", "three"]) == {1} and len(server.paths()) == asked, "an answer is remembered"
+        assert mapper.counts == {"failed": 3, "clean": 2}
         server.faults.extend([("status", 503)] * 6)
         for name in "ef":
             assert mapper.keep(name, [], ["one", "two", "three"]) == {0, 1, 2}

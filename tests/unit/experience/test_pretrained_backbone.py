@@ -141,7 +141,7 @@ def test_what_cannot_be_fitted_is_refused_before_anything_is_made(instruct: Path
         prepare_logs(run, config)
     assert not RunDir.view(tmp_path / "run").done("logs")
     with pytest.raises(ConfigError, match="there is no such directory"):
-        factory.begin(resolve(TrainConfig, {"start": "scratch", "experience": {"backbone": {"model": "./nowhere"}}}, where="here"))
+        factory.checked_suite(resolve(TrainConfig, {"start": "scratch", "experience": {"backbone": {"model": "./nowhere"}}}, where="here"))
 
 
 def test_a_backbone_is_fitted_by_one_gentle_pass_unless_it_is_said_otherwise(instruct: Path) -> None:

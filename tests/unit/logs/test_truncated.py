@@ -11,7 +11,7 @@ from log_samples import ACTIONS, DIALECTS, imported, openai, written
 from typer.testing import CliRunner
 
 from dreamgym import cli
-from dreamgym.experience.outcome.cases import ended
+from dreamgym.experience.learned_verifier.cases import ended
 from dreamgym.logs.outcomes import outcomes, truncations
 
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toy import LOOP, SHARED, command, object_in, shrink, weights
 
-from dreamgym.config import dump, read
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.config import build, dump, read
+from dreamgym.envs import corridor
+from dreamgym.errors import ConfigError, RunDirError, UsageError
+from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import compare, comparison
 from dreamgym.recipes.config import CompareConfig, RunConfig
+from dreamgym.recipes.factory import checked_suite
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.rows import ABLATIONS
+from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import wilson
+from dreamgym.types import Trajectory
 
 TOY = f"""
 seeds = [0, 1]
@@ -121,6 +128,72 @@ def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_p
     with pytest.raises(Exception, match=words) as caught:
         read(CompareConfig, tmp_path / "bad.toml")
     assert isinstance(caught.value, UsageError)
+
+
+NO_NEW_TASKS = {"curriculum": {"synthetic_share": 0.0}}
+BACKBONE = {"policy": {"backbone": {"model": "m"}}, **{name: {"optimiser": "adamw", "lr": 1e-4} for name in ("warm_start", "sft")}}
+UNGUARDED = {"admissibility": False, "grounding": False}
+OFF: dict[str, list[dict[str, Any]]] = {
+    "curriculum": [{"dream": {"curriculum": {"strategy": "uniform"}}}],
+    "task_generation": [
+        {"dream": {"curriculum": {"strategy": "uniform"}}},
+        {"dream": {"curriculum": {"proposals": 0}}},
+        {"dream": {"tasks_per_iter": 9, "curriculum": {"synthetic_share": 0.1}}},
+    ],
+    "replay": [{"experience": {"k": 0, "recall": False}}],
+    "random_retrieval": [{"experience": {"k": 0, "recall": False}}, {"experience": {"retrieval": "random", "recall": False}}],
+    "recall": [{"experience": {"recall": False}}],
+    "conditions": [{"experience": {"conditions": False}}, {"experience": {"recall": False}}],
+    "model": [{"experience": {"name": "no_model", "k": 3}, **{name: NO_NEW_TASKS for name in ("dream", "real", "mixed")}, **BACKBONE}],
+    "reasoning": [{"experience": {"reasoning": False}}, {"rules": "none", "experience": {"reasoning": False}}],
+    "history": [{"experience": {"history": 0}}],
+    "verifier": [{}],
+    "probes": [{"experience": {"verifier": {"name": "learned", "probes": {"every": 0}}}}],
+    "guard": [{"guard": UNGUARDED}, {"guard": UNGUARDED | {"mask_disputed": False, "mask_doubtful": False}}],
+}
+"""By ablation, settings in which its part is off."""
+
+
+@pytest.mark.parametrize(("ablation", "settings"), [(name, settings) for name in ABLATIONS for settings in OFF[name]])
+def test_an_ablation_of_a_part_that_is_off_already_is_refused_by_name(ablation: str, settings: dict[str, Any]):
+    with pytest.raises(ConfigError, match=f"The ablation '{ablation}' changes nothing here: .* Leave it out"):
+        build(CompareConfig, {"arms": ["grpo-dream"], "ablations": [ablation], **settings})
+
+
+@pytest.mark.parametrize(
+    ("ablation", "settings"),
+    [
+        ("replay", {"experience": {"k": 0}}),
+        ("curriculum", {"dream": {"curriculum": {"proposals": 0}}}),
+        ("task_generation", {"dream": {"tasks_per_iter": 9, "max_refills": 1}}),
+        ("guard", {"guard": UNGUARDED, "experience": {"verifier": {"name": "learned"}}}),
+    ],
+)
+def test_an_ablation_of_a_part_that_still_does_something_is_taken(ablation: str, settings: dict[str, Any]):
+    assert build(CompareConfig, {"arms": ["grpo-dream"], "ablations": [ablation], **settings}).ablations == (ablation,)
+
+
+@pytest.mark.parametrize("rules", ["none", "induced"])
+def test_the_ablation_of_a_reasoning_that_the_logs_do_not_have_is_refused_before_anything_is_trained(rules: str, tmp_path: Path):
+    settings: dict[str, Any] = {"rules": rules, "env": {"name": "corridor"}, "arms": ["grpo-dream"], "ablations": ["reasoning"]}
+    config = build(CompareConfig, settings)
+    with pytest.raises(ConfigError, match=rf'The ablation \'reasoning\' changes nothing here: .*rules = "{rules}".*Leave it out'):
+        checked_suite(config)
+    checked_suite(build(CompareConfig, settings | {"rules": "suite"}))
+    checked_suite(build(CompareConfig, settings | {"experience": {"reasoning": "changes"}}))
+    write_trajectories(tmp_path / "silent.jsonl", [silent(log) for log in collect(corridor.make(), 40, seed=0)])
+    config = build(CompareConfig, settings | {"logs": {"files": [tmp_path / "silent.jsonl"]}})
+    with RunDir.open(tmp_path / "run", dump(config)) as run, pytest.raises(ConfigError, match="no step of the logs is explained"):
+        prepare_logs(run, config, suite=checked_suite(config))
+
+
+def silent(log: Trajectory) -> Trajectory:
+    """The same episode as somebody recorded it who explained nothing."""
+    return replace(log, turns=tuple(replace(turn, transition=turn.transition.with_reasoning("")) for turn in log.turns))
+
+
+def test_a_dream_without_its_model_is_cut_off_where_the_dream_is():
+    assert build(CompareConfig, {"experience": {"horizon": 4}}).without("model").experience.horizon == 4
 
 
 def entry(wins: int, n: int = 100, **costs: Any) -> dict[str, Any]:

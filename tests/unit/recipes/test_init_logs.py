@@ -194,7 +194,7 @@ def test_logs_that_cannot_teach_enough_are_accounted_for(
     warnings = " ".join(examine([file]).warnings())
     assert (
         "10 episodes are few" in warnings
-        and "1 of 10 episodes have no known outcome" in warnings
+        and "1 of 10 episodes has no known outcome" in warnings
         and "No episode is a known failure" in warnings
     )
     write_trajectories(file, [episode for episode in EPISODES if not episode.success])

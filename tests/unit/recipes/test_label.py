@@ -11,7 +11,7 @@ from toy import command
 
 from dreamgym.envs import corridor
 from dreamgym.errors import RunDirError
-from dreamgym.experience.outcome.labels import labelled_claims
+from dreamgym.experience.learned_verifier.labels import labelled_claims
 from dreamgym.experience.verifiers import VerifierInputs, learned
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import label

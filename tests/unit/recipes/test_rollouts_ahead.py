@@ -77,7 +77,7 @@ def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_
 
     train(
         curriculum=Curriculum(), collect=collect, learner=Learner(), remember=len, start=0, iterations=2, tasks_per_iter=1, group_size=2,
-        on_iteration=lambda i, trajectories, metrics: False, begin=lambda tasks, i: log.append(f"begin {i} with {len(tasks)}"),
+        on_iteration=lambda i, trajectories, metrics: False, prefetch=lambda tasks, i: log.append(f"begin {i} with {len(tasks)}"),
     )  # fmt: skip
     assert log == ["sample 0", "collect 0", "sample 1", "begin 1 with 2", "update", "collect 1", "update"]
 

@@ -49,7 +49,7 @@ def test_workers_play_the_suite_that_the_run_sees():
     config = TrainConfig.model_validate({"env": {"name": "corridor", "options": {"length": 4}, "workers": 1}, "rules": "none"})
     suite = make_suite(config)
     job = (suite.tasks("train", 1)[0], "expert", 0)
-    with start_workers(config.world) as workers:
+    with start_workers(config.effective_env) as workers:
         assert workers is not None
         (episode,) = workers.demonstrate([job])
     assert episode == suite.demonstrate(job[0], job[1], seed=0)

@@ -89,7 +89,7 @@ def test_more_logs_are_another_point_and_a_finished_point_is_not_made_again(
     lines = (out / "sweep.md").read_text().splitlines()
     assert lines[2].startswith("| logs.transitions | model: next states exact, %") and len(lines) == 6
     code, said, _ = command(monkeypatch, capsys, *call[:-1])
-    assert code == 0 and "1 of 1 points" in said
+    assert code == 0 and "1 of 1 point" in said
 
 
 def test_a_sweep_needs_a_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from toy import LOOP, SHARED, SIZE, command, object_in, shrink, weights
 from dreamgym.config import PRESETS, assignments, dump, presets, read
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, InvariantError, UsageError
+from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.recipes import context
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
@@ -106,8 +108,10 @@ def test_a_training_that_never_moved_the_policy_is_no_success(tmp_path: Path, re
     config = read(
         TrainConfig, real, {"warm_start.epochs": 0.01, "rl.train_tasks": 1, "rl.iterations": 1}
     )  # a policy that has learnt to say nothing
+    lines = list[str]()
     with pytest.raises(InvariantError, match="no iteration of 'real_only' had a gradient"):
-        recipe.run(config, tmp_path / "run", say=lambda text: None)
+        recipe.run(config, tmp_path / "run", say=lines.append)
+    assert any(line.startswith("real_only: grpo, 1 iteration, ") for line in lines)
 
 
 def test_a_training_whose_rollouts_all_failed_names_the_error(tmp_path: Path, real: Path):
@@ -217,7 +221,13 @@ def test_init_writes_every_setting_of_train_as_a_comment(
     assert command(monkeypatch, capsys, "init", file)[0] == 0
     assert read(TrainConfig, file) == TrainConfig()
     assert "# # max_real_steps = ... is not set" in file.read_text(), "what has no default is named too"
-    file.write_text("\n".join(line.removeprefix("# ") for line in file.read_text().splitlines()[1:]))
+    lines = file.read_text().splitlines()
+    settings = [(before, line) for before, line in pairwise(lines) if " = " in line and not line.startswith("##")]
+    segments = {f"# {name} = {weight}" for name, weight in SegmentWeights()}
+    bare = [line for before, line in settings if not before.startswith("## ") and line not in segments and not line.startswith("# name = ")]
+    assert len(settings) > 120 and not bare, "every setting is explained above it"
+    assert '## `random` is the control: as many memories of the same buffer, drawn at random. ("similar", "random")' in lines
+    file.write_text("\n".join(line.removeprefix("# ") for line in lines))
     assert read(TrainConfig, file) == TrainConfig()
     assert command(monkeypatch, capsys, "init", file)[0] == 2, "an existing file is left alone"
 

@@ -18,8 +18,8 @@ from dreamgym.envs.logs import LogConfig, LogRules
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ConfigError
-from dreamgym.experience.outcome import verifier as outcome
-from dreamgym.experience.outcome.verifier import LearnedVerifier, Probe
+from dreamgym.experience.learned_verifier import verifier as outcome
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe
 from dreamgym.experience.verifiers import VerifierInputs, text_check
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import train as recipe

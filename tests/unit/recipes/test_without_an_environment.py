@@ -132,7 +132,7 @@ def test_training_in_the_real_environment_is_refused_where_there_is_none():
     suite = Recorded(corridor.CorridorConfig(length=4))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match=r"has no environment to act in, and s2r\.iterations"):
         patch.setattr(factory, "make_suite", lambda config: suite)
-        factory.begin(config)
+        factory.checked_suite(config)
 
 
 def test_an_evaluation_of_no_tasks_and_an_audit_of_no_dreams_are_skipped_and_named(

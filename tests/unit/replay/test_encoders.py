@@ -118,7 +118,7 @@ def test_an_endpoint_that_refuses_or_breaks_its_word_is_an_error_that_names_it(m
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     model, slept = served(lambda *_: httpx.Response(401, text="bad key"))
     with pytest.raises(
-        ServerError, match=r"http://server/v1/embeddings failed after 1 attempts: status 401: bad key.*OPENAI_API_KEY"
+        ServerError, match=r"http://server/v1/embeddings failed after 1 attempt: status 401: bad key.*OPENAI_API_KEY"
     ) as told:
         model.embed(["a"])
     assert not slept and told.value.status == 401 and "secret" not in str(told.value)

@@ -3,76 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dreamgym.envs.web.actions import WebAction
 from dreamgym.envs.web.shop.content import STATUSES
+from dreamgym.envs.web.shop.page import (
+    basket,
+    both,
+    choose,
+    further,
+    looked,
+    offers,
+    on,
+    search,
+    staff_list,
+    staff_product,
+    to_order,
+    to_own_order,
+    to_placed,
+    to_product,
+    typed,
+)
 from dreamgym.envs.web.sites.experts import Page, Script
 from dreamgym.envs.web.sites.tasks import SiteTask
 
-
-def _search(page: Page, title: str) -> WebAction | None:
-    """One step from anywhere to the page of a product."""
-    if link := page.click(title, "link"):
-        return link
-    box = page.find("Search", "textbox")
-    # in lower case, as the wordings of these tasks write it
-    return WebAction("type", box.number, title.lower(), enter=True) if box else page.click("Return to site", "link")
+STOP = WebAction("stop")
+ADDED = "has been added to your basket"
 
 
-def _on(page: Page, title: str) -> bool:
-    return page.title.startswith(f"{title.lower()} /")
-
-
-def _basket(task: SiteTask, page: Page) -> WebAction | None:
-    return _filled(task.wanted, page) or WebAction("stop")
-
-
-def _compared(task: SiteTask, page: Page) -> WebAction | None:
-    """One of two products, once both pages were looked at: a product's page lists those that were looked at before it."""
-    if page.title.startswith("basket") or page.line("has been added to your basket"):
-        return _basket(task, page)
-    first, second = sorted(task.about.split(" & "), key=lambda title: task.instruction.lower().index(title.lower()))
-    seen = page.text.lower().partition("# products you recently viewed")[2]
-    for title, other in ((first, second), (second, first)):
-        if _on(page, title):
-            return _basket(task, page) if other.lower() in seen else _search(page, other)
-    return _search(page, second if second.lower() in page.title else first)
-
-
-def _filled(wanted: Sequence[tuple[str, int]], page: Page) -> WebAction | None:
-    """A step to a basket with every (title, quantity); None on its page once it holds them."""
-    if not page.title.startswith("basket"):
-        for title, _ in wanted:
-            if _on(page, title):
-                if page.line("has been added to your basket"):
-                    return page.click("View basket")
-                return page.click("Add to basket", "button")
-        return _search(page, next((title for title, _ in wanted if title.lower() in page.title), wanted[0][0]))
-    missing = [title for title, _ in wanted if title.lower() not in page.text.lower()]
-    if missing:
-        return _search(page, missing[0])
-    boxes = [one for one in page.elements.values() if one.role == "spinbutton"]
-    if len(wanted) == 1 and boxes and boxes[0].value != str(wanted[0][1]):
-        return WebAction("type", boxes[0].number, str(wanted[0][1]), enter=True)
-    return None
-
-
-def _total(task: SiteTask, page: Page) -> WebAction | None:
-    """What the basket costs, read on its page."""
-    count, title = _asked(r"with (\d+) of the (.*?) in it", task)
-    if step := _filled(((_titled(task, title), int(count)),), page):
-        return step
-    return WebAction("stop", text=(re.findall(r"Order total \| #? ?£([\d.,]+)", page.text) or [""])[-1].replace(",", ""))
-
-
-def _difference(task: SiteTask, page: Page) -> WebAction | None:
-    """Two prices, side by side in the basket."""
-    titles = task.about.split(" & ")
-    if step := _filled([(title, 1) for title in titles], page):
-        return step
-    first, second = (float((re.search(rf"'{re.escape(title)}'[^£]*£([\d.]+)", page.text) or ["", "0"])[1]) for title in titles)
-    return WebAction("stop", text=f"{abs(first - second):.2f}")
+def _answer(*parts: object) -> WebAction:
+    return WebAction("stop", text=" ".join(map(str, parts)))
 
 
 def _asked(pattern: str, task: SiteTask) -> tuple[str, ...]:
@@ -81,25 +41,71 @@ def _asked(pattern: str, task: SiteTask) -> tuple[str, ...]:
     return found.groups() if found else ("",) * re.compile(pattern).groups
 
 
-def _titled(task: SiteTask, lower: str) -> str:
-    """A product of the task as its title is written."""
-    return next((title for title in task.about.split(" & ") if title.lower() == lower), lower)
+def _basket(task: SiteTask, page: Page) -> WebAction | None:
+    return basket(task.wanted, page) or STOP
+
+
+PAIRS = {
+    "basket_cheaper": r"cheaper of (.*?) and (.*?) into", "basket_stocked": r"one of (.*?) and (.*?) of which",
+    "stock_both": r"How many of the (.*?) and (.*?) are", "more_reviews": r"Which of (.*?) and (.*?) has",
+    "both_reviewed": r"both the (.*?) and the (.*?), and",
+}  # fmt: skip
+"""How tasks about two products name them."""
+
+
+def _pair(task: SiteTask, page: Page) -> WebAction | None:
+    """What the pages of two products show: which of them to put into the basket, or the answer to a question."""
+    if task.answered or not (page.title.startswith("basket") or page.line(ADDED)):
+        first, second = _asked(PAIRS[task.template], task)
+        if step := both(page, first, second):
+            return step
+    return _answer(*task.wanted) if task.answered else _basket(task, page)
+
+
+def _reviewed_by(task: SiteTask, page: Page) -> WebAction | None:
+    """One variant after the other, until one has a review by the customer of the task."""
+    kind, writer = _asked(r"the (.*?) that (.*?) has reviewed", task)
+    if page.title.startswith("basket") or page.line(ADDED):
+        return _basket(task, page)
+    named = re.search(rf"Other colours of the {kind}: (.*?)\.", page.text)
+    if named and f"{kind} / example" in page.title:
+        if f"Reviewed by {writer} on" in page.text:
+            return page.click("Add to basket", "button")
+        left = (f"{colour} {kind}" for colour in named[1].split(", ") if f"{colour} {kind}" not in looked(page))
+        return search(page, next(left, kind))
+    for one in offers(page):
+        if kind in one.title.lower() and (one.title.lower() in page.title or f"'{kind}'" in page.title):
+            return WebAction("click", one.link)
+    return search(page, kind)
+
+
+def _basket_wish(task: SiteTask, page: Page) -> WebAction | None:
+    """The list of a kind shows prices, from which the cheapest is put into the basket; the page of the dearest saves it."""
+    (kind,) = _asked(r"cheapest (.*?) into", task)
+    listed = [one for one in offers(page) if kind in one.title.lower()]
+    if page.line("was added to your wish list"):
+        return STOP
+    if listed and not page.find("Add to wish list"):
+        if page.line(ADDED) or not page.line("basket total: £0.00"):
+            return WebAction("click", max(listed, key=lambda one: one.price).link)
+        return WebAction("click", min(listed, key=lambda one: one.price).button)
+    return page.click("Add to wish list", "button", "link") if on(page, task.wanted[1]) else search(page, kind)
 
 
 def _wish(task: SiteTask, page: Page) -> WebAction | None:
     (title,) = task.wanted
-    if "wish list" in page.line("added to") or page.title.startswith("wish list"):
-        return WebAction("stop")
-    return page.click("Add to wish list", "button", "link") if _on(page, title) else _search(page, title)
+    if page.line("was added to your wish list"):
+        return STOP
+    return page.click("Add to wish list", "button", "link") if on(page, title) else to_product(page, title)
 
 
 def _review(task: SiteTask, page: Page) -> WebAction | None:
     title, stars, headline = task.wanted
     if "thank you for reviewing" in page.text.lower():
-        return WebAction("stop")
+        return STOP
     form = page.find("Save review", "button")
     if not form:
-        return (page.click("Write a review", "link") or page.click("Add review", "link")) if _on(page, title) else _search(page, title)
+        return (page.click("Write a review", "link") or page.click("Add review", "link")) if on(page, title) else to_product(page, title)
     shown = [one.number for one in page.elements.values() if one.name == "star"]
     if any(one.role == "textbox" and one.value == headline and "focused" in one.flags for one in page.elements.values()):
         return WebAction("click", shown[stars - 1]) if len(shown) >= stars else None
@@ -111,96 +117,116 @@ def _review(task: SiteTask, page: Page) -> WebAction | None:
     return WebAction("click", form.number)
 
 
-def _product_answer(task: SiteTask, page: Page) -> WebAction | None:
-    """Answers that stand on one product's page."""
-    title = next(one for one in task.about.split(" & ") if one.lower() in task.instruction)
-    if not _on(page, title):
-        return _search(page, title)
-    price, upc = page.cell("Price (incl. tax)").lstrip("£"), page.cell("UPC")
-    stock = (re.search(r"\((\d+) available\)", page.text) or ["", ""])[1]
-    answers = {
-        "price_upc": f"{price} {upc}", "stock_upc": f"{stock} {upc}", "reviews_count": f"{page.cell('Number of reviews')} {price}",
-        "review_author": f"{(re.search(r'Reviewed by (.*?) on ', page.text) or ['', ''])[1]} {stock}",
-    }  # fmt: skip
-    return WebAction("stop", text=answers[task.template])
+def _extremes(task: SiteTask, page: Page) -> WebAction | None:
+    """The list of a kind says which is the cheapest and which the dearest; their pages hold the UPCs."""
+    (kind,) = _asked(r"dearest (.*?), and", task)
+    cheap, dear = task.wanted[0], task.wanted[2]
+    if on(page, cheap) or on(page, dear) or any(one.title == cheap for one in offers(page)):
+        return both(page, cheap, dear) or _answer(*task.wanted)
+    return search(page, kind)
 
 
-def _order(task: SiteTask, page: Page) -> WebAction | None:
-    """Answers and changes on an order's page, for customers and staff."""
-    (number,) = _asked(r"order (\d+)", task)
-    if not page.title.startswith((f"order {number}", f"order #{number}", f"#{number}")):
-        if link := page.click(number, "link") or page.click(f"#{number}", "link"):
-            return link
-        if box := page.find("Order number", "textbox") or page.find("Order number:", "textbox"):
-            return WebAction("type", box.number, number, enter=True)
-        return page.click("Order History", "link") or page.click("Account", "link")
-    return ORDERS[task.template](task, page)
+def _day(task: SiteTask) -> str:
+    return _asked(r"(\d+ \w{3} \d{4})", task)[0]
 
 
-def _order_total(task: SiteTask, page: Page) -> WebAction:
-    status = next((one for one in STATUSES if re.search(rf"(?:\||status:?)\s+{one}\b", page.text, re.IGNORECASE)), "")
-    return WebAction("stop", text=f"{_sum(page)} {status}")
+def _own_order(task: SiteTask, page: Page) -> WebAction | None:
+    """Answers on the page of an order of the account's own, and products that are ordered again."""
+    if task.template.startswith("reorder") and page.title.startswith("basket"):
+        return STOP
+    if step := to_own_order(page, _day(task)):
+        return step
+    if task.template == "reorder":
+        return page.click("Re-order all items", "button")
+    if task.template == "reorder_one":
+        (count,) = _asked(r"ordered (\d+) of", task)
+        row = re.search(rf"'Write a review' \| {count} \| .*\[(\d+)\] button 'Re-order'", page.text)
+        return WebAction("click", int(row[1])) if row else None
+    if task.template == "my_total":
+        return _answer(_sum(page), _status(page))
+    return _answer(*_ordered(page, _asked(r"How many (.*?) did I order", task)[0]))
 
 
-def _buyer_email(task: SiteTask, page: Page) -> WebAction:
-    email = (re.search(r"[\w.]+@[\w.]+\w", page.text.split("Customer Information")[-1]) or [""])[0]
-    return WebAction("stop", text=f"{email} {_sum(page)}")
-
-
-def _order_quantity(task: SiteTask, page: Page) -> WebAction:
-    (title,) = _asked(r"How many (.*?) did I order", task)
+def _ordered(page: Page, title: str) -> tuple[str, str]:
+    """How many of a product an order holds, and what they cost together."""
     line = re.search(r"\| (\d+) \| £([\d.]+)", page.line(f"link '{title}'"))
-    count, price = (int(line[1]), float(line[2])) if line else (1, 0.0)
-    return WebAction("stop", text=f"{count} {price / count:.2f}")
+    return (line[1], line[2]) if line else ("", "")
 
 
-def _order_status(task: SiteTask, page: Page) -> WebAction | None:
-    wanted = task.wanted[1]
-    if re.search(rf"£[\d.,]+ \| [^|\n]* \| [^|\n]* \| {wanted}\b", page.text):
-        return WebAction("stop")
-    after = page.text.partition("# Change order status:")[2]
-    number = (re.search(r"\[(\d+)\] combobox", after) or ["", ""])[1]
-    box = page.elements.get(int(number or 0))
-    if box and not box.value.startswith(wanted):  # a list that opens within the page
-        return page.click(wanted, "option") or WebAction("click", box.number)
-    return page.click("Change status", "button")
-
-
-def _order_note(task: SiteTask, page: Page) -> WebAction | None:
-    note = task.wanted[1]
-    box = page.find("Message *", "textbox")
-    if box is None:
-        return WebAction("stop") if note in page.text else page.click("Notes", "link")
-    if note in page.text.partition("# Notes")[2].partition("\nMessage\n")[0]:
-        return WebAction("stop")
-    return page.click("Save note", "button") if box.value == note else WebAction("type", box.number, note)
-
-
-ORDERS: Mapping[str, Script] = {
-    "order_total": _order_total, "buyer_email": _buyer_email, "order_quantity": _order_quantity, "order_status": _order_status,
-    "order_note": _order_note,
-}  # fmt: skip
+def _price_change(task: SiteTask, page: Page) -> WebAction | None:
+    """From an order to the product, whose page shows today's price."""
+    (title,) = _asked(r"What did the (.*?) in my order", task)
+    if on(page, title):
+        return _answer(task.wanted[0], page.cell("Price (incl. tax)").lstrip("£"))
+    return to_own_order(page, _day(task)) or page.click(title, "link")
 
 
 def _sum(page: Page) -> str:
     """The total on an order's page."""
-    return (re.findall(r"\border total \| £([\d.,]+)", page.text, re.IGNORECASE) or [""])[-1].replace(",", "")
+    return (re.findall(r"\border total \| £([\d.]+)", page.text, re.IGNORECASE) or [""])[-1]
+
+
+def _status(page: Page) -> str:
+    """The status on an order's page."""
+    return next((one for one in STATUSES if re.search(rf"(?:\| |# Status\n){one}$", page.text, re.MULTILINE)), "")
+
+
+def _order(task: SiteTask, page: Page) -> WebAction | None:
+    """Questions about a customer's order of a number."""
+    if step := to_order(page, _asked(r"order (\d+)", task)[0]):
+        return step
+    if task.template == "order_total":
+        return _answer(_sum(page), _status(page))
+    email = (re.search(r"[\w.]+@[\w.]+\w", page.text.split("Customer Information")[-1]) or [""])[0]
+    return _answer(email, _sum(page))
 
 
 def _buyer_orders(task: SiteTask, page: Page) -> WebAction | None:
     """From an order to its customer, whose page lists the orders."""
     (number,), name = _asked(r"order (\d+)", task), task.wanted[0]
     if "@" in page.title:
-        orders = re.findall(r"^\[\d+\] link '\d{6}' \|", page.text, re.MULTILINE)
-        return WebAction("stop", text=f"{name} {len(orders)}")
-    if page.title.startswith(f"order {number}"):
-        return page.click("Customers", "link") or page.click("Customers", "button")
+        return _answer(name, len(re.findall(r"^\[\d+\] link '\d{6}' \|", page.text, re.MULTILINE)))
     if page.title.startswith("customers"):
         row = re.search(rf"\[(\d+)\] link '[^']*@[^']*' \| {re.escape(name)} \|", page.text)
-        return WebAction("click", int(row[1])) if row else _typed(page, "Name", name)
-    line = next((line for line in page.text.split("\n") if f"link '{number}'" in line), "")
-    link = re.search(rf"\[(\d+)\] link '{re.escape(name)}'", line)
-    return WebAction("click", int(link[1])) if link else _typed(page, "Order number:", number)
+        return WebAction("click", int(row[1])) if row else typed(page, "Name:", name)
+    return to_order(page, number) or page.click("Customers", "link") or page.click("Customers", "button")
+
+
+def _placed(task: SiteTask) -> tuple[str, str]:
+    """Who has placed the order of a task, and when."""
+    return _asked(r"(?:that|what) (\w+ \w+) (?:placed|ordered)", task)[0], _day(task)
+
+
+def _order_status(task: SiteTask, page: Page) -> WebAction | None:
+    wanted = task.wanted[1]
+    if step := to_placed(page, *_placed(task)):
+        return step
+    if re.search(rf"£[\d.]+ \| [^|\n]* \| [^|\n]* \| {wanted}\b", page.text):
+        return STOP
+    return choose(page, "# Change order status:", wanted) or page.click("Change status", "button")
+
+
+def _order_note(task: SiteTask, page: Page) -> WebAction | None:
+    note = task.wanted[1]
+    if step := to_placed(page, *_placed(task)):
+        return step
+    box = page.find("Message *", "textbox")
+    if box is None:
+        return STOP if note in page.text else page.click("Notes", "link")
+    if note in page.text.partition("# Notes")[2].partition("\nMessage\n")[0]:
+        return STOP
+    return page.click("Save note", "button") if box.value == note else WebAction("type", box.number, note)
+
+
+def _stock_ordered(task: SiteTask, page: Page) -> WebAction | None:
+    """From an order to the product of which it holds so many."""
+    if page.line("updated product") or page.title.startswith(f"{task.wanted[0].lower()} / products"):
+        return _product(task, page)
+    if step := to_placed(page, *_placed(task)):
+        return step
+    (count,) = _asked(r"ordered (\d+) of", task)
+    row = re.search(rf"link '#\d+' \| {count} \| \[(\d+)\] link", page.text)
+    return WebAction("click", int(row[1])) if row else None
 
 
 def _same(shown: str, value: str) -> bool:
@@ -211,37 +237,51 @@ def _same(shown: str, value: str) -> bool:
         return False
 
 
-def _typed(page: Page, label: str, text: str) -> WebAction | None:
-    """A search by the field of that label."""
-    box = page.find(label, "textbox") or page.find(f"{label}:", "textbox")
-    return WebAction("type", box.number, text, enter=True) if box else None
-
-
 def _product(task: SiteTask, page: Page) -> WebAction | None:
-    """Changes on a product's page in the administration: its stock, its price, its title."""
+    """Changes on a product's page in the administration: its stock, its price, its title, and whether customers see it."""
     if page.line("updated product"):
-        return WebAction("stop")
-    if task.template == "rename":
-        title, value = _asked(r"product '(.*?)' to '(.*?)'", task)
-        box = page.find("Title", "textbox")
-    else:
-        title, value = task.wanted[0], str(task.wanted[1]) if task.template != "set_price" else f"{task.wanted[1] / 100:.2f}"
-        row = next((line for line in page.text.split("\n") if "'Warehouse'" in line), "")
+        return STOP
+    title = _asked(r"product '(.*?)' to", task)[0] if task.template == "rename" else task.wanted[0]
+    if step := staff_product(page, title):
+        return step
+    if task.template == "hide":
+        box = page.find("Is public", "checkbox")
+        return WebAction("click", box.number) if box and "checked" in box.flags else page.click("Save", "button")
+    value, box = str(task.wanted[1]), page.find("Title", "textbox")
+    if task.template != "rename":
+        row = next((line for line in page.lines if "'Warehouse'" in line), "")
         boxes = [int(number) for number in re.findall(r"\[(\d+)\] spinbutton", row)]
-        box = page.elements.get(boxes[2 if task.template == "set_price" else 0]) if len(boxes) > 2 else None
-    if page.title.startswith((f"{title.lower()} / products", f"{value.lower()} / products")):
-        if box is None:
+        if len(boxes) < 3:
             return page.click("Stock and pricing", "link")
-        return page.click("Save", "button") if _same(box.value, value) else WebAction("type", box.number, value)
-    if page.title.startswith("products"):
-        return page.click(title, "link") or _typed(page, "Product title:", title if title in task.instruction else title.lower())
-    return page.click("Products", "link") or page.click("Catalogue", "button")
+        box = page.elements.get(boxes[2 if task.template == "set_price" else 0])
+    if task.template == "set_price":
+        value = f"{task.wanted[1] / 100:.2f}"
+    if box is None:
+        return None
+    return page.click("Save", "button") if _same(box.value, value) else WebAction("type", box.number, value)
+
+
+def _reject_review(task: SiteTask, page: Page) -> WebAction | None:
+    """The list of reviews shows whether one is rejected; its own page changes that."""
+    title, writer, headline = task.wanted
+    if page.title.startswith("update review"):
+        return choose(page, "\nStatus:", "Rejected") or page.click("Save", "button")
+    if not page.title.startswith("reviews"):
+        return staff_list(page, "Content", "Reviews")
+    row = next((line for line in page.lines if all(f"link '{one}'" in line for one in (headline, title, writer))), "")
+    if "| Rejected |" in row:
+        return STOP
+    if link := re.search(rf"\[(\d+)\] link '{headline}'", row):
+        return WebAction("click", int(link[1]))
+    return further(page, "with keyword matching", headline) or typed(page, "Keyword:", headline)
 
 
 SCRIPTS: Mapping[str, Script] = {
-    "basket_one": _basket, "basket_many": _basket, "basket_two": _basket, "basket_cheaper": _compared, "basket_stocked": _compared,
-    "wish": _wish, "review": _review, "price_upc": _product_answer, "stock_upc": _product_answer, "reviews_count": _product_answer,
-    "review_author": _product_answer, "price_total": _total, "price_difference": _difference, "buyer_orders": _buyer_orders,
-    "set_stock": _product, "restock": _product, "set_price": _product, "rename": _product, **dict.fromkeys(ORDERS, _order),
+    **dict.fromkeys(("basket_many", "basket_two"), _basket), **dict.fromkeys(PAIRS, _pair),
+    "basket_reviewed": _reviewed_by, "basket_wish": _basket_wish, "wish": _wish, "review": _review,
+    "upcs": _extremes, **dict.fromkeys(("reorder", "reorder_one", "my_total", "order_quantity"), _own_order),
+    "price_change": _price_change, **dict.fromkeys(("order_total", "buyer_email"), _order), "buyer_orders": _buyer_orders,
+    "order_status": _order_status, "order_note": _order_note, "stock_ordered": _stock_ordered,
+    **dict.fromkeys(("set_stock", "restock", "set_price", "rename", "hide"), _product), "reject_review": _reject_review,
 }  # fmt: skip
 """The expert of every template."""

@@ -15,7 +15,7 @@ SHOP = Site(
     distribution="django-oscar",
     accounts={
         "customer": Account(*CUSTOMER, start="/catalogue/", about="The shop"),
-        "staff": Account(*STAFF, start="/dashboard/orders/", about="Its administration"),
+        "staff": Account(*STAFF, start="/dashboard/reports/", about="Its administration"),
     },
 )
 

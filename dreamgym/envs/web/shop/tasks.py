@@ -1,76 +1,27 @@
-"""Tasks in the shop: templates that are filled with its content, and how each is checked.
+"""Tasks in the shop: templates that are filled with its content.
 
-Splits are by product, order or customer: what a held-out task is about is in no other task. Wordings give no path: where things are, the
-agent has to find out.
+Splits are by kind of product: a kind's variants and the orders of them are in one split. Wordings give no path: where things are, the agent
+has to find out. A search finds all variants of a kind, so which one is meant must be read.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from typing import Literal
 
-from dreamgym.envs.web.shop.content import Content, pounds
-from dreamgym.envs.web.sites.tasks import Check, Query, SiteTask
+from dreamgym.envs.web.shop.checks import CHECKED
+from dreamgym.envs.web.shop.content import FIRST_KINDS, KINDS, ORDERS, VARIANTS, Content, Order, Product, pounds
+from dreamgym.envs.web.sites.tasks import SiteTask
 
 Role = Literal["customer", "staff"]
 """Whose account a task is done with."""
 PIPELINE = {"Pending": ("Processing", "Cancelled"), "Processing": ("Shipped", "Cancelled"), "Shipped": ("Complete",)}
 """The statuses that an order can go on to."""
-BASKET = (
-    "SELECT p.title, l.quantity FROM basket_line l JOIN basket_basket b ON b.id = l.basket_id JOIN auth_user u ON u.id = b.owner_id "
-    "JOIN catalogue_product p ON p.id = l.product_id WHERE b.status = 'Open' AND u.username = 'user0' AND l.quantity > 0"
-)
-STOCK = "SELECT s.num_in_stock, s.price FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id WHERE p.title = ?"
-
-
-def _in_basket(query: Query, *wanted: Any) -> bool:
-    """The basket holds the (title, quantity) pairs, and nothing else."""
-    return sorted(query(BASKET)) == sorted(wanted)
-
-
-def _wished(query: Query, title: str) -> bool:
-    rows = query("SELECT p.title FROM wishlists_line l JOIN catalogue_product p ON p.id = l.product_id")
-    return rows == [(title,)]
-
-
-def _reviewed(query: Query, product: str, stars: int, headline: str) -> bool:
-    sql = (
-        "SELECT r.score, r.title FROM reviews_productreview r JOIN catalogue_product p ON p.id = r.product_id JOIN auth_user u ON "
-        "u.id = r.user_id WHERE p.title = ? AND u.username = 'user0'"
-    )
-    return [(score, title.strip().lower()) for score, title in query(sql, product)] == [(stars, headline.lower())]
-
-
-def _stocked(query: Query, title: str, count: int) -> bool:
-    return [row[0] for row in query(STOCK, title)] == [count]
-
-
-def _priced(query: Query, title: str, pence: int) -> bool:
-    return [round(float(row[1]) * 100) for row in query(STOCK, title)] == [pence]
-
-
-def _order_is(query: Query, number: int, status: str) -> bool:
-    return query("SELECT status FROM order_order WHERE number = ?", str(number)) == [(status,)]
-
-
-def _noted(query: Query, number: int, text: str) -> bool:
-    sql = "SELECT n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id WHERE o.number = ? AND n.note_type <> 'System'"
-    return [row[0].strip().lower() for row in query(sql, str(number))] == [text.lower()]
-
-
-def _titled(query: Query, upc: str, title: str) -> bool:
-    return query("SELECT title FROM catalogue_product WHERE upc = ?", upc) == [(title,)]
-
-
-CHECKED: dict[str, Check] = {
-    "basket_one": _in_basket, "basket_many": _in_basket, "basket_two": _in_basket, "basket_cheaper": _in_basket,
-    "basket_stocked": _in_basket, "wish": _wished, "review": _reviewed, "set_stock": _stocked, "restock": _stocked,
-    "set_price": _priced, "order_status": _order_is, "order_note": _noted, "rename": _titled,
-}  # fmt: skip
 ANSWERED = (
-    "price_upc", "stock_upc", "price_total", "reviews_count", "order_total", "order_quantity", "buyer_email", "buyer_orders",
-    "review_author", "price_difference",
+    "upcs", "stock_both", "more_reviews", "both_reviewed", "my_total", "order_quantity", "price_change", "order_total", "buyer_email",
+    "buyer_orders",
 )  # fmt: skip
 TEMPLATES = (*CHECKED, *ANSWERED)
 
@@ -78,82 +29,137 @@ TEMPLATES = (*CHECKED, *ANSWERED)
 def every_task(content: Content, seed: int) -> Iterator[SiteTask]:
     """All tasks about the content; the same seed gives the same tasks."""
     rng = random.Random(f"shop-tasks/{seed}")
-    yield from _about_products(content, rng)
-    yield from _about_orders(content, rng)
+    for place in range(FIRST_KINDS, KINDS):
+        variants = content.products[place * VARIANTS :][:VARIANTS]
+        maker = _Maker(content, variants[0].kind)
+        for product in variants:
+            yield from _buying(maker, product, rng)
+            yield from _stocking(maker, product, rng)
+        for one, other in pairwise(variants):
+            yield from _comparing(maker, one, other, rng)
+        yield from _among_all(maker, variants)
+        own, *others = content.orders[place * ORDERS :][:ORDERS]
+        yield from _own_order(maker, own, rng)
+        for order in others:
+            yield from _customers_order(maker, order, rng)
 
 
-def _about_products(content: Content, rng: random.Random) -> Iterator[SiteTask]:
-    for place, product in enumerate(content.products):
-        title, low = product.title, product.title.lower()
-        twin = content.products[place ^ 1]  # of the same pair, so that no pair lies in two splits
-        pair = " & ".join(sorted((product.title, twin.title)))
-        cheap, dear = sorted((product, twin), key=lambda one: one.price)
-        full = max((product, twin), key=lambda one: one.stock)
+class _Maker:
+    """Makes tasks about one kind of product."""
 
-        def make(template: str, instruction: str, *wanted: Any, role: Role = "customer", about: str = pair) -> SiteTask:
-            return SiteTask(template, instruction, about, role, wanted, CHECKED.get(template))
+    def __init__(self, content: Content, kind: str) -> None:
+        self.content, self.kind = content, kind
 
-        count = rng.randint(2, 5)
-        yield make("basket_one", f"Put one {low} into the basket, and nothing else.", (title, 1))
-        yield make("basket_many", f"Put {count} of the {low} into the basket, and nothing else.", (title, count))
-        yield make("wish", f"Save the {low} for later in my wish list.", title)
-        stars, headline = rng.randint(1, 5), rng.choice(("Nice thing", "Not for me", "Would buy again", "Just right"))
-        yield make(
-            "review", f"Review the {low} with {stars} of 5 stars and the title '{headline}'; any text will do.", title, stars, headline
-        )
-        yield make("price_upc", f"What are the price and the UPC of the {low}?", pounds(product.price), product.upc)
-        yield make("stock_upc", f"How many {low} are in stock? Add the UPC to the answer.", product.stock, product.upc)
-        yield make(
-            "reviews_count", f"How many reviews does the {low} have, and what does it cost?", len(product.reviews), pounds(product.price)
-        )
-        several = rng.randint(2, 4)
-        yield make("price_total", f"What does the basket cost in all with {several} of the {low} in it?", pounds(product.price * several))
-        amount = rng.randint(70, 99)
-        yield make("set_stock", f"Set the stock of the {low} to {amount}.", title, amount, role="staff")
-        yield make("restock", f"{amount} more of the {low} have arrived: correct its stock.", title, product.stock + amount, role="staff")
-        pence = rng.randrange(300, 9000)
-        yield make("set_price", f"Change the price of the {low} to {pounds(pence)}.", title, pence, role="staff")
-        renamed = f"{title} {rng.choice(('deluxe', 'classic', 'mini'))}"
-        yield make("rename", f"Rename the product '{title}' to '{renamed}'.", product.upc, renamed, role="staff")
-        if product.reviews:
-            writer = content.customers[product.reviews[0][2]][0]
-            if len(product.reviews) == 1:
-                yield make("review_author", f"Who wrote the review of the {low}, and how many of it are in stock?", writer, product.stock)
-        if place % 2 == 0:
-            yield make(
-                "basket_two", f"Put one {low} and one {twin.title.lower()} into the basket, and nothing else.", (title, 1), (twin.title, 1)
-            )
-            if cheap.price != dear.price:
-                yield make("basket_cheaper", f"Put the cheaper of {low} and {twin.title.lower()} into the basket.", (cheap.title, 1))
-                difference = pounds(dear.price - cheap.price)
-                yield make("price_difference", f"By how much does the price of {low} differ from that of {twin.title.lower()}?", difference)
-            if product.stock != twin.stock:
-                both = f"{low} and {twin.title.lower()}"
-                yield make("basket_stocked", f"Put the one of {both} of which more are in stock into the basket.", (full.title, 1))
+    def task(self, template: str, instruction: str, *wanted: object, role: Role = "customer", others: set[str] | None = None) -> SiteTask:
+        """A task. An answer may hold none of `others`."""
+        return SiteTask(template, instruction, f"every {self.kind}", role, wanted, CHECKED.get(template), tuple(sorted(others or ())))
+
+    def name(self, customer: int) -> str:
+        return self.content.customers[customer][0]
 
 
-def _about_orders(content: Content, rng: random.Random) -> Iterator[SiteTask]:
-    for order in content.orders:
-        number, about = order.number, f"order {order.number}"
-        total = pounds(sum(content.products[place].price * count for place, count in order.lines))
-        name, email = content.customers[order.customer]
+def _buying(maker: _Maker, product: Product, rng: random.Random) -> Iterator[SiteTask]:
+    """What a customer does with one product."""
+    title, low = product.title, product.title.lower()
+    count = rng.randint(2, 5)
+    yield maker.task("basket_many", f"Put {count} of the {low} into the basket, and nothing else.", (title, count))
+    yield maker.task("wish", f"Save the {low} for later in my wish list.", title)
+    stars, headline = rng.randint(1, 5), rng.choice(("Nice thing", "Not for me", "Would buy again", "Just right"))
+    asked = f"Review the {low} with {stars} of 5 stars and the title '{headline}'; any text will do."
+    yield maker.task("review", asked, title, stars, headline)
 
-        def ask(template: str, instruction: str, *wanted: Any, role: Role = "staff", about: str = about) -> SiteTask:
-            return SiteTask(template, instruction, about, role, wanted, CHECKED.get(template))
 
-        mine: Role = "customer" if order.customer == 0 else "staff"
-        yield ask("order_total", f"What was the total of order {number}, and what is its status?", total, order.status, role=mine)
-        first, count = content.products[order.lines[0][0]], order.lines[0][1]
-        if mine == "customer":
-            asked = f"How many {first.title.lower()} did I order in order {number}, and at what price each?"
-            yield ask("order_quantity", asked, count, pounds(first.price), role=mine)
-        if mine == "staff":
-            yield ask("buyer_email", f"What is the e-mail address of the customer who placed order {number}, and its total?", email, total)
-            orders = sum(one.customer == order.customer for one in content.orders)
-            yield ask(
-                "buyer_orders", f"How many orders has the customer placed who placed order {number}? Give name and count.", name, orders
-            )
-        for later in PIPELINE.get(order.status, ()):
-            yield ask("order_status", f"Set the status of order {number} to {later}.", number, later)
-        note = rng.choice(("called the customer", "address checked", "wrap as a gift"))
-        yield ask("order_note", f"Add the note '{note}' to order {number}.", number, note)
+def _stocking(maker: _Maker, product: Product, rng: random.Random) -> Iterator[SiteTask]:
+    """What the staff does with one product and its reviews."""
+    title, low = product.title, product.title.lower()
+    amount = rng.randint(70, 99)
+    yield maker.task("set_stock", f"Set the stock of the {low} to {amount}.", title, amount, role="staff")
+    asked = f"{amount} more of the {low} have arrived: correct its stock."
+    yield maker.task("restock", asked, title, product.stock + amount, role="staff")
+    pence = rng.randrange(300, 6000)
+    yield maker.task("set_price", f"Change the price of the {low} to {pounds(pence)}.", title, pence, role="staff")
+    renamed = f"{title} {rng.choice(('deluxe', 'classic', 'mini'))}"
+    yield maker.task("rename", f"Rename the product '{title}' to '{renamed}'.", product.upc, renamed, role="staff")
+    yield maker.task("hide", f"Customers should no longer see the {low} in the shop.", title, role="staff")
+    review = rng.choice(product.reviews)
+    writer = maker.name(review.writer)
+    asked = f"Reject the review '{review.title}' of the {low} by {writer}."
+    yield maker.task("reject_review", asked, title, writer, review.title, role="staff")
+
+
+def _comparing(maker: _Maker, one: Product, other: Product, rng: random.Random) -> Iterator[SiteTask]:
+    """Two variants of a kind."""
+    first, second, count = one.title.lower(), other.title.lower(), rng.randint(2, 5)
+    both = f"{first} and {second}"
+    asked = f"Put one {first} and one {second} into the basket, and nothing else."
+    yield maker.task("basket_two", asked, (one.title, 1), (other.title, 1))
+    cheap = min((one, other), key=lambda product: product.price)
+    yield maker.task("basket_cheaper", f"Put {count} of the cheaper of {both} into the basket.", (cheap.title, count))
+    full = max((one, other), key=lambda product: product.stock)
+    yield maker.task("basket_stocked", f"Put the one of {both} of which more are in stock into the basket.", (full.title, 1))
+    yield maker.task("stock_both", f"How many of the {both} are in stock together?", one.stock + other.stock)
+    if len(one.reviews) != len(other.reviews):
+        more, less = sorted((one, other), key=lambda product: -len(product.reviews))
+        asked = f"Which of {both} has more reviews, and what is its UPC?"
+        yield maker.task("more_reviews", asked, more.title, more.upc, others={less.title})
+
+
+def _among_all(maker: _Maker, variants: Sequence[Product]) -> Iterator[SiteTask]:
+    """One or two of all variants of a kind."""
+    kind = maker.kind
+    cheap, *_, dear = sorted(variants, key=lambda product: product.price)
+    asked = f"Put the cheapest {kind} into the basket and save the dearest for later in my wish list."
+    yield maker.task("basket_wish", asked, cheap.title, dear.title)
+    asked = f"Which are the cheapest and the dearest {kind}, and what are their UPCs?"
+    yield maker.task("upcs", asked, cheap.title, cheap.upc, dear.title, dear.upc)
+    writers = [review.writer for product in variants for review in product.reviews]
+    for product in variants:
+        for review in product.reviews:
+            if writers.count(review.writer) == 1:
+                asked = f"Put the {kind} that {maker.name(review.writer)} has reviewed into the basket."
+                yield maker.task("basket_reviewed", asked, (product.title, 1))
+    names = {name for name, _ in maker.content.customers}
+    for one, other in combinations(variants, 2):
+        common = {review.writer for review in one.reviews} & {review.writer for review in other.reviews}
+        if len(common) == 1:
+            name = maker.name(*common)
+            asked = f"Who has reviewed both the {one.title.lower()} and the {other.title.lower()}, and how many of the first are in stock?"
+            yield maker.task("both_reviewed", asked, name, one.stock, others=names - {name})
+
+
+def _own_order(maker: _Maker, order: Order, rng: random.Random) -> Iterator[SiteTask]:
+    """An order of the account's own."""
+    asked = f"What was the total of my order of {order.day}, and what is its status?"
+    yield maker.task("my_total", asked, pounds(order.total), order.status)
+    line = rng.choice(order.lines)
+    low, cost = line.product.title.lower(), pounds(line.price * line.count)
+    yield maker.task("order_quantity", f"How many {low} did I order on {order.day}, and what did they cost together?", line.count, cost)
+    line = rng.choice(order.lines)
+    low, cost = line.product.title.lower(), pounds(line.price * line.count)
+    asked = f"What did the {low} in my order of {order.day} cost together, and what does one of them cost now?"
+    yield maker.task("price_change", asked, cost, pounds(line.product.price))
+    wanted = [(line.product.title, line.count) for line in order.lines]
+    yield maker.task("reorder", f"Put everything that I ordered on {order.day} into the basket again.", *wanted)
+    title, count = rng.choice(wanted)
+    asked = f"Put what I ordered {count} of on {order.day} into the basket again, as many as then and nothing else."
+    yield maker.task("reorder_one", asked, (title, count))
+
+
+def _customers_order(maker: _Maker, order: Order, rng: random.Random) -> Iterator[SiteTask]:
+    """An order that the staff deals with."""
+    number, total = order.number, pounds(order.total)
+    name, email = maker.content.customers[order.customer]
+    yield maker.task("order_total", f"What was the total of order {number}, and what is its status?", total, order.status, role="staff")
+    asked = f"What is the e-mail address of the customer who placed order {number}, and its total?"
+    yield maker.task("buyer_email", asked, email, total, role="staff")
+    placed = sum(one.customer == order.customer for one in maker.content.orders)
+    asked = f"How many orders has the customer placed who placed order {number}? Give name and count."
+    yield maker.task("buyer_orders", asked, name, placed, role="staff")
+    which = f"the order that {name} placed on {order.day}"
+    for later in PIPELINE.get(order.status, ()):
+        yield maker.task("order_status", f"Set the status of {which} to {later}.", number, later, role="staff")
+    note = rng.choice(("called the customer", "address checked", "wrap as a gift"))
+    yield maker.task("order_note", f"Add the note '{note}' to {which}.", number, note, role="staff")
+    line, amount = rng.choice(order.lines), rng.randint(70, 99)
+    asked = f"Set the stock of what {name} ordered {line.count} of on {order.day} to {amount}."
+    yield maker.task("stock_ordered", asked, line.product.title, amount, role="staff")

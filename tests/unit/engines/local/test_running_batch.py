@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.local.ngram_speculation import NGramSpeculator
+from dreamgym.engines.local.running_batch import ActiveRequest
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.llm import tiny
 from dreamgym.types import Completion, Request, Sampling
@@ -218,3 +219,12 @@ def test_requests_whose_admission_fails_wait_again_each_once(engine: LocalEngine
 def test_sampling_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Sampling(**({"max_tokens": 5} | wrong))  # type: ignore[arg-type]
+
+
+def test_streams_whose_names_differ_in_trailing_zeros_draw_different_numbers():
+    def drawn(*stream: int) -> list[float]:
+        return ActiveRequest(0, Request([1], Sampling(8)), stream).uniforms().tolist()
+
+    start, first_step, redrawn = drawn(3, 40, 2), drawn(3, 40, 2, 0), drawn(3, 40, 2, 0, 0)  # of one dreamed episode
+    assert start != first_step != redrawn != start and drawn(0) != drawn() != drawn(0, 0)
+    assert drawn(3, 40, 2) == start and drawn(5 + 2**32, 1) != drawn(5, 1, 1)  # a large number is two words

@@ -39,7 +39,7 @@ def assert_sampled_by(completion: Completion, weights: int) -> None:
 def test_an_engine_that_follows_loads_nothing_and_samples_what_the_other_published(
     make: Any, server: FaultServer, tmp_path: Path, lora: bool
 ) -> None:
-    learner, worker = make(), make(follows=True)
+    learner, worker = make(), make(external_publisher=True)
     for version in (1, 2):
         publish(learner, tmp_path, version, lora=lora)
         loads = len(server.paths())
@@ -52,7 +52,7 @@ def test_an_engine_that_follows_loads_nothing_and_samples_what_the_other_publish
 
 
 def test_weights_are_not_followed_under_requests(make: Any, server: FaultServer, tmp_path: Path) -> None:
-    learner, worker = make(), make(follows=True)
+    learner, worker = make(), make(external_publisher=True)
     publish(learner, tmp_path, 1, lora=True)
     server.delay = 0.3
     tickets = worker.submit(requests(2))
@@ -67,7 +67,7 @@ def test_adapters_that_are_replaced_under_load_leave_no_completion_with_a_wrong_
     make: Any, server: FaultServer, tmp_path: Path
 ) -> None:
     """The server finishes what has reached it by the weights of its arrival, and does not know an adapter that was unloaded."""
-    learner, worker = make(), make(follows=True, concurrency=4)
+    learner, worker = make(), make(external_publisher=True, concurrency=4)
     publish(learner, tmp_path, 0, lora=True)
     weights = {0: server.weights[learner.model]}
     found: list[Completion] = []
@@ -101,10 +101,10 @@ def test_adapters_that_are_replaced_under_load_leave_no_completion_with_a_wrong_
 
 
 def test_a_node_that_reaches_no_server_hears_which_address_to_give(make: Any, server: FaultServer) -> None:
-    make(follows=True).require_reachable()
+    make(external_publisher=True).require_reachable()
     server.dead = True
     with pytest.raises(ServerError, match=f"None of the servers answers here.*{server.url}.*localhost is each node itself"):
-        make(follows=True).require_reachable()
+        make(external_publisher=True).require_reachable()
 
 
 def test_the_hit_rate_is_of_the_tokens_that_were_looked_up_since_the_last_reading(make: Any, server: FaultServer) -> None:

@@ -151,7 +151,7 @@ def test_an_adapter_that_is_replaced_under_load_leaves_the_completions_under_way
 
     with closing(build_engine(of(float32), model=model, tokenizer=tokenizer)) as driver:
         publish(1)
-        with closing(build_engine(of(float32), tokenizer=tokenizer, follows=True)) as follower:
+        with closing(build_engine(of(float32), tokenizer=tokenizer, external_publisher=True)) as follower:
             follower.follow(driver.served)
             tickets, finished = follower.submit(long), []
             while not finished:  # some are done, and the others are under way

@@ -170,7 +170,7 @@ def test_the_command_writes_episodes_and_says_what_it_left_out(
         (tmp_path / "study" / name / ("tape.json" if isinstance(record, dict) else "steps_info.json")).write_text(json.dumps(record))
     out = tmp_path / "episodes.jsonl"
     code, said, _ = command(monkeypatch, capsys, "web", "import", tmp_path / "study", "--out", out)
-    assert code == 0 and "2 episodes (1 successes, 2 steps) of 3 files" in said and "not in its state" in said
+    assert code == 0 and "2 episodes (1 success, 2 steps) of 3 files" in said and "not in its state" in said
     assert [(one.id, one.success) for one in read_trajectories(out)] == [("recorded/a", True), ("recorded/b", False)]
     code, said, _ = command(monkeypatch, capsys, "web", "import", tmp_path / "study", "--dry-run", "--json")
     assert code == 0 and object_in(said)["episodes"] == 2

@@ -1,4 +1,4 @@
-"""The example shop: its tasks and their checkers, and its pages. What needs django-oscar is skipped without it."""
+"""The shop: its tasks and their checkers, and its pages. What needs django-oscar is skipped without it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from dreamgym.envs.base import SPLITS, in_split
-from dreamgym.envs.web.shop.content import content, pounds
+from dreamgym.envs.web.shop.checks import CHECKED
+from dreamgym.envs.web.shop.content import FIRST_KINDS, VARIANTS, content, pounds
 from dreamgym.envs.web.shop.site import SHOP
-from dreamgym.envs.web.shop.tasks import CHECKED, TEMPLATES, every_task
+from dreamgym.envs.web.shop.tasks import TEMPLATES, every_task
 from dreamgym.envs.web.sites.server import HEADER, SiteServer
 from dreamgym.envs.web.sites.tasks import SiteTask
 
@@ -48,17 +49,35 @@ def test_a_seed_names_content_and_tasks():
     assert content(1) != content(0) and list(every_task(content(1), 1)) != TASKS
 
 
-def test_every_split_has_tasks_of_every_template_and_none_about_another_splits_content():
-    about = {split: {task.about for task in TASKS if in_split(task.about, split)} for split in SPLITS}
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_split_has_tasks_of_every_template_and_none_about_another_splits_content(seed: int):
+    tasks = list(every_task(content(seed), seed))
+    about = {split: {task.about for task in tasks if in_split(task.about, split)} for split in SPLITS}
     assert not (about["train"] & about["dev"] or about["train"] & about["test"] or about["dev"] & about["test"])
     for split in SPLITS:
-        assert {task.template for task in TASKS if in_split(task.about, split)} == set(TEMPLATES)
+        assert {task.template for task in tasks if in_split(task.about, split)} == set(TEMPLATES)
 
 
-def test_products_of_one_task_are_of_one_split():
+def test_products_and_orders_of_a_task_are_of_one_kind_and_none_is_on_the_first_page():
+    made = content(0)
+    kinds = {f" {product.title.lower()}": product.kind for product in made.products}
+    for order in made.orders:
+        kinds |= dict.fromkeys((f" order {order.number}", f" {order.day.lower()}"), order.lines[0].product.kind)
+        assert len({line.product.kind for line in order.lines}) == 1
+    first = {product.kind for product in made.products[: FIRST_KINDS * VARIANTS]}
     for task in TASKS:
-        if task.template in ("basket_two", "basket_cheaper"):
-            assert all(title in task.about for title, _ in task.wanted)
+        named = {kind for name, kind in kinds.items() if name in f" {task.instruction.lower()}"}
+        assert {f"every {kind}" for kind in named} <= {task.about} and task.about.removeprefix("every ") not in first
+
+
+def test_what_a_question_asks_for_has_one_answer_and_no_price_needs_a_comma():
+    made = content(0)
+    for place in range(0, len(made.products), VARIANTS):
+        variants = made.products[place : place + VARIANTS]
+        assert len({one.kind for one in variants}) == 1
+        assert len({one.price for one in variants}) == len({one.stock for one in variants}) == VARIANTS
+    assert all(len({line.count for line in order.lines}) == len(order.lines) and order.total < 100_000 for order in made.orders)
+    assert len({order.day for order in made.orders}) == len(made.orders)
 
 
 def test_an_empty_answer_solves_no_question():
@@ -77,8 +96,20 @@ class TestRunning:
         server.reset("a")
         product = content(0).products[0]
         assert f"£{pounds(product.price)}" in self.get(server, f"/search/?q={product.title}", "a").text
-        assert "100001" in self.get(server, "/dashboard/orders/", "a", "staff").text
+        latest = max(content(0).orders, key=lambda order: order.placed)
+        assert str(latest.number) in self.get(server, "/dashboard/orders/", "a", "staff").text
         assert self.get(server, "/dashboard/orders/", "a").status_code == 403
+
+    def test_a_search_finds_all_colours_of_a_product_in_the_shop_and_in_its_administration(self, server: SiteServer):
+        server.reset("a")
+        made = content(0).products
+        pages = {"customer": "/search/?q={}", "staff": "/dashboard/catalogue/?title={}"}
+        for product in made[:: VARIANTS * 4 + 1]:
+            for role, path in pages.items():
+                page = self.get(server, path.format(product.title.lower()), "a", role).text
+                assert {one.title for one in made if one.title in page} == {one.title for one in made if one.kind == product.kind}
+        page = self.get(server, f"/dashboard/catalogue/?upc={made[9].upc}", "a", "staff").text
+        assert {one.title for one in made if one.title in page} == {made[9].title}
 
     def test_the_staff_sees_how_many_orders_each_customer_has(self, server: SiteServer):
         server.reset("a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dreamgym.errors import RunDirError
-from dreamgym.experience.outcome.verifier import Probe
+from dreamgym.experience.learned_verifier.verifier import Probe
 from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
 

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.experience.outcome.features import DIM, features, rows_of
-from dreamgym.experience.outcome.head import LabelledClaim, fit
+from dreamgym.experience.learned_verifier.features import DIM, features, rows_of
+from dreamgym.experience.learned_verifier.head import LabelledClaim, fit
 from dreamgym.types import Observation, Transition
 
 TEXT = st.text(st.characters(), max_size=40)

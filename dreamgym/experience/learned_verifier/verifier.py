@@ -19,12 +19,12 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import RunDirError, UsageError
-from dreamgym.experience.outcome.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
-from dreamgym.experience.outcome.cases import ended, logged, made_up
-from dreamgym.experience.outcome.features import SparseRows, rows_of
-from dreamgym.experience.outcome.head import LabelledClaim, OutcomeHead, fit
-from dreamgym.experience.outcome.support import KnownLines
+from dreamgym.errors import RunDirError, UsageError, counted
+from dreamgym.experience.learned_verifier.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
+from dreamgym.experience.learned_verifier.cases import ended, logged, made_up
+from dreamgym.experience.learned_verifier.features import SparseRows, rows_of
+from dreamgym.experience.learned_verifier.head import LabelledClaim, OutcomeHead, fit
+from dreamgym.experience.learned_verifier.support import KnownLines
 from dreamgym.runs import atomic_directory
 from dreamgym.statistics import conformal_limit, inclusion_probabilities
 from dreamgym.types import Trajectory, Transition, Verdict, VerdictKind
@@ -146,7 +146,8 @@ def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int) -> Prepa
             "(dreamgym import --success), label episodes, or set no verifier."
         )
     if unscored := sum(not t.scored for t in logs):
-        messages.append(f"{unscored} logged episodes have no outcome, and the verifier does not learn from them.")
+        have = counted(unscored, "logged episode has", "logged episodes have")
+        messages.append(f"{have} no outcome, and the verifier learns nothing from such episodes.")
     folds, negatives = _folds(episodes, messages)
     named = [*zip([t.id for t in episodes], logged(episodes), strict=True), *made_up(episodes, rules, seed=seed)]
     if all(case.label > 0.5 for _, case in named):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.errors import UsageError
-from dreamgym.experience.outcome.calibration import (
+from dreamgym.experience.learned_verifier.calibration import (
     Calibration,
     CalibrationConfig,
     Negatives,

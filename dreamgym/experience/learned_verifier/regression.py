@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from dreamgym.experience.outcome.features import DIM, SparseRows
+from dreamgym.experience.learned_verifier.features import DIM, SparseRows
 
 L2 = 1e-3
 """Weight of |w|²/2 beside the mean loss of a case."""

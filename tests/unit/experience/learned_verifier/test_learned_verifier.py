@@ -11,9 +11,9 @@ import pytest
 from shop_claims import LOGS, OTHERS, SHOP
 
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.experience.outcome.calibration import CalibrationConfig
-from dreamgym.experience.outcome.cases import ended
-from dreamgym.experience.outcome.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
+from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
+from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.protocols import Verifier
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
@@ -77,7 +77,7 @@ def test_logs_without_outcomes_or_without_successes_are_refused_with_the_way_out
 
 def test_unscored_episodes_are_counted_and_left_out():
     found = fit_verifier(prepare([*LOGS, replace(LOGS[0], id="unknown", scored=False)], SHOP.rules, seed=0), CONFIG)
-    assert found.messages[0].startswith("1 logged episodes have no outcome")
+    assert found.messages[0].startswith("1 logged episode has no outcome")
 
 
 def test_a_claim_that_shows_what_no_log_has_is_masked_however_well_it_reads(verifier: LearnedVerifier):

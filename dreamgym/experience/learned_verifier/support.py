@@ -13,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from dreamgym.experience.outcome.features import new_lines
+from dreamgym.experience.learned_verifier.features import new_lines
 from dreamgym.types import Trajectory, Transition
 
 

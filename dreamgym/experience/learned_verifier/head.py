@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from dreamgym.errors import InvariantError, RunDirError
-from dreamgym.experience.outcome.features import DIM, SparseRows
+from dreamgym.experience.learned_verifier.features import DIM, SparseRows
 from dreamgym.types import Transition
 
 FILE = "weights.safetensors"
@@ -71,7 +71,7 @@ def fit(cases: Sequence[LabelledClaim], found: SparseRows, *, members: int) -> t
     A member whose fold holds every true or every false claim is fitted to all cases, and the scores of its fold are not a number.
     InvariantError without a claim of each kind.
     """
-    from dreamgym.experience.outcome.regression import Matrix, logistic, one_thread  # torch, which settings and reports do without
+    from dreamgym.experience.learned_verifier.regression import Matrix, logistic, one_thread  # torch, which settings and reports do without
 
     labels = np.array([case.label for case in cases])
     if not len(cases) or labels.min() > 0.5 or labels.max() < 0.5:

@@ -27,7 +27,7 @@ import numpy as np
 
 from dreamgym.envs.actions import kind_of
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.outcome.head import LabelledClaim
+from dreamgym.experience.learned_verifier.head import LabelledClaim
 from dreamgym.replay.encoders.lexical import HashedText
 from dreamgym.statistics import difference, wilson
 from dreamgym.types import Observation, Trajectory, Transition

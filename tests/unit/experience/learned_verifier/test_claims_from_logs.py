@@ -15,11 +15,11 @@ from dreamgym.envs.actions import kind_of
 from dreamgym.envs.tools.conversation import START, Exchange, extend
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.errors import InvariantError
-from dreamgym.experience.outcome import features
-from dreamgym.experience.outcome.cases import LABEL, ended, logged, made_up, write_like
-from dreamgym.experience.outcome.head import LabelledClaim, fit
-from dreamgym.experience.outcome.regression import L2
-from dreamgym.experience.outcome.support import KnownLines
+from dreamgym.experience.learned_verifier import features
+from dreamgym.experience.learned_verifier.cases import LABEL, ended, logged, made_up, write_like
+from dreamgym.experience.learned_verifier.head import LabelledClaim, fit
+from dreamgym.experience.learned_verifier.regression import L2
+from dreamgym.experience.learned_verifier.support import KnownLines
 from dreamgym.tool_calls import ToolCall
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn
 
