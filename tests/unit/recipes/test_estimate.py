@@ -169,5 +169,5 @@ def test_an_experiment_that_goes_on_is_not_estimated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(estimate, "of", lambda configs: "much")
-    assert training._begins(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
-    assert training._begins(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err
+    assert training._estimate_first(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
+    assert training._estimate_first(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err
