@@ -1,6 +1,6 @@
 """Steps per second of the shop, the household and the telecom domain, the last two beside their stock engines; seconds of a web step.
 
-    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER] [--only shop|household|telecom|web]
+    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER] [--only webshop|household|telecom|web]
 
 Times are processor seconds of one process: other work on the machine does not count. The shop is a generated catalogue in the original's
 schema with the original's search, in text mode, with random clicks and searches for words of instructions. The household takes random
@@ -367,10 +367,10 @@ def main() -> None:
     parser = cli.parser(__doc__, full="100,000 products too, and more and longer games", smoke="800 products and 1 game, a few steps")
     named = os.environ.get("ALFWORLD_DATA")
     parser.add_argument("--games", type=Path, default=Path(named) if named else None, help="a folder of official games")
-    parser.add_argument("--only", choices=("shop", "household", "telecom", "web"), help="measure this one alone")
+    parser.add_argument("--only", choices=("webshop", "household", "telecom", "web"), help="measure this one alone")
     options = parser.parse_args()
     products, steps = ((1_000, 100_000), 20_000) if options.full else ((800,), 200) if options.smoke else ((1_000,), 4_000)
-    shops = [isolated(shop, size, steps) for size in products] if options.only in (None, "shop") else []
+    shops = [isolated(shop, size, steps) for size in products] if options.only in (None, "webshop") else []
     found: dict[str, Any] = {
         "webshop_steps_per_s": shops[0]["steps_per_s"] if shops else None,
         "webshop_search_p95_ms": shops[-1]["search_p95_ms"] if shops else None,
@@ -389,7 +389,7 @@ def main() -> None:
         print("webshop  " + "  ".join(f"{key}={one[key]:,.4g}" for key in ("products", "open_seconds", "steps_per_s", "search_p95_ms")))
     for part, fields in (("alfworld", FIELDS), ("web", WEB), ("telecom", TELECOM)):
         figures = "  ".join(f"{key.removeprefix(f'{part}_')}={found[key]:,.4g}" for key in fields if isinstance(found[key], (int, float)))
-        if text := found.get(f"{part}_missing") or figures:
+        if text := "  ".join(filter(None, [figures, found.get(f"{part}_missing")])):
             print(f"{part}  {text}")
     cli.finish(options, found)
 

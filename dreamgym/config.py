@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -185,19 +186,20 @@ def dump(config: Config) -> str:
 def template(config: Config) -> str:
     """Every setting as a comment to be changed, those too that are not set by default, below the first sentence of its docstring."""
     lines = "\n".join(_lines(config.model_dump(mode="json"), [], dict(_explanations(config)))).strip().splitlines()
-    return "\n".join(f"# {line}".replace("# ##", "##") if line else "" for line in lines) + "\n"
+    return "\n".join(line if not line or line.startswith("##") else f"# {line}" for line in lines) + "\n"
 
 
 def _explanations(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """The first sentence of what stands below each setting in the source, or of its block's docstring, by its path."""
     below: dict[str, str] = {}
     for kind in (base for one in config.explained_by() for base in reversed(one.__mro__) if issubclass(base, Config)):
-        (body,) = (one.body for one in ast.parse(inspect.getsource(kind)).body if isinstance(one, ast.ClassDef))
-        for field, after in pairwise(body):
+        for field, after in pairwise(_class_body(kind)):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 below[ast.unparse(field.target)] = str(after.value.value)
     fields = {name: field for kind in config.explained_by() for name, field in kind.model_fields.items()}
     for name, value in config:
+        block = next((one for one in get_args(fields[name].annotation) or [fields[name].annotation] if _is_block(one)), None)
+        value = block.model_validate(value) if block and isinstance(value, dict) else value
         text = below.get(name) or (isinstance(value, Config) and type(value).__doc__) or ""
         text = re.split(r"(?<=\.)(?<!\bEq\.)(?<!\bDr\.) ", " ".join(text.split()), maxsplit=1)[0]
         if name in fields and get_origin(fields[name].annotation) is Literal:
@@ -205,6 +207,19 @@ def _explanations(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield (*path, name), text.strip()
         if isinstance(value, Config):
             yield from _explanations(value, (*path, name))
+
+
+def _is_block(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Config)
+
+
+def _class_body(kind: type[Config]) -> list[ast.stmt]:
+    """The statements of a class; none where its source is not at hand, as of a class made in an interpreter."""
+    try:
+        found = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError):
+        return []
+    return next((one.body for one in found if isinstance(one, ast.ClassDef)), [])
 
 
 def _lines(block: dict[str, Any], path: list[str], explanations: Mapping[tuple[str, ...], str] | None = None) -> list[str]:

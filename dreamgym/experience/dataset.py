@@ -32,10 +32,15 @@ class SegmentWeights(Config):
     that decide (the yes or no of the reasoning, and the outcome) weigh more."""
 
     start: float = Field(default=0.2, ge=0)
+    """First states."""
     reasoning: float = Field(default=1.5, ge=0)
+    """Reasoning traces."""
     state: float = Field(default=1.0, ge=0)
+    """Next states."""
     reward: float = Field(default=2.0, ge=0)
+    """Reward and end."""
     task: float = Field(default=1.0, ge=0)
+    """New tasks."""
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,7 @@ class ExperienceBlock(Config):
 
     model_config = ConfigDict(extra="allow")
     name: str = "finetuned"
+    """`finetuned`, `no_model`, `prompted`, `finetuned_chat`, `released`, or a module by its dotted path."""
     training: SFTConfig | None = None
     """The fit to the logs (Eq. 5), of a model that needs one."""
     verifier: VerifierBlock | None = None
@@ -244,6 +245,7 @@ class AlgorithmBlock(Config):
 
     model_config = ConfigDict(extra="allow")
     name: str = "grpo"
+    """`grpo`, `ppo`, `gspo`, `gigpo`, `reinforce`, or a module by its dotted path."""
 
     @model_validator(mode="before")
     @classmethod

@@ -112,7 +112,8 @@ class Learner:
             self.critic.load_state_dict(state["critic"])
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
-        self.version, self.updates, self.iterations_without_reward = state["version"], state["updates"], state["iterations_without_reward"]
+        self.version, self.updates = state["version"], state["updates"]
+        self.iterations_without_reward = state["iterations_without_reward"]
         self.optimiser_steps = state["optimiser_steps"]
         if self._on_publish:
             self._on_publish(self.version)

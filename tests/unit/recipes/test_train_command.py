@@ -20,7 +20,6 @@ from toy import LOOP, SHARED, SIZE, command, object_in, shrink, weights
 from dreamgym.config import PRESETS, assignments, dump, presets, read
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, InvariantError, UsageError
-from dreamgym.experience.dataset import SegmentWeights
 from dreamgym.recipes import context
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
@@ -223,8 +222,7 @@ def test_init_writes_every_setting_of_train_as_a_comment(
     assert "# # max_real_steps = ... is not set" in file.read_text(), "what has no default is named too"
     lines = file.read_text().splitlines()
     settings = [(before, line) for before, line in pairwise(lines) if " = " in line and not line.startswith("##")]
-    segments = {f"# {name} = {weight}" for name, weight in SegmentWeights()}
-    bare = [line for before, line in settings if not before.startswith("## ") and line not in segments and not line.startswith("# name = ")]
+    bare = [line for before, line in settings if not before.startswith("## ") and before != "# [replay.encoder]"]
     assert len(settings) > 120 and not bare, "every setting is explained above it"
     assert '## `random` is the control: as many memories of the same buffer, drawn at random. ("similar", "random")' in lines
     file.write_text("\n".join(line.removeprefix("# ") for line in lines))

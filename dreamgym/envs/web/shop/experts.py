@@ -47,7 +47,7 @@ def _basket(task: SiteTask, page: Page) -> WebAction | None:
 
 PAIRS = {
     "basket_cheaper": r"cheaper of (.*?) and (.*?) into", "basket_stocked": r"one of (.*?) and (.*?) of which",
-    "stock_both": r"How many of the (.*?) and (.*?) are", "more_reviews": r"Which of (.*?) and (.*?) has",
+    "stock_both": r"How many of the (.*?) and (.*?) are", "more_reviews": r"one of (.*?) and (.*?) that has",
     "both_reviewed": r"both the (.*?) and the (.*?), and",
 }  # fmt: skip
 """How tasks about two products name them."""
@@ -118,8 +118,8 @@ def _review(task: SiteTask, page: Page) -> WebAction | None:
 
 
 def _extremes(task: SiteTask, page: Page) -> WebAction | None:
-    """The list of a kind says which is the cheapest and which the dearest; their pages hold the UPCs."""
-    (kind,) = _asked(r"dearest (.*?), and", task)
+    """The list of a kind says which is the cheapest and which the dearest; their pages hold the rest."""
+    (kind,) = _asked(r"cheapest (.*?) with", task)
     cheap, dear = task.wanted[0], task.wanted[2]
     if on(page, cheap) or on(page, dear) or any(one.title == cheap for one in offers(page)):
         return both(page, cheap, dear) or _answer(*task.wanted)
@@ -279,7 +279,7 @@ def _reject_review(task: SiteTask, page: Page) -> WebAction | None:
 SCRIPTS: Mapping[str, Script] = {
     **dict.fromkeys(("basket_many", "basket_two"), _basket), **dict.fromkeys(PAIRS, _pair),
     "basket_reviewed": _reviewed_by, "basket_wish": _basket_wish, "wish": _wish, "review": _review,
-    "upcs": _extremes, **dict.fromkeys(("reorder", "reorder_one", "my_total", "order_quantity"), _own_order),
+    "upc_and_stock": _extremes, **dict.fromkeys(("reorder", "reorder_one", "my_total", "order_quantity"), _own_order),
     "price_change": _price_change, **dict.fromkeys(("order_total", "buyer_email"), _order), "buyer_orders": _buyer_orders,
     "order_status": _order_status, "order_note": _order_note, "stock_ordered": _stock_ordered,
     **dict.fromkeys(("set_stock", "restock", "set_price", "rename", "hide"), _product), "reject_review": _reject_review,

@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from dreamgym.envs.web.shop.checks import CHECKED
-from dreamgym.envs.web.shop.content import FIRST_KINDS, KINDS, ORDERS, VARIANTS, Content, Order, Product, pounds
+from dreamgym.envs.web.shop.content import FIRST_KINDS, KINDS, ORDERS, STATUSES, VARIANTS, Content, Order, Product, pounds
 from dreamgym.envs.web.sites.tasks import SiteTask
 
 Role = Literal["customer", "staff"]
@@ -20,8 +20,8 @@ Role = Literal["customer", "staff"]
 PIPELINE = {"Pending": ("Processing", "Cancelled"), "Processing": ("Shipped", "Cancelled"), "Shipped": ("Complete",)}
 """The statuses that an order can go on to."""
 ANSWERED = (
-    "upcs", "stock_both", "more_reviews", "both_reviewed", "my_total", "order_quantity", "price_change", "order_total", "buyer_email",
-    "buyer_orders",
+    "upc_and_stock", "stock_both", "more_reviews", "both_reviewed", "my_total", "order_quantity", "price_change", "order_total",
+    "buyer_email", "buyer_orders",
 )  # fmt: skip
 TEMPLATES = (*CHECKED, *ANSWERED)
 
@@ -77,6 +77,7 @@ def _stocking(maker: _Maker, product: Product, rng: random.Random) -> Iterator[S
     asked = f"{amount} more of the {low} have arrived: correct its stock."
     yield maker.task("restock", asked, title, product.stock + amount, role="staff")
     pence = rng.randrange(300, 6000)
+    pence += pence == product.price
     yield maker.task("set_price", f"Change the price of the {low} to {pounds(pence)}.", title, pence, role="staff")
     renamed = f"{title} {rng.choice(('deluxe', 'classic', 'mini'))}"
     yield maker.task("rename", f"Rename the product '{title}' to '{renamed}'.", product.upc, renamed, role="staff")
@@ -100,7 +101,7 @@ def _comparing(maker: _Maker, one: Product, other: Product, rng: random.Random) 
     yield maker.task("stock_both", f"How many of the {both} are in stock together?", one.stock + other.stock)
     if len(one.reviews) != len(other.reviews):
         more, less = sorted((one, other), key=lambda product: -len(product.reviews))
-        asked = f"Which of {both} has more reviews, and what is its UPC?"
+        asked = f"Name only the one of {both} that has more reviews, and its UPC."
         yield maker.task("more_reviews", asked, more.title, more.upc, others={less.title})
 
 
@@ -110,8 +111,8 @@ def _among_all(maker: _Maker, variants: Sequence[Product]) -> Iterator[SiteTask]
     cheap, *_, dear = sorted(variants, key=lambda product: product.price)
     asked = f"Put the cheapest {kind} into the basket and save the dearest for later in my wish list."
     yield maker.task("basket_wish", asked, cheap.title, dear.title)
-    asked = f"Which are the cheapest and the dearest {kind}, and what are their UPCs?"
-    yield maker.task("upcs", asked, cheap.title, cheap.upc, dear.title, dear.upc)
+    asked = f"Name the cheapest {kind} with its UPC, and the dearest with how many of it are in stock."
+    yield maker.task("upc_and_stock", asked, cheap.title, cheap.upc, dear.title, dear.stock)
     writers = [review.writer for product in variants for review in product.reviews]
     for product in variants:
         for review in product.reviews:
@@ -130,7 +131,7 @@ def _among_all(maker: _Maker, variants: Sequence[Product]) -> Iterator[SiteTask]
 def _own_order(maker: _Maker, order: Order, rng: random.Random) -> Iterator[SiteTask]:
     """An order of the account's own."""
     asked = f"What was the total of my order of {order.day}, and what is its status?"
-    yield maker.task("my_total", asked, pounds(order.total), order.status)
+    yield maker.task("my_total", asked, pounds(order.total), order.status, others={*STATUSES} - {order.status})
     line = rng.choice(order.lines)
     low, cost = line.product.title.lower(), pounds(line.price * line.count)
     yield maker.task("order_quantity", f"How many {low} did I order on {order.day}, and what did they cost together?", line.count, cost)
@@ -149,12 +150,14 @@ def _customers_order(maker: _Maker, order: Order, rng: random.Random) -> Iterato
     """An order that the staff deals with."""
     number, total = order.number, pounds(order.total)
     name, email = maker.content.customers[order.customer]
-    yield maker.task("order_total", f"What was the total of order {number}, and what is its status?", total, order.status, role="staff")
+    asked = f"What was the total of order {number}, and what is its status?"
+    yield maker.task("order_total", asked, total, order.status, role="staff", others={*STATUSES} - {order.status})
     asked = f"What is the e-mail address of the customer who placed order {number}, and its total?"
-    yield maker.task("buyer_email", asked, email, total, role="staff")
+    emails, names = ({customer[part] for customer in maker.content.customers} for part in (1, 0))
+    yield maker.task("buyer_email", asked, email, total, role="staff", others=emails - {email})
     placed = sum(one.customer == order.customer for one in maker.content.orders)
     asked = f"How many orders has the customer placed who placed order {number}? Give name and count."
-    yield maker.task("buyer_orders", asked, name, placed, role="staff")
+    yield maker.task("buyer_orders", asked, name, placed, role="staff", others=names - {name})
     which = f"the order that {name} placed on {order.day}"
     for later in PIPELINE.get(order.status, ()):
         yield maker.task("order_status", f"Set the status of {which} to {later}.", number, later, role="staff")
