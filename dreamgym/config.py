@@ -196,14 +196,15 @@ def _explanations(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[
         for field, after in pairwise(_class_body(kind)):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 below[ast.unparse(field.target)] = str(after.value.value)
-    fields = {name: field for kind in config.explained_by() for name, field in kind.model_fields.items()}
+    annotations = {name: field.annotation for kind in config.explained_by() for name, field in kind.model_fields.items()}
     for name, value in config:
-        block = next((one for one in get_args(fields[name].annotation) or [fields[name].annotation] if _is_block(one)), None)
+        annotation = annotations[name]
+        block = next((one for one in get_args(annotation) or [annotation] if _is_block(one)), None)
         value = block.model_validate(value) if block and isinstance(value, dict) else value
         text = below.get(name) or (isinstance(value, Config) and type(value).__doc__) or ""
         text = re.split(r"(?<=\.)(?<!\bEq\.)(?<!\bDr\.) ", " ".join(text.split()), maxsplit=1)[0]
-        if name in fields and get_origin(fields[name].annotation) is Literal:
-            text += f" ({', '.join(map(json.dumps, get_args(fields[name].annotation)))})"
+        if get_origin(annotation) is Literal:
+            text += f" ({', '.join(map(json.dumps, get_args(annotation)))})"
         yield (*path, name), text.strip()
         if isinstance(value, Config):
             yield from _explanations(value, (*path, name))

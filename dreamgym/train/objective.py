@@ -76,9 +76,9 @@ class ClippedConfig(ObjectiveConfig):
     """The switches of a clipped surrogate."""
 
     clip_low: float = Field(default=0.2, ge=0.0)
-    """The ratio is clipped at 1 - clip_low,"""
+    """The ratio of the policies is clipped below at 1 - clip_low."""
     clip_high: float = Field(default=0.28, ge=0.0)
-    """and at 1 + clip_high (DAPO: above clip_low)."""
+    """The ratio of the policies is clipped above at 1 + clip_high; DAPO sets it above clip_low."""
     dual_clip: float = Field(default=0.0, ge=0.0)
     """A bad token's objective never falls below this many times its advantage, however far its ratio rose (arXiv:1912.09729); 3 is
     usual, 0 is off."""
