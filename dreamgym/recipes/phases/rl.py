@@ -285,8 +285,14 @@ class RLPhase:
             self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
         state = checkpoint.load(self._path)
-        for name in ("learner", "curriculum", "collector"):
-            getattr(self, name).load_state_dict(state[name])
+        try:
+            for name in ("learner", "curriculum", "collector"):
+                getattr(self, name).load_state_dict(state[name])
+        except KeyError as error:
+            raise RunDirError(
+                f"'{self._path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to begin "
+                "this phase again."
+            ) from error
         self.replay.rollback(state["replay"]["sequence"])
         self.replay.refused = state["replay"]["refused"]
         self.prober.load_state_dict(state["prober"])

@@ -30,7 +30,7 @@ from dreamgym.recipes.phases.warm_start import demonstrations
 from dreamgym.recipes.rows import World
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
-from dreamgym.train import sft
+from dreamgym.train import checkpoint, sft
 from dreamgym.train.settings import SFTConfig
 
 BLOCK = {
@@ -168,6 +168,17 @@ def test_an_rl_phase_killed_before_its_first_checkpoint_starts_anew(prepared: Pr
     run, context = prepared("broken")
     run_rl_phase(run, context, world="real", kill_in=0)
     assert_same(expected, facts(run_rl_phase(run, context, world="real")))
+
+
+def test_the_training_state_of_another_version_is_refused_with_what_it_lacks(prepared: Prepared):
+    run, context = prepared("older")
+    run_rl_phase(run, context, world="real", kill_in=1)
+    file = run.path / "checkpoints" / "policy.pt"
+    state = checkpoint.load(file)
+    del state["learner"]["iterations_without_reward"]
+    checkpoint.save(file, state)
+    with pytest.raises(RunDirError, match="another version of dreamgym: it has no 'iterations_without_reward'"):
+        run_rl_phase(run, context, world="real")
 
 
 @pytest.mark.slow
