@@ -290,8 +290,8 @@ class RLPhase:
                 getattr(self, name).load_state_dict(state[name])
         except KeyError as error:
             raise RunDirError(
-                f"'{self._path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to begin "
-                "this phase again."
+                f"'{self._path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to "
+                "begin this phase again."
             ) from error
         self.replay.rollback(state["replay"]["sequence"])
         self.replay.refused = state["replay"]["refused"]

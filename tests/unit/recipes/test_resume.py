@@ -76,8 +76,8 @@ def fresh_run(trained: dict[str, Any], path: Path, opened: ExitStack) -> tuple[R
     run = opened.enter_context(RunDir.open(path, dump(trained["config"])))
     old: RunContext = trained["context"]
     context = RunContext(old.config, run.path, old.suite, old.logs, old.tokenizer, old.vocabulary)
-    for checkpoint in ("experience", "warm_start"):
-        context.save(trained[checkpoint], checkpoint)
+    for name in ("experience", "warm_start"):
+        context.save(trained[name], name)
     return run, context
 
 
