@@ -81,7 +81,8 @@ class CalibrationConfig(Config):
     """How many false successes may be accepted."""
 
     alpha: float = Field(default=0.05, gt=0, lt=1)
-    """The largest share of failures that may be accepted as successes, where that leaves half of the true claims; else 0.1 or 0.2."""
+    """The largest share of failures that may be accepted as successes, where that leaves half of the true claims; else 0.1 or 0.2, unless
+    probes say that most of what is then accepted is false."""
     delta: float = Field(default=0.1, gt=0, lt=1)
     """The probability with which that may be missed."""
     support_level: float = Field(default=0.02, ge=0, lt=1)
@@ -163,13 +164,15 @@ def calibrate(
     of: Negatives,
     weights: Scores | None = None,
     tasks: Sequence[str] | None = None,
+    confirmed: tuple[Scores, Scores] | None = None,
 ) -> Calibration:
     """The thresholds from scores of negatives and positives that the fit has not seen; `weights` and `tasks` are of the negatives: equal,
-    and a task for each, by default.
+    and a task for each, by default. `confirmed` are scores and weights of the true claims that were drawn together with the negatives.
 
-    The rate is the first, from `alpha` on, whose bound accepts `KEPT` of the positives; where none does, the loosest. Where there
-    are too few negatives for any bound, nothing is accepted that scores no higher than every one, and `bounded` is False. Without a single
-    negative nothing is accepted.
+    The rate is the first, from `alpha` on, whose bound accepts `KEPT` of the positives; where none does, the loosest. With `confirmed` a
+    looser rate is taken only while at least half of what it accepts is true: where nearly all claims are false, a fifth of them is more
+    than all the true ones. Where there are too few negatives for any bound, nothing is accepted that scores no higher than every one, and
+    `bounded` is False. Without a single negative nothing is accepted.
     """
     scores = np.asarray(negatives, dtype=float)
     heavy = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
@@ -179,11 +182,18 @@ def calibrate(
     found: Calibration | None = None
     for alpha in (config.alpha, *(level for level in LOOSER if level > config.alpha)):
         above = threshold(scores, heavy, alpha, config.delta, tasks=numbers)
-        if above is not None:
-            found = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
-            if not len(accepted) or (accepted > above).mean() >= KEPT:
-                break
+        if above is None:
+            continue
+        if found is not None and confirmed is not None and heavy[scores > above].sum() > _weight_above(above, *confirmed):
+            break
+        found = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
+        if not len(accepted) or (accepted > above).mean() >= KEPT:
+            break
     if found is not None:
         return found
     above = float(scores.max()) if len(scores) else math.inf
     return Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)
+
+
+def _weight_above(score: float, scores: Scores, weights: Scores) -> float:
+    return float(np.asarray(weights, dtype=float)[np.asarray(scores, dtype=float) > score].sum())

@@ -219,6 +219,9 @@ def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray
     if len(refuted) < least_negatives(config.alpha, config.delta):
         return None
     recent, true = refuted[-RECENT:], _known(scores, [p.real_success for p in probes])
+    since = min(p.iteration for p, _ in recent)
+    pairs = zip(probes, scores, strict=True)
+    confirmed = [(float(score), 1 / p.probability) for p, score in pairs if p.real_success and p.iteration >= since and not np.isnan(score)]
     return calibrate(
         [score for _, score in recent],
         true if len(true) >= ENOUGH else log_true,
@@ -226,6 +229,7 @@ def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray
         of="rollouts" if all(p.episode.source == "real" for p in probes) else "probes",
         weights=[1 / p.probability for p, _ in recent],
         tasks=[p.episode.task.id for p, _ in recent],
+        confirmed=([score for score, _ in confirmed], [weight for _, weight in confirmed]),
     )
 
 
