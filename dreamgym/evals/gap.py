@@ -85,15 +85,20 @@ def gap_sentence(found: Mapping[str, Any]) -> str:
     left_out = f" Left out: {', '.join(counted(n, what) for what, n in lost.items() if n)}." if any(lost.values()) else ""
     again = ""
     if (seen := found.get("revisits")) and seen["n"]:
-        same, low, high = (100 * seen[key] for key in ("value", "low", "high"))
-        again = f" Of {seen['n']} returns of a dream to what it had shown, {same:.1f} % [{low:.1f}, {high:.1f}] showed the same."
+        again = f" Of {seen['n']} returns of a dream to what it had shown, {_percent(seen)} showed the same."
+        if (control := found.get("revisits_no_model")) and control["n"]:
+            again += f" In the dream without a model, of {control['n']}, {_percent(control)}."
     if not gap["n"]:
         return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
-    rates = [f"{100 * one['value']:.1f} % [{100 * one['low']:.1f}, {100 * one['high']:.1f}]" for one in (dream, real)]
+    rates = [_percent(one) for one in (dream, real)]
     return (
         f"On {counted(gap['n'], 'training task')} the policy succeeds in {rates[0]} of its dreams and, acting anew, in {rates[1]} of real "
         f"episodes: a gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}{again}"
     )
+
+
+def _percent(rate: Mapping[str, Any]) -> str:
+    return f"{100 * rate['value']:.1f} % [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
 
 
 class GapMeter:

@@ -21,20 +21,27 @@ KEPT = 40  # episodes of each side that the run keeps
 
 def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
     """The phase `gap`: the policy `name` plays at most `eval.gap_tasks` training tasks once in the dream, with the guard, and once in the
-    real environment, sampled. The first episodes are kept as `gap-dream` and `gap-real`."""
+    real environment, sampled. The first episodes are kept as `gap-dream` and `gap-real`. Where an environment hides things, the policy also
+    plays in the control's dream without a model, which says whether its dreams contradict themselves more often."""
     block, suite = context.config.eval, context.suite
     if run.done("gap") or "gap" in context.skipped or not block.gap_tasks:
         return
     tasks, dreams_of = trained_on(run, context, name, block.gap_tasks), after(run, context, name)
-    dream, _ = factory.dream(dreams_of, factory.replay_in_memory(dreams_of))
+    hides = suite.rules.partially_observed
+    dreams = {"dream": dreams_of}
+    if hides and "k" in context.config.experience.settings:
+        dreams["control"] = dreams_of.without("model")
     agent, real = context.agent(context.policy(name)), context.real()
+    envs = {kind: (factory.dream(of, factory.replay_in_memory(of))[0], len(tasks)) for kind, of in dreams.items()}
     episodes = {
         kind: evaluate(agent, env, tasks, max_steps=suite.max_steps, temperature=1.0, seed=block.seed, batch=batch, name=f"gap/{kind}")
-        for kind, env, batch in (("dream", dream, len(tasks)), ("real", real, suite.max_parallel))
+        for kind, (env, batch) in (envs | {"real": (real, suite.max_parallel)}).items()
     }
     context.close_real()
+    revisits = {kind: asdict(revisit_rates(episodes[kind], suite.rules).faithful) for kind in dreams} if hides else {}
+    control = {"revisits_no_model": revisits["control"]} if "control" in revisits else {}
     for kind, played in episodes.items():
         run.episodes(f"gap-{kind}", played[:KEPT], completions=False)
     measured = compare_success(episodes["dream"], episodes["real"], seed=block.seed)
-    rates = {"revisits": asdict(revisit_rates(episodes["dream"], suite.rules).faithful)} if suite.rules.partially_observed else {}
+    rates = {"revisits": revisits["dream"], **control} if hides else {}
     run.mark("gap", {"policy": name, **asdict(measured), **rates, "real_steps": sum(len(one.turns) for one in episodes["real"])})

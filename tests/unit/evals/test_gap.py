@@ -44,4 +44,6 @@ def test_the_sentence_says_how_consistent_dreams_are_where_one_came_back_to_what
     assert gap_sentence(found | {"revisits": asdict(wilson(3, 4))}).endswith(
         "Of 4 returns of a dream to what it had shown, 75.0 % [30.1, 95.4] showed the same."
     )
+    control = {"revisits": asdict(wilson(4, 4)), "revisits_no_model": asdict(wilson(1, 2))}
+    assert gap_sentence(found | control).endswith("showed the same. In the dream without a model, of 2, 50.0 % [9.5, 90.5].")
     assert gap_sentence(found | {"revisits": asdict(wilson(0, 0))}) == gap_sentence(found)
