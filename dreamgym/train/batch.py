@@ -25,12 +25,12 @@ class TokenSequence:
 
     ids: list[int]
     mask: list[float]
-    logprobs: list[float]
+    rollout_logprobs: list[float]  # that the sampler reported
     trajectory: int  # which trajectory of the batch it came from
     advantages: list[float] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)  # which turn of the trajectory sampled the token; -1 where the mask is 0
-    sampled: list[float] = field(default_factory=list)  # the sampler's log-probs, once `logprobs` are the learner's own
-    valued: list[float] = field(default_factory=list)  # 1.0 on tokens before which a critic reads a value, else 0.0
+    old_logprobs: list[float] = field(default_factory=list)  # the ratio's denominator: the sampler's, or the learner's own at those weights
+    value_mask: list[float] = field(default_factory=list)  # 1.0 on tokens before which a critic reads a value, else 0.0
     values: list[float] = field(default_factory=list)  # the value that the critic read there
     returns: list[float] = field(default_factory=list)  # the target of that value
 
@@ -52,7 +52,8 @@ class Batch:
 
 
 def sequences_of(trajectory: Trajectory, index: int) -> list[TokenSequence]:
-    """The sequences of one trajectory whose turns carry completions. A failed rollout has none."""
+    """The sequences of one trajectory whose turns carry completions, with `old_logprobs` as the sampler reported them. A failed rollout
+    has none."""
     sequences: list[TokenSequence] = []
     if trajectory.error:
         return sequences
@@ -68,12 +69,14 @@ def sequences_of(trajectory: Trajectory, index: int) -> list[TokenSequence]:
         given = prompt[len(sequence.ids) :]
         sequence.ids += given + list(completion.ids)
         sequence.mask += [0.0] * len(given) + [1.0] * len(completion.ids)
-        sequence.logprobs += [0.0] * len(given) + list(completion.logprobs)
+        sequence.rollout_logprobs += [0.0] * len(given) + list(completion.logprobs)
         sequence.turns += [-1] * len(given) + [number] * len(completion.ids)
+    for sequence in sequences:
+        sequence.old_logprobs = list(sequence.rollout_logprobs)
     return sequences
 
 
-def credited(sequences: list[TokenSequence], advantages: Sequence[float]) -> list[TokenSequence]:
+def assign_advantages(sequences: list[TokenSequence], advantages: Sequence[float]) -> list[TokenSequence]:
     """The sequences of one trajectory with each turn's advantage on the tokens that the turn sampled."""
     for sequence in sequences:
         sequence.advantages = [0.0 if turn < 0 else advantages[turn] for turn in sequence.turns]

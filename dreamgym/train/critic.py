@@ -46,8 +46,8 @@ class Critic:
             states = token_states(self.policy, batch, bf16=bf16)
         if self.config.kind == "detached":
             states = states.detach()
-        found: torch.Tensor = self.head(states.float())[:, 0]
-        return found
+        values: torch.Tensor = self.head(states.float())[:, 0]
+        return values
 
     def loss(self, values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
         """0.5 * sum max((V - R)^2, (V_clipped - R)^2), V_clipped within `clip` of the `old` value. All tensors are [M]."""

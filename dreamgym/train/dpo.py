@@ -24,7 +24,7 @@ from torch.nn.functional import logsigmoid
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, micro_batches, pad
-from dreamgym.train.fitting import Clock, optimiser_of, set_lr
+from dreamgym.train.fitting import FitCheckpoint, optimiser_of, set_lr
 from dreamgym.train.forward import device_of, supervised_logprobs
 from dreamgym.train.optimisers import Optimiser
 from dreamgym.train.settings import DPOConfig
@@ -77,20 +77,20 @@ def train(
     reference = _sums(model, sequences, config)
     optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
-    clock = Clock(checkpoint, model, optimiser)
+    fit = FitCheckpoint(checkpoint, model, optimiser)
     model.train()
-    for pairs in _endless(len(chosen), config, skip=clock.step):
-        done = clock.step / total
+    for pairs in _endless(len(chosen), config, skip=fit.step):
+        done = fit.step / total
         if done >= 1.0:
             break
         set_lr(optimiser, config, done)
-        clock.losses = _step(model, optimiser, sequences, reference, pairs, config)
-        clock.step += 1
-        if on_step and on_step(clock.step, done, clock.losses):
+        fit.losses = _step(model, optimiser, sequences, reference, pairs, config)
+        fit.step += 1
+        if on_step and on_step(fit.step, done, fit.losses):
             break
-        clock.save_if_due()
+        fit.save_if_due()
     model.eval()
-    return {**clock.losses, "steps": float(clock.step), "seconds": clock.seconds}
+    return {**fit.losses, "steps": float(fit.step), "seconds": fit.seconds}
 
 
 def dpo_loss(differences: torch.Tensor, *, beta: float) -> torch.Tensor:
@@ -133,10 +133,10 @@ def _step(
 @torch.no_grad()
 def _sums(model: nn.Module, sequences: Sequence[TokenSequence], config: DPOConfig) -> torch.Tensor:
     """[len(sequences)] sums of the log-probs of every sequence's weighted tokens."""
-    found = torch.zeros(len(sequences))
+    sums = torch.zeros(len(sequences))
     for batch in micro_batches([ids for ids, _ in sequences], [w for _, w in sequences], range(len(sequences)), tokens=config.micro_tokens):
-        found[list(batch.sequences)] = _sequence_sums(model, batch.to(device_of(model)), config).cpu()
-    return found
+        sums[list(batch.sequences)] = _sequence_sums(model, batch.to(device_of(model)), config).cpu()
+    return sums
 
 
 def _sequence_sums(model: nn.Module, batch: Batch, config: DPOConfig) -> torch.Tensor:

@@ -15,12 +15,14 @@ from dreamgym.train.settings import FitConfig
 from dreamgym.train.weights import restore, state_of
 
 
-class Clock:
-    """Counts steps and seconds of training across interruptions, and owns their checkpoint."""
+class FitCheckpoint:
+    """The file of an interrupted fit: model, optimiser, and the steps and seconds of training across interruptions."""
 
     EVERY_S = 30.0
 
     def __init__(self, path: Path | None, model: nn.Module, optimiser: Optimiser) -> None:
+        """Restores model and optimiser where there is a file; None keeps none. RunDirError for a file that cannot be read, UsageError for
+        one of another optimiser."""
         self.path, self.model, self.optimiser = path, model, optimiser
         self.step, self.before = 0, 0.0
         self.losses: dict[str, float] = {}  # of the last step: an interruption behind it leaves nothing else to report

@@ -50,8 +50,8 @@ def token_logprobs(
     targets = batch.ids[:, 1:][chosen]
     vocabulary = causal_lm.plain(model).config.get_text_config().vocab_size
     if states.device.type == "cpu" and vocabulary >= BLOCKS_FROM and llama.supports(model):
-        found, entropies = attention.token_logprobs_and_entropies(states, llama.head(model), targets, temperature or 1.0)
-        return found, entropies if entropy_gradient else entropies.detach()
+        logprobs, entropies = attention.token_logprobs_and_entropies(states, llama.head(model), targets, temperature or 1.0)
+        return logprobs, entropies if entropy_gradient else entropies.detach()
     rows = max(1, LOGITS.get(states.device.type, LOGITS["cpu"]) // vocabulary)
     if len(targets) <= rows:
         return _score(model, states, targets, temperature, dtype, entropy_gradient)

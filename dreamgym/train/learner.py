@@ -16,7 +16,7 @@ from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.protocols import ActorCritic, Algorithm, Stateful
 from dreamgym.returns import statistics
 from dreamgym.train import parallel
-from dreamgym.train.batch import Batch, TokenSequence, credited, micro_batches, padded, sequences_of
+from dreamgym.train.batch import Batch, TokenSequence, assign_advantages, micro_batches, padded, sequences_of
 from dreamgym.train.critic import Critic
 from dreamgym.train.forward import device_of, token_logprobs, token_states
 from dreamgym.train.objective import LossInputs, token_weights
@@ -35,11 +35,14 @@ class Learner:
         algorithm: Algorithm | ActorCritic,
         config: LearnerConfig,
         *,
+        seed: int = 0,
         total_updates: int | None = None,
         on_publish: Callable[[int], None] | None = None,
         next_prompt: Callable[[Trajectory], Sequence[int] | None] | None = None,
     ) -> None:
-        """`total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is.
+        """`seed`: of how trajectories are divided into minibatches.
+
+        `total_updates`: the calls of `update` that a linear schedule spans; without it the learning rate stays as it is.
 
         `next_prompt`: the prompt that would have followed an episode's last turn (`Agent.next_prompt`). Algorithms that bootstrap episodes
         cut at the horizon read a value there. ConfigError for settings that exclude each other.
@@ -53,7 +56,8 @@ class Learner:
             raise ConfigError(
                 "A sharded policy trains without a critic and without a reference. Use GRPO, GiGPO or REINFORCE, kl_coef = 0."
             )
-        self.model, self.algorithm, self.config, self.total_updates = model, algorithm, config, total_updates
+        self.model, self.algorithm, self.config = model, algorithm, config
+        self.seed, self.total_updates = seed, total_updates
         self.optimiser = adamw(model, lr=config.lr, weight_decay=config.weight_decay)
         self.critic = Critic(model, algorithm.critic) if isinstance(algorithm, ActorCritic) else None
         self.version, self.updates, self._on_publish, self._next_prompt = 0, 0, on_publish, next_prompt
@@ -75,8 +79,8 @@ class Learner:
         self.iterations_without_reward = 0 if earned else self.iterations_without_reward + 1
         metrics = {f"groups_{kind}": float(kinds[kind]) for kind in sorted({*kinds, "mixed"})}  # 0 mixed groups are named as well
         metrics["iterations_without_reward"] = float(self.iterations_without_reward)
-        sequences, found = self._valued(groups) if self.critic else (self._credited(groups), {})
-        metrics |= found | {"sequences": float(len(sequences)), "tokens": float(sum(sum(sequence.mask) for sequence in sequences))}
+        sequences, of_critic = self._critic_sequences(groups) if self.critic else (self._advantage_sequences(groups), {})
+        metrics |= of_critic | {"sequences": float(len(sequences)), "tokens": float(sum(sum(sequence.mask) for sequence in sequences))}
         if sequences:
             metrics |= self._optimise(sequences)
         self.updates += 1
@@ -118,29 +122,28 @@ class Learner:
         if self._on_publish:
             self._on_publish(self.version)
 
-    def _credited(self, groups: Sequence[Sequence[Trajectory]]) -> list[TokenSequence]:
+    def _advantage_sequences(self, groups: Sequence[Sequence[Trajectory]]) -> list[TokenSequence]:
         """Sequences of the rollouts that carry a signal, with each turn's advantage on its sampled tokens."""
         assert isinstance(self.algorithm, Algorithm)
         sequences: list[TokenSequence] = []
         trajectory = 0
-        for group, advantages in zip(groups, self.algorithm.credit(groups), strict=True):
+        for group, advantages in zip(groups, self.algorithm.compute_advantages(groups), strict=True):
             for episode, by_turn in zip([t for t in group if t.error is None], advantages, strict=True):
                 if any(a != 0.0 for a in by_turn):
-                    sequences += credited(sequences_of(episode, trajectory), by_turn)
+                    sequences += assign_advantages(sequences_of(episode, trajectory), by_turn)
                     trajectory += 1
         return sequences
 
-    def _valued(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[TokenSequence], dict[str, float]]:
+    def _critic_sequences(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[TokenSequence], dict[str, float]]:
         """Sequences of all sound rollouts with advantages and value targets from the critic, and how much of the returns it explained."""
         assert isinstance(self.algorithm, ActorCritic) and self.critic is not None
         episodes = [t for group in groups for t in group if t.error is None]
         by_episode = [sequences_of(episode, i) for i, episode in enumerate(episodes)]
         sequences = [sequence for own in by_episode for sequence in own]
         self.algorithm.mark_valued(sequences)
-        for sequence, values in zip(
-            sequences, self._values([sequence.ids for sequence in sequences], [sequence.valued for sequence in sequences]), strict=True
-        ):
-            sequence.values = values
+        values = self._values([sequence.ids for sequence in sequences], [sequence.value_mask for sequence in sequences])
+        for sequence, own_values in zip(sequences, values, strict=True):
+            sequence.values = own_values
         after = self._bootstrap_values(episodes)
         for i, (episode, own) in enumerate(zip(episodes, by_episode, strict=True)):
             self.algorithm.set_advantages(episode, own, after.get(i, 0.0))
@@ -164,18 +167,18 @@ class Learner:
 
     @torch.no_grad()
     def _values(self, ids: Sequence[Sequence[int]], marks: Sequence[Sequence[float]]) -> list[list[float]]:
-        """The critic's values before every marked token, 0.0 elsewhere."""
+        """Along `ids`, the critic's value before every marked token and 0.0 elsewhere."""
         assert self.critic is not None
-        found: list[list[float]] = [[] for _ in ids]
+        by_sequence: list[list[float]] = [[] for _ in ids]
         for batch in self._batches(ids, marks, range(len(ids))):
             grid = torch.zeros_like(batch.weights[:, 1:])
             grid[batch.weights[:, 1:] != 0] = self.critic.values(batch, bf16=self.config.bf16)
             for i, values, length in zip(batch.sequences, grid.tolist(), batch.lengths.tolist(), strict=True):
-                found[i] = [0.0, *values[: length - 1]]
-        return found
+                by_sequence[i] = [0.0, *values[: length - 1]]
+        return by_sequence
 
     def _optimise(self, sequences: list[TokenSequence]) -> dict[str, float]:
-        rng = np.random.default_rng((self.config.seed, self.updates))
+        rng = np.random.default_rng((self.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
         rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
         recomputed = self.config.old_logprobs == "learner" and (rough or self.algorithm.config.importance_cap > 0)
@@ -189,17 +192,17 @@ class Learner:
             for chosen in _split_trajectories(sequences, parts, rng):
                 sums["grad_norm"] += self._step(sequences, chosen, sums, scale)
                 if "mismatch" not in measured:  # by the first step, which is taken at the weights that sampled
-                    measured["mismatch"] = sums["off"] / max(1.0, sums["trained"])
+                    measured["mismatch"] = sums["logprob_gap"] / max(1.0, sums["trained"])
                 steps += 1
         self._train_mode(False)
         per_token = max(1.0, sums.pop("trained"))
-        sums.pop("off")
+        sums.pop("logprob_gap")
         self.optimiser_steps += steps
         grad_norm = sums.pop("grad_norm") / max(1, steps)
         if self.critic:
-            measured["value_loss"] = sums.pop("value_loss") / max(1.0, sums.pop("valued"))
-        found = {name: value / per_token for name, value in sums.items()}
-        return found | {"grad_norm": grad_norm, "steps": float(steps)} | measured
+            measured["value_loss"] = sums.pop("value_loss") / max(1.0, sums.pop("decisions"))
+        means = {name: value / per_token for name, value in sums.items()}
+        return means | {"grad_norm": grad_norm, "steps": float(steps)} | measured
 
     def _set_lr(self) -> float:
         """The share of the learning rate at which this update steps."""
@@ -217,7 +220,7 @@ class Learner:
 
     @torch.no_grad()
     def _recompute(self, sequences: list[TokenSequence]) -> float:
-        """Replace the sampler's log-probs by the learner's own, so that the ratio starts at 1 when the two compute at different precision.
+        """Make `old_logprobs` the learner's own, so that the ratio starts at 1 when sampler and learner compute at different precision.
 
         Returns the mean absolute difference between the two, in nats.
         """
@@ -226,24 +229,24 @@ class Learner:
         for batch in self._batches(ids, masks, range(len(sequences))):
             chosen = batch.weights[:, 1:] != 0
             fresh = self._logprobs(batch)
-            sampled = padded([sequence.logprobs for sequence in sequences], batch)[:, 1:]
-            difference += float((fresh - sampled[chosen]).abs().sum())
+            grid = padded([sequence.rollout_logprobs for sequence in sequences], batch)[:, 1:]
+            difference += float((fresh - grid[chosen]).abs().sum())
             tokens += len(fresh)
-            sampled[chosen] = fresh
-            for i, values, length in zip(batch.sequences, sampled.tolist(), batch.lengths.tolist(), strict=True):
-                sequences[i].sampled, sequences[i].logprobs = sequences[i].logprobs, [0.0, *values[: length - 1]]
+            grid[chosen] = fresh
+            for i, values, length in zip(batch.sequences, grid.tolist(), batch.lengths.tolist(), strict=True):
+                sequences[i].old_logprobs = [0.0, *values[: length - 1]]
         return difference / max(1, tokens)
 
     def _logprobs(self, batch: Batch) -> torch.Tensor:
         """Log-probs of the batch's tokens under the policy; of a sharded one every process computes a part and has all."""
         own = parallel.part(batch) if self.sharded else batch
-        found, _ = token_logprobs(self.model, own, temperature=self.config.temperature, bf16=self.config.bf16)
-        return parallel.joined(found, own, batch) if self.sharded else found
+        logprobs, _ = token_logprobs(self.model, own, temperature=self.config.temperature, bf16=self.config.bf16)
+        return parallel.joined(logprobs, own, batch) if self.sharded else logprobs
 
     def _step(self, sequences: list[TokenSequence], chosen: Sequence[int], sums: dict[str, float], scale: float) -> float:
         """One optimiser step on the chosen sequences; returns the norm of the policy's gradient before clipping."""
         weights, normaliser = token_weights(sequences, chosen, self.algorithm.config)
-        decisions = sum(sum(sequences[i].valued) for i in chosen)
+        decisions = sum(sum(sequences[i].value_mask) for i in chosen)
         self.optimiser.zero_grad(set_to_none=True)
         if self.critic:
             self.critic.zero_grad()
@@ -252,7 +255,7 @@ class Learner:
         for batch in self._batches([sequence.ids for sequence in sequences], weights, chosen):
             batch = parallel.part(batch) if self.sharded else batch
             picked = batch.weights[:, 1:] != 0
-            reference = self._reference(batch)
+            ref_logprobs = self._ref_logprobs(batch)
             states = token_states(self.model, batch, bf16=self.config.bf16) if self.critic else None
             logprobs, entropy = token_logprobs(
                 self.model,
@@ -262,20 +265,20 @@ class Learner:
                 entropy_gradient=bool(self.algorithm.config.entropy_coef),
                 states=states,
             )
-            inputs = self._loss_inputs(sequences, batch, picked, logprobs, entropy, normaliser=normaliser, reference=reference)
-            loss, found = self.algorithm.loss(inputs)
+            inputs = self._loss_inputs(sequences, batch, picked, logprobs, entropy, normaliser=normaliser, ref_logprobs=ref_logprobs)
+            loss, diagnostics = self.algorithm.loss(inputs)
             if self.critic and states is not None:
                 value_loss = self._value_loss(sequences, batch, states)
                 loss = loss + self.critic.config.coef * value_loss / max(1.0, decisions)
                 sums["value_loss"] += float(value_loss.detach())
             loss.backward()
-            found |= {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}
-            found["off"] = float((logprobs.detach() - inputs.old).abs().sum())
-            for name, value in (parallel.total(found) if self.sharded else found).items():
+            diagnostics |= {"entropy": float(entropy.detach().sum()), "trained": float(picked.sum())}
+            diagnostics["logprob_gap"] = float((logprobs.detach() - inputs.old_logprobs).abs().sum())
+            for name, value in (parallel.total(diagnostics) if self.sharded else diagnostics).items():
                 sums[name] += value
         norm = parallel.number(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip))
         if self.critic:
-            sums["valued"] += decisions
+            sums["decisions"] += decisions
             self._require_finite(self.critic.clip(self.config.grad_clip), "critic", self.critic.config.lr)
         self._require_finite(norm, "policy", self.config.lr)
         self.optimiser.step()
@@ -292,7 +295,7 @@ class Learner:
         entropy: torch.Tensor,
         *,
         normaliser: float,
-        reference: torch.Tensor | None,
+        ref_logprobs: torch.Tensor | None,
     ) -> LossInputs:
         """The tokens `picked` [B, T-1] of a batch, as the algorithm's loss reads them."""
 
@@ -302,27 +305,27 @@ class Learner:
         sequence, turn = picked.nonzero()[:, 0], values("turns").long()
         return LossInputs(
             logprobs=logprobs,
-            old=values("logprobs"),
+            old_logprobs=values("old_logprobs"),
             advantages=values("advantages"),
-            weights=batch.weights[:, 1:][picked],
+            token_weights=batch.weights[:, 1:][picked],
             normaliser=normaliser,
-            sequences=torch.unique_consecutive(sequence, return_inverse=True)[1],
-            turns=torch.unique_consecutive(torch.stack([sequence, turn]), return_inverse=True, dim=1)[1],
+            sequence_ids=torch.unique_consecutive(sequence, return_inverse=True)[1],
+            turn_ids=torch.unique_consecutive(torch.stack([sequence, turn]), return_inverse=True, dim=1)[1],
             entropy=entropy,
-            reference=reference,
-            sampled=values("sampled") if self.algorithm.config.importance_cap else None,
+            ref_logprobs=ref_logprobs,
+            rollout_logprobs=values("rollout_logprobs") if self.algorithm.config.importance_cap else None,
         )
 
     def _value_loss(self, sequences: Sequence[TokenSequence], batch: Batch, states: torch.Tensor) -> torch.Tensor:
         """The critic's summed loss at the values of a batch, whose policy states [N, W] are given."""
         assert self.critic is not None
-        marks = padded([sequence.valued for sequence in sequences], batch)
-        valued = marks[:, 1:] != 0
-        old = padded([sequence.values for sequence in sequences], batch)[:, 1:][valued]
-        returns = padded([sequence.returns for sequence in sequences], batch)[:, 1:][valued]
-        among = states[valued[batch.weights[:, 1:] != 0]]
+        marks = padded([sequence.value_mask for sequence in sequences], batch)
+        chosen = marks[:, 1:] != 0
+        old_values = padded([sequence.values for sequence in sequences], batch)[:, 1:][chosen]
+        returns = padded([sequence.returns for sequence in sequences], batch)[:, 1:][chosen]
+        among = states[chosen[batch.weights[:, 1:] != 0]]
         values = self.critic.values(replace(batch, weights=marks), bf16=self.config.bf16, states=among)
-        return self.critic.loss(values, old, returns)
+        return self.critic.loss(values, old_values, returns)
 
     @staticmethod
     def _require_finite(norm: float, whose: str, lr: float) -> None:
@@ -334,8 +337,8 @@ class Learner:
         device = device_of(self.model)
         return (batch.to(device) for batch in micro_batches(ids, masks, chosen, tokens=self.config.micro_tokens))
 
-    def _reference(self, batch: Batch) -> torch.Tensor | None:
-        """Log-probs of the batch's tokens under the reference policy; None when there is none."""
+    def _ref_logprobs(self, batch: Batch) -> torch.Tensor | None:
+        """[N] log-probs of the batch's tokens under the reference policy; None when there is none."""
         if self.reference is None:
             return None
         with self.reference.acting() as model:
@@ -344,7 +347,7 @@ class Learner:
 
 def _explained(sequences: Sequence[TokenSequence]) -> dict[str, float]:
     """1 - Var(target - value) / Var(target) over the values that were read; nothing where targets do not differ."""
-    pairs = [(r, v) for sequence in sequences for r, v, at in zip(sequence.returns, sequence.values, sequence.valued, strict=True) if at]
+    pairs = [(r, v) for sequence in sequences for r, v, m in zip(sequence.returns, sequence.values, sequence.value_mask, strict=True) if m]
     targets, values = np.array(pairs, dtype=float).reshape(-1, 2).T
     if len(targets) < 2 or targets.var() < 1e-12:
         return {}

@@ -98,15 +98,15 @@ class LossInputs:
     """
 
     logprobs: torch.Tensor  # under the policy, with its gradient
-    old: torch.Tensor  # under the weights that sampled, as the learner computes them
+    old_logprobs: torch.Tensor  # under the weights that sampled: the denominator of the ratio, see `LearnerConfig.old_logprobs`
     advantages: torch.Tensor
-    weights: torch.Tensor  # of each token in the sum, see `token_weights`
+    token_weights: torch.Tensor  # of each token in the sum, see the function of that name
     normaliser: float  # Z, by which sums are divided
-    sequences: torch.Tensor  # int64: number of the token's sequence, ascending from 0
-    turns: torch.Tensor  # int64: number of the token's turn among all turns of these sequences, ascending from 0
+    sequence_ids: torch.Tensor  # int64: number of the token's sequence, ascending from 0
+    turn_ids: torch.Tensor  # int64: number of the token's turn among all turns of these sequences, ascending from 0
     entropy: torch.Tensor | None = None
-    reference: torch.Tensor | None = None  # log-probs under the reference policy
-    sampled: torch.Tensor | None = None  # log-probs that the sampler reported
+    ref_logprobs: torch.Tensor | None = None  # under the reference policy
+    rollout_logprobs: torch.Tensor | None = None  # that the sampler reported
 
 
 class LossOutputs(NamedTuple):
@@ -121,7 +121,7 @@ def clipped_loss(inputs: LossInputs, config: ClippedConfig, *, log_ratio: torch.
 
     rho is the exponential of `log_ratio`, by default each token's own: log pi - log pi_old.
     """
-    log_ratio = inputs.logprobs - inputs.old if log_ratio is None else log_ratio
+    log_ratio = inputs.logprobs - inputs.old_logprobs if log_ratio is None else log_ratio
     advantages = charged(inputs, config)
     ratio = log_ratio.clamp(-20, 20).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -134,25 +134,25 @@ def clipped_loss(inputs: LossInputs, config: ClippedConfig, *, log_ratio: torch.
 
 def regularised(objective: torch.Tensor, inputs: LossInputs, config: ObjectiveConfig) -> LossOutputs:
     """(-sum w * objective + beta * sum w * KL - eta * sum w * H) / Z."""
-    gap = (inputs.logprobs - inputs.old).detach()
+    gap = (inputs.logprobs - inputs.old_logprobs).detach()
     sums = {"approx_kl": float((gap.clamp(-20, 20).exp() - 1 - gap).sum())}
-    if config.importance_cap and inputs.sampled is not None:
-        trust = importance(inputs.old, inputs.sampled, config.importance_cap)
+    if config.importance_cap and inputs.rollout_logprobs is not None:
+        trust = importance(inputs.old_logprobs, inputs.rollout_logprobs, config.importance_cap)
         objective = objective * trust
         sums["importance"] = float(trust.sum())
-    loss = -(objective * inputs.weights).sum() / inputs.normaliser
-    if inputs.reference is not None and config.kl_coef:
-        kl = kl_estimate(inputs.logprobs, inputs.reference, config.kl)
+    loss = -(objective * inputs.token_weights).sum() / inputs.normaliser
+    if inputs.ref_logprobs is not None and config.kl_coef:
+        kl = kl_estimate(inputs.logprobs, inputs.ref_logprobs, config.kl)
         sums["kl"] = float(kl.detach().sum())
         if config.kl_in == "loss":
-            loss = loss + config.kl_coef * (kl * inputs.weights).sum() / inputs.normaliser
+            loss = loss + config.kl_coef * (kl * inputs.token_weights).sum() / inputs.normaliser
     if inputs.entropy is not None and config.entropy_coef:
-        loss = loss - config.entropy_coef * (inputs.entropy * inputs.weights).sum() / inputs.normaliser
+        loss = loss - config.entropy_coef * (inputs.entropy * inputs.token_weights).sum() / inputs.normaliser
     return LossOutputs(loss, sums)
 
 
 def mean_over(values: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    """[N] each token's mean over the tokens of its group; `groups` are numbered from 0, as `LossInputs.sequences` and `.turns`."""
+    """[N] each token's mean over the tokens of its group; `groups` are numbered from 0, as `LossInputs.sequence_ids` and `.turn_ids`."""
     sums = values.new_zeros(values.shape).index_add(0, groups, values)
     counts = values.new_zeros(values.shape).index_add(0, groups, values.new_ones(values.shape))
     return (sums / counts.clamp(min=1))[groups]
@@ -160,22 +160,22 @@ def mean_over(values: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
 
 def charged(inputs: LossInputs, config: ObjectiveConfig) -> torch.Tensor:
     """Advantages with each token's KL estimate taken off where `kl_in` is "reward". A token pays for itself, not for those after it."""
-    if inputs.reference is None or not config.kl_coef or config.kl_in != "reward":
+    if inputs.ref_logprobs is None or not config.kl_coef or config.kl_in != "reward":
         return inputs.advantages
-    return inputs.advantages - config.kl_coef * kl_estimate(inputs.old, inputs.reference, config.kl).detach()
+    return inputs.advantages - config.kl_coef * kl_estimate(inputs.old_logprobs, inputs.ref_logprobs, config.kl).detach()
 
 
-def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, estimator: Estimator) -> torch.Tensor:
+def kl_estimate(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: Estimator) -> torch.Tensor:
     """One-sample estimates of KL(pi||ref) at tokens sampled from pi (http://joschu.net/blog/kl-approx.html), clamped against overflow."""
-    gap = (reference - logprobs).clamp(-10, 10)
+    gap = (ref_logprobs - logprobs).clamp(-10, 10)
     if estimator == "k1":
         return -gap
     return gap.square() / 2 if estimator == "k2" else gap.exp() - 1 - gap
 
 
-def importance(old: torch.Tensor, sampled: torch.Tensor, cap: float) -> torch.Tensor:
-    """min(exp(old - sampled), cap), without a gradient."""
-    return (old - sampled).detach().clamp(-20, 20).exp().clamp(max=cap)
+def importance(old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
+    """[N] min(exp(old_logprobs - rollout_logprobs), cap), without a gradient."""
+    return (old_logprobs - rollout_logprobs).detach().clamp(-20, 20).exp().clamp(max=cap)
 
 
 def token_weights(sequences: Sequence[TokenSequence], chosen: Sequence[int], config: ObjectiveConfig) -> tuple[list[list[float]], float]:

@@ -101,8 +101,8 @@ def from_first(make: Callable[[], T]) -> T:
     """What `make` gives in the first process, in every process; the others do not call it."""
     held: list[Any] = [make() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(held)
-    found: T = held[0]
-    return found
+    made: T = held[0]
+    return made
 
 
 class _Mean(torch.autograd.Function):
@@ -110,9 +110,9 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        found = value.clone()
-        dist.all_reduce(found)
-        return found / dist.get_world_size()
+        sums = value.clone()
+        dist.all_reduce(sums)
+        return sums / dist.get_world_size()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -121,13 +121,13 @@ class _Mean(torch.autograd.Function):
 
 def mean(value: torch.Tensor) -> torch.Tensor:
     """The mean of a loss over all processes, equal in each, whose backward pass is that of the process's own."""
-    found: torch.Tensor = _Mean.apply(value)
-    return found
+    average: torch.Tensor = _Mean.apply(value)
+    return average
 
 
 def whole(model: Any) -> dict[str, torch.Tensor]:
     """All weights of a sharded model, on the CPU of the first process; empty in the others. Every process calls it."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict  # half a second to import
 
-    found: dict[str, Any] = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return found
+    weights: dict[str, Any] = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return weights

@@ -83,8 +83,6 @@ class LearnerConfig(Config):
     """The log-probs in the denominator of the ratio where learner and sampler round differently (`bf16`): the learner's own, computed by
     one more forward pass before the first step, or the sampler's. The local engine differs by a few thousandths of a nat, far inside the
     clip. `mismatch` says by how much, without that pass from the first step; in float32 none is made, so look at it with a server."""
-    seed: int = 0
-    """Of how trajectories are divided into minibatches."""
 
 
 class CriticConfig(Config):

@@ -18,8 +18,7 @@ from torch import nn
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, cut, pad
-from dreamgym.train.fitting import Clock as _Clock
-from dreamgym.train.fitting import optimiser_of
+from dreamgym.train.fitting import FitCheckpoint, optimiser_of
 from dreamgym.train.fitting import set_lr as _set_lr
 from dreamgym.train.forward import device_of, supervised_logprobs
 from dreamgym.train.optimisers import Optimiser
@@ -56,20 +55,20 @@ def train(
         )
     optimiser = optimiser_of(model, config)
     total = max(1, math.ceil(config.epochs * sum(len(sequence) for sequence in ids) / config.batch_tokens))
-    clock = _Clock(checkpoint, model, optimiser)
+    fit = FitCheckpoint(checkpoint, model, optimiser)
     model.train()
-    for batch in _endless(ids, weights, config, skip=clock.step):
-        done = max(clock.step / total, clock.seconds / config.seconds if config.seconds else 0.0)
+    for batch in _endless(ids, weights, config, skip=fit.step):
+        done = max(fit.step / total, fit.seconds / config.seconds if config.seconds else 0.0)
         if done >= 1.0:
             break
         _set_lr(optimiser, config, done)
-        clock.losses = _step(model, optimiser, batch, segments, config)
-        clock.step += 1
-        if on_step and on_step(clock.step, done, clock.losses):
+        fit.losses = _step(model, optimiser, batch, segments, config)
+        fit.step += 1
+        if on_step and on_step(fit.step, done, fit.losses):
             break
-        clock.save_if_due()  # after `on_step`, so that a step that was saved has been looked at
+        fit.save_if_due()  # after `on_step`, so that a step that was saved has been looked at
     model.eval()
-    return {**clock.losses, "steps": float(clock.step), "seconds": clock.seconds}
+    return {**fit.losses, "steps": float(fit.step), "seconds": fit.seconds}
 
 
 def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:

@@ -20,10 +20,10 @@ def partial(model: nn.Module) -> bool:
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that have gradients, by name. UsageError when there is none."""
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not found:
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
         raise UsageError("Every weight of the model is frozen, so nothing can be trained. Unfreeze it, or load it with adapters.")
-    return found
+    return parameters
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:

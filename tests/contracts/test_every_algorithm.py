@@ -59,14 +59,14 @@ WITHOUT_SIGNAL: list[list[Trajectory]] = [
 def advantages(algorithm: Any, groups: Groups) -> list[list[list[float]]]:
     """Of every turn of every sound rollout; of an actor-critic, on the first token of each turn, where the critic reads 0 everywhere."""
     if isinstance(algorithm, Algorithm):
-        return algorithm.credit(groups)
+        return algorithm.compute_advantages(groups)
     assert isinstance(algorithm, ActorCritic)
     sound = [[episode for episode in group if episode.error is None] for group in groups]
     rows = {id(episode): sequences_of(episode, i) for i, episode in enumerate(episode for group in sound for episode in group)}
     every = [row for own in rows.values() for row in own]
     algorithm.mark_valued(every)
     for row in every:
-        assert len(row.valued) == len(row.ids) and all(value in (0.0, m) for value, m in zip(row.valued, row.mask, strict=True))
+        assert len(row.value_mask) == len(row.ids) and all(value in (0.0, m) for value, m in zip(row.value_mask, row.mask, strict=True))
         row.values = [0.0] * len(row.ids)
     for episode in (episode for group in sound for episode in group):
         algorithm.set_advantages(episode, rows[id(episode)], 0.0)
@@ -84,8 +84,9 @@ def advantages(algorithm: Any, groups: Groups) -> list[list[list[float]]]:
 def tokens_of(logprobs: torch.Tensor, old: torch.Tensor, given: Sequence[float]) -> LossInputs:
     """One turn a token, each in a sequence of its own."""
     number = torch.arange(len(given))
-    entropy, sampled = torch.ones(len(given)), old + 0.1
-    others: dict[str, Any] = {"sequences": number, "turns": number, "entropy": entropy, "reference": sampled, "sampled": sampled}
+    entropy, other = torch.ones(len(given)), old + 0.1
+    others: dict[str, Any] = {"entropy": entropy, "ref_logprobs": other, "rollout_logprobs": other}
+    others |= {"sequence_ids": number, "turn_ids": number}
     return inputs(logprobs, old, torch.tensor(given), normaliser=float(len(given)), **others)
 
 
@@ -109,7 +110,7 @@ def groups_without_a_signal_teach_nothing_where_rollouts_are_compared(make: Make
         assert not any(a for group in advantages(make(), WITHOUT_SIGNAL) for own in group for a in own)
 
 
-def what_earned_more_is_credited_with_more(make: Make) -> None:
+def what_earned_more_has_the_larger_advantage(make: Make) -> None:
     ((better, worse),) = advantages(make(), [MIXED[:2]])
     assert min(better) > max(worse)
 
@@ -141,7 +142,7 @@ PROMISES = [
     every_turn_of_a_sound_rollout_has_a_finite_advantage,
     failed_rollouts_change_nothing,
     groups_without_a_signal_teach_nothing_where_rollouts_are_compared,
-    what_earned_more_is_credited_with_more,
+    what_earned_more_has_the_larger_advantage,
     the_loss_of_a_few_tokens_is_finite_and_moves_each_as_its_advantage_says,
     what_it_remembers_is_in_its_state,
 ]
@@ -166,37 +167,37 @@ def test_a_configuration_completes_the_settings_reads_back_and_refuses_unknown_o
 
 
 class OfAllRollouts(GRPO):
-    def credit(self, groups: Groups) -> list[list[list[float]]]:
-        return super().credit([[replace(episode, error=None) for episode in group] for group in groups])
+    def compute_advantages(self, groups: Groups) -> list[list[list[float]]]:
+        return super().compute_advantages([[replace(episode, error=None) for episode in group] for group in groups])
 
 
 class CountsFailures(GRPO):
-    def credit(self, groups: Groups) -> list[list[list[float]]]:
+    def compute_advantages(self, groups: Groups) -> list[list[list[float]]]:
         lost = [sum(episode.error is not None for episode in group) for group in groups]
-        return [[[a - n for a in own] for own in group] for n, group in zip(lost, super().credit(groups), strict=True)]
+        return [[[a - n for a in own] for own in group] for n, group in zip(lost, super().compute_advantages(groups), strict=True)]
 
 
 class PlainReturn(GRPO):
-    def credit(self, groups: Groups) -> list[list[list[float]]]:
+    def compute_advantages(self, groups: Groups) -> list[list[list[float]]]:
         return [[[episode.total_reward] * len(episode.turns) for episode in group if episode.error is None] for group in groups]
 
 
 class Negated(GRPO):
-    def credit(self, groups: Groups) -> list[list[list[float]]]:
-        return [[[-a for a in own] for own in group] for group in super().credit(groups)]
+    def compute_advantages(self, groups: Groups) -> list[list[list[float]]]:
+        return [[[-a for a in own] for own in group] for group in super().compute_advantages(groups)]
 
 
 class Unclamped(GRPO):
     def loss(self, inputs: LossInputs) -> LossOutputs:
-        return LossOutputs(-((inputs.logprobs - inputs.old).exp().exp() * inputs.advantages).sum(), {})
+        return LossOutputs(-((inputs.logprobs - inputs.old_logprobs).exp().exp() * inputs.advantages).sum(), {})
 
 
 class Forgets(GRPO):
     mean = 0.0
 
-    def credit(self, groups: Groups) -> list[list[list[float]]]:
+    def compute_advantages(self, groups: Groups) -> list[list[list[float]]]:
         self.mean += 0.1
-        return [[[a + self.mean for a in own] for own in group] for group in super().credit(groups)]
+        return [[[a + self.mean for a in own] for own in group] for group in super().compute_advantages(groups)]
 
 
 @pytest.mark.parametrize(

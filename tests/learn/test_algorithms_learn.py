@@ -108,11 +108,11 @@ def test_an_algorithm_raises_the_mean_success_of_three_seeds_in_the_real_corrido
     gains = []
     for seed, beginner in beginners.items():
         model, agent = beginner.student()
-        config = LearnerConfig(lr=LR.get(algorithm["name"], 3e-3), minibatches=2, min_trajectories=1, bf16=False, seed=seed)
+        config = LearnerConfig(lr=LR.get(algorithm["name"], 3e-3), minibatches=2, min_trajectories=1, bf16=False)
         train(
             curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), rules=SUITE.rules, seed=seed),
             collect=lambda tasks, i, agent=agent, seed=seed: rollout(agent, ENV, tasks, seed=1000 * seed + i, max_steps=SUITE.max_steps),
-            learner=Learner(model, plugins.named("train.algos", algorithm), config, next_prompt=agent.next_prompt),
+            learner=Learner(model, plugins.named("train.algos", algorithm), config, seed=seed, next_prompt=agent.next_prompt),
             remember=lambda trajectories: 0,
             start=0,
             iterations=12,

@@ -187,7 +187,7 @@ def test_an_iteration_of_broken_rollouts_alone_changes_nothing(algorithm: dict[s
 
 def test_the_leave_one_out_baseline_is_the_mean_of_the_others():
     rewards = [1.0, 0.0, 0.25, 0.0]
-    (found,) = plugins.make("train.algos", "reinforce").credit([[even(r, turns=2) for r in rewards]])
+    (found,) = plugins.make("train.algos", "reinforce").compute_advantages([[even(r, turns=2) for r in rewards]])
     expected = [r - sum(other for j, other in enumerate(rewards) if j != i) / 3 for i, r in enumerate(rewards)]
     assert found == [pytest.approx([a, a]) for a in expected]
 
@@ -195,8 +195,8 @@ def test_the_leave_one_out_baseline_is_the_mean_of_the_others():
 def test_the_running_baseline_follows_the_returns_and_lags_one_iteration():
     algorithm = plugins.make("train.algos", "reinforce", baseline="running", rate=0.5)
     first, second = ([even(1.0)], [even(0.0)]), ([even(1.0)], [even(1.0)])
-    assert algorithm.credit(first) == [[[1.0]], [[0.0]]]  # the mean was 0, and is then 0.25
-    assert algorithm.credit(second) == [[[0.75]], [[0.75]]]
+    assert algorithm.compute_advantages(first) == [[[1.0]], [[0.0]]]  # the mean was 0, and is then 0.25
+    assert algorithm.compute_advantages(second) == [[[0.75]], [[0.75]]]
     assert algorithm.state_dict() == {"mean": 0.625}
 
 

@@ -38,9 +38,9 @@ def test_steps_from_the_same_state_are_compared_and_lonely_ones_are_not():
 
 def test_the_advantage_is_the_episodes_plus_omega_times_the_steps():
     group = [rollout("abb", 0.0, 0.0, 1.0), rollout("ac", 0.0, 0.0)]
-    (found,) = gigpo.make(gamma=0.5, normalise="mean", omega=2.0).credit([group])
+    (found,) = gigpo.make(gamma=0.5, normalise="mean", omega=2.0).compute_advantages([group])
     assert found == [pytest.approx([0.75, 0.0, 1.0]), pytest.approx([-0.75, -0.5])]
-    (plain,) = gigpo.make(omega=0.0, normalise="mean").credit([group])
+    (plain,) = gigpo.make(omega=0.0, normalise="mean").compute_advantages([group])
     assert plain == [[0.5] * 3, [-0.5] * 2]
 
 
@@ -50,13 +50,13 @@ def test_states_are_shared_within_a_task_and_not_between_tasks():
 
 
 def test_where_all_succeed_the_shorter_way_is_still_better():
-    (found,) = gigpo.make(gamma=0.5, normalise="mean").credit([[rollout("ab", 0.0, 1.0), rollout("a", 1.0)]])
+    (found,) = gigpo.make(gamma=0.5, normalise="mean").compute_advantages([[rollout("ab", 0.0, 1.0), rollout("a", 1.0)]])
     assert found == [pytest.approx([-0.25, 0.0]), pytest.approx([0.25])]
 
 
 def test_equal_returns_that_floats_cannot_add_exactly_are_no_signal():
     group = [rollout("a", 0.1) for _ in range(7)]
-    assert gigpo.make().credit([group]) == [[[0.0]] * 7]
+    assert gigpo.make().compute_advantages([group]) == [[[0.0]] * 7]
 
 
 def test_a_turn_that_changed_nothing_pays_at_its_step_and_those_before_it():
@@ -72,15 +72,15 @@ def test_a_turn_in_a_state_seen_once_pays_in_the_episodes_part_and_elsewhere_onl
     first = replace(first, turns=(first.turns[0], _idle(first.turns[1]), first.turns[2]))
     second = rollout("ad", 0.0, 0.0)
     second = replace(second, turns=(_idle(second.turns[0]), second.turns[1]))
-    (found,) = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).credit([[first, second]])
+    (found,) = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).compute_advantages([[first, second]])
     # a: returns 0.25 - 0.5 * 0.3 and -0.3, mean -0.1; the other turns have the episode's part alone
     assert found == [pytest.approx([0.5 + 0.2, 0.5 - 0.3, 0.5]), pytest.approx([-0.5 - 0.2, -0.5])]
-    (plain,) = gigpo.make(omega=0.0, invalid_penalty=0.3).credit([[first, second]])
-    (same,) = grpo.make(invalid_penalty=0.3).credit([[first, second]])
+    (plain,) = gigpo.make(omega=0.0, invalid_penalty=0.3).compute_advantages([[first, second]])
+    (same,) = grpo.make(invalid_penalty=0.3).compute_advantages([[first, second]])
     assert plain == same
     even = [rollout("ab", 0.0, 0.0), rollout("a", 0.0)]
     even[0] = replace(even[0], turns=(even[0].turns[0], _idle(even[0].turns[1])))
-    (failed,) = gigpo.make(gamma=0.0, invalid_penalty=0.3).credit([even])
+    (failed,) = gigpo.make(gamma=0.0, invalid_penalty=0.3).compute_advantages([even])
     assert failed == [pytest.approx([0.0, -0.3]), [0.0]]
 
 
@@ -118,7 +118,7 @@ def test_each_turns_advantage_lands_on_its_own_tokens_also_where_turns_share_a_r
     trained.update(made)
     total = torch.zeros(())
     z = sum(len(t.completion.ids) for group in made for e in group for t in e.turns)
-    for group, advantages in zip(made, gigpo.make().credit(made), strict=True):
+    for group, advantages in zip(made, gigpo.make().compute_advantages(made), strict=True):
         for episode, by_turn in zip(group, advantages, strict=True):
             for turn, a in zip(episode.turns, by_turn, strict=True):
                 said = turn.completion

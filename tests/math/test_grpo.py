@@ -94,7 +94,10 @@ def random_groups(model: Any, *, groups: int = 3, size: int = 4, shift: float = 
 
 
 def advantages(*returns: float, **config: Any) -> list[float]:
-    return GRPO(GRPOConfig(**config)).advantages(GroupStatistics(returns))
+    """Of rollouts of one turn."""
+    said = Completion((2,), (3,), (0.0,), "", "stop")
+    (group,) = GRPO(GRPOConfig(**config)).compute_advantages([[trajectory(reward, said) for reward in returns]])
+    return [advantage for (advantage,) in group]
 
 
 def test_advantages_as_worked_by_hand():
@@ -148,7 +151,7 @@ def loss(
     x = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
     reference = None if ref is None else torch.tensor(ref, dtype=torch.float64)
     value, sums = GRPO(GRPOConfig(**config)).loss(
-        inputs(x, torch.tensor(old, dtype=torch.float64), torch.tensor(adv, dtype=torch.float64), normaliser=z, reference=reference)
+        inputs(x, torch.tensor(old, dtype=torch.float64), torch.tensor(adv, dtype=torch.float64), normaliser=z, ref_logprobs=reference)
     )
     value.backward()
     return value.item(), x.grad.tolist(), sums
@@ -222,8 +225,8 @@ def test_turns_that_go_on_share_a_row_and_a_slid_window_opens_another():
     c = Completion((2, 5, 6), (7,), (-0.4,), "", "stop")
     first, second = sequences_of(trajectory(1.0, a, b, c), 9)
     assert (first.ids, first.mask) == ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1])
-    assert first.logprobs == [0, 0, -0.1, -0.2, 0, -0.3] and first.trajectory == second.trajectory == 9
-    assert (second.ids, second.mask, second.logprobs) == ([2, 5, 6, 7], [0, 0, 0, 1], [0, 0, 0, -0.4])
+    assert first.rollout_logprobs == first.old_logprobs == [0, 0, -0.1, -0.2, 0, -0.3] and first.trajectory == second.trajectory == 9
+    assert (second.ids, second.mask, second.rollout_logprobs) == ([2, 5, 6, 7], [0, 0, 0, 1], [0, 0, 0, -0.4])
 
 
 def test_lots_hold_every_row_once_and_no_more_positions_than_allowed():
@@ -373,6 +376,15 @@ def test_the_entropy_bonus_is_the_gradient_of_the_mean_entropy_of_the_trained_to
     (total / sum(len(one.ids) for one in said)).backward()
     assert torch.allclose(pulled, plain - 0.5 * gradients(model), atol=1e-6)
     assert metrics["entropy"] == pytest.approx(float(total.detach()) / sum(len(one.ids) for one in said), rel=1e-4)
+
+
+def test_the_seed_divides_the_trajectories_into_minibatches():
+    groups, weights = random_groups(tiny()), []
+    for seed in (0, 0, 1):
+        learner = Learner(tiny(), grpo.make(), LearnerConfig(minibatches=3, min_trajectories=4, lr=1e-3, bf16=False), seed=seed)
+        learner.update(groups)
+        weights.append(torch.cat([p.detach().flatten() for p in learner.model.parameters()]))
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
 @pytest.mark.parametrize("bf16", [False, True])

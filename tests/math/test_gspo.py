@@ -18,7 +18,7 @@ def test_two_sequences_as_worked_by_hand():
     x = torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64, requires_grad=True)
     old, advantages = x.detach() - torch.tensor([0.1, 0.3, -0.2], dtype=torch.float64), torch.tensor([1.0, 1.0, -2.0], dtype=torch.float64)
     weights, sequences = torch.tensor([0.5, 0.5, 1.0], dtype=torch.float64), torch.tensor([0, 0, 1])
-    facts = {"weights": weights, "turns": sequences, "normaliser": 2.0}
+    facts = {"token_weights": weights, "turn_ids": sequences, "normaliser": 2.0}
     loss, sums = gspo.make(clip_low=0.3, clip_high=0.1).loss(inputs(x, old, advantages, **facts))
     loss.backward()
     assert loss.item() == pytest.approx((-1.1 + 2 * math.exp(-0.2)) / 2)
@@ -30,7 +30,7 @@ def test_two_sequences_as_worked_by_hand():
 
 def test_sequences_of_one_token_are_grpo():
     x, old = -torch.arange(1.0, 6.0), -torch.arange(1.0, 6.0) + 0.1
-    found = gspo.make(aggregate="token").loss(inputs(x, old, torch.ones(5), turns=torch.arange(5)))
+    found = gspo.make(aggregate="token").loss(inputs(x, old, torch.ones(5), turn_ids=torch.arange(5)))
     expected = grpo.make(clip_low=3e-4, clip_high=4e-4).loss(inputs(x, old, torch.ones(5)))
     assert found.loss == pytest.approx(float(expected.loss)) and found.sums == pytest.approx(expected.sums)
 
@@ -40,7 +40,7 @@ def test_the_learners_gradient_is_that_of_a_slow_obvious_loop_over_the_turns():
     one = learner(tiny(), {"name": "gspo", "clip_low": 0.1, "clip_high": 0.1})
     one.update(made)
     episodes = []
-    for group, advantages in zip(made, one.algorithm.credit(made), strict=True):
+    for group, advantages in zip(made, one.algorithm.compute_advantages(made), strict=True):
         for episode, by_turn in zip(group, advantages, strict=True):
             said, total = [turn.completion for turn in episode.turns], 0.0
             for completion, advantage in zip(said, by_turn, strict=True):
@@ -62,7 +62,7 @@ def test_a_loss_can_tell_rows_and_turns_apart():
     apart = Completion((9,), (8, 8), (-1.0,) * 2, "", "stop")
     one.update([[trajectory([0.0, 0.0, 1.0], [a, b, apart]), trajectory([0.0], [apart])]])
     (tokens,) = seen
-    found = sorted(zip(tokens.sequences.tolist(), tokens.turns.tolist(), tokens.advantages.sign().tolist(), strict=True))
+    found = sorted(zip(tokens.sequence_ids.tolist(), tokens.turn_ids.tolist(), tokens.advantages.sign().tolist(), strict=True))
     ids = [one for one, _, _ in found]
     assert len(set(ids)) == 3 and sorted(ids.count(i) for i in set(ids)) == [2, 2, 3]
     assert len({turn for _, turn, _ in found}) == 4 and {turn for _, turn, _ in found} == {0, 1, 2, 3}

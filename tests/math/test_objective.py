@@ -32,7 +32,9 @@ def kl_gradient(**config: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     logits, reference = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.log_softmax(torch.randn(5, dtype=torch.float64), 0)
     pi = torch.log_softmax(logits, 0)
     zero = torch.zeros(5, dtype=torch.float64)
-    loss, sums = grpo.make(kl_coef=BETA, **config).loss(inputs(pi, pi.detach(), zero, reference=reference, weights=pi.detach().exp()))
+    loss, sums = grpo.make(kl_coef=BETA, **config).loss(
+        inputs(pi, pi.detach(), zero, ref_logprobs=reference, token_weights=pi.detach().exp())
+    )
     loss.backward()
     assert "kl" in sums
     return logits.grad / BETA, logits.detach().requires_grad_(), reference
@@ -96,7 +98,7 @@ def test_a_sampler_that_is_off_is_weighed_by_the_ratio_up_to_the_cap_and_without
     assert importance(old, sampled, 2.0).tolist() == pytest.approx([1.0, math.exp(0.5), 2.0])
     assert not importance(old, sampled, 2.0).requires_grad
     x = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
-    loss, sums = grpo.make(importance_cap=2.0).loss(inputs(x, old.detach(), torch.tensor([1.0, -1.0, 1.0]), sampled=sampled))
+    loss, sums = grpo.make(importance_cap=2.0).loss(inputs(x, old.detach(), torch.tensor([1.0, -1.0, 1.0]), rollout_logprobs=sampled))
     loss.backward()
     assert x.grad.tolist() == pytest.approx([-1.0, math.exp(0.5), -2.0]) and sums["importance"] == pytest.approx(3 + math.exp(0.5))
 
@@ -110,6 +112,18 @@ def test_the_learner_weighs_every_token_by_how_far_its_sampler_was_off():
     # All tokens were reported 0.5 nats too likely: the ratio starts at 1 against the learner's own, and every weight is exp(-0.5).
     assert torch.allclose(gradients(weighed), math.exp(-0.5) * gradients(plain), atol=1e-6)
     assert metrics["importance"] == pytest.approx(math.exp(-0.5), rel=1e-4) and metrics["mismatch"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_the_learners_own_log_probs_leave_those_of_the_rollout_as_they_were():
+    model = tiny()
+    episodes = [shifted(e, 0.5) for group in groups(model, shift=0.0) for e in group]
+    sequences = [sequence for i, e in enumerate(episodes) for sequence in sequences_of(e, i)]
+    reported = [list(sequence.rollout_logprobs) for sequence in sequences]
+    assert [sequence.old_logprobs for sequence in sequences] == reported
+    assert learner(model, {"name": "grpo"})._recompute(sequences) == pytest.approx(0.5, rel=1e-4)
+    assert [sequence.rollout_logprobs for sequence in sequences] == reported
+    for sequence in sequences:
+        assert sequence.old_logprobs == pytest.approx([r - 0.5 * m for r, m in zip(sequence.rollout_logprobs, sequence.mask, strict=True)])
 
 
 def test_the_dual_clip_bounds_what_a_bad_token_that_became_likelier_can_weigh():
@@ -168,7 +182,7 @@ def test_statistics_over_steps_count_a_rollout_as_often_as_it_has_turns():
     group = [trajectory([0.0] * (n - 1) + [r], [said] * n) for n, r in zip(lengths, ends, strict=True)]
     everything = [r for n, r in zip(lengths, ends, strict=True) for _ in range(n)]
     mean, std = sum(everything) / len(everything), math.sqrt(np.mean([(r - sum(everything) / len(everything)) ** 2 for r in everything]))
-    (found,) = grpo.make(statistics="step").credit([group])
+    (found,) = grpo.make(statistics="step").compute_advantages([group])
     for n, r, row in zip(lengths, ends, found, strict=True):
         assert row == pytest.approx([(r - mean) / (std + 1e-6)] * n)
 
@@ -180,13 +194,13 @@ def test_an_idle_turn_pays_the_penalty_alone_and_an_even_group_does_not_magnify_
         return trajectory([0.0, 0.0, reward], [said] * 3, ["a", "b", "b"])
 
     config = {"invalid_penalty": 0.1, "normalise": "mean"}
-    (found,) = grpo.make(**config).credit([[rollout(1.0), rollout(0.0)]])
+    (found,) = grpo.make(**config).compute_advantages([[rollout(1.0), rollout(0.0)]])
     assert found == [pytest.approx([0.5, 0.4, 0.5]), pytest.approx([-0.5, -0.6, -0.5])]
-    (found,) = grpo.make(**config | {"normalise": "std"}).credit([[rollout(1.0), rollout(0.0)]])  # deviation 1/2
+    (found,) = grpo.make(**config | {"normalise": "std"}).compute_advantages([[rollout(1.0), rollout(0.0)]])  # deviation 1/2
     assert found == [pytest.approx([1.0, 0.8, 1.0], abs=1e-5), pytest.approx([-1.0, -1.2, -1.0], abs=1e-5)]
-    (even,) = grpo.make(**config | {"normalise": "std"}).credit([[rollout(0.0), rollout(0.0)]])
+    (even,) = grpo.make(**config | {"normalise": "std"}).compute_advantages([[rollout(0.0), rollout(0.0)]])
     assert even == [pytest.approx([0.0, -0.1, 0.0])] * 2
-    assert grpo.make().credit([[rollout(0.0), rollout(0.0)]]) == [[[0.0] * 3] * 2]
+    assert grpo.make().compute_advantages([[rollout(0.0), rollout(0.0)]]) == [[[0.0] * 3] * 2]
 
 
 def test_a_turn_is_charged_that_a_rule_answered_or_that_changed_nothing():
@@ -233,4 +247,6 @@ def test_an_action_that_the_state_does_not_offer_is_charged_and_one_in_which_the
     assert charged(lost) == charged(unread) == 0.0
     reply = Completion((2,), (3,), (0.0,), "", "stop")
     group = [trajectory([0.0], [reply], ["a"], error="the server is away"), trajectory([1.0], [reply]), trajectory([0.0], [reply])]
-    assert [len(rows) for rows in grpo.make(invalid_penalty=0.1).credit([group])] == [2], "its episode trains nothing in any case"
+    assert [len(rows) for rows in grpo.make(invalid_penalty=0.1).compute_advantages([group])] == [2], (
+        "its episode trains nothing in any case"
+    )

@@ -56,39 +56,39 @@ def test_advantages_match_a_slow_obvious_loop():
             assert found[t] == pytest.approx(expected) and returns[t] == pytest.approx(expected + values[t])
 
 
-def valued(episode: Trajectory, last: float = 0.0, **config: Any) -> TokenSequence:
+def with_advantages(episode: Trajectory, last: float = 0.0, **config: Any) -> TokenSequence:
     """The one row of an episode, with the values 0.1, 0.2, ... where they are read, and what PPO makes of it."""
     algorithm = ppo.make(**({"gamma": 0.5, "lam": 1.0} | config))
     (row,) = sequences_of(episode, 0)
     algorithm.mark_valued([row])
     read = itertools.count(1)
-    row.values = [next(read) / 10 if at else 0.0 for at in row.valued]
+    row.values = [next(read) / 10 if at else 0.0 for at in row.value_mask]
     algorithm.set_advantages(episode, [row], last)
     return row
 
 
 def test_a_turn_is_a_step_and_its_advantage_is_on_all_its_tokens():
-    row = valued(trajectory([0.0, 1.0], SAID))
-    assert row.ids == [2, 3, 4, 5, 6, 7] and row.valued == [0, 0, 1, 0, 0, 1]
+    row = with_advantages(trajectory([0.0, 1.0], SAID))
+    assert row.ids == [2, 3, 4, 5, 6, 7] and row.value_mask == [0, 0, 1, 0, 0, 1]
     # V = (0.1, 0.2): A_1 = 1 - 0.2, A_0 = 0.5 - 0.1
     assert row.advantages == pytest.approx([0, 0, 0.4, 0.4, 0, 0.8]) and row.returns == pytest.approx([0, 0, 0.5, 0, 0, 1.0])
 
 
 def test_by_token_the_reward_comes_with_the_last_token_of_its_turn():
-    row = valued(trajectory([3.0, 1.0], SAID), level="token")
-    assert row.valued == [0, 0, 1, 1, 0, 1]
+    row = with_advantages(trajectory([3.0, 1.0], SAID), level="token")
+    assert row.value_mask == [0, 0, 1, 1, 0, 1]
     # three steps with rewards 0, 3, 1: returns 0.5 * 3.5, 3 + 0.5, 1; V = (0.1, 0.2, 0.3)
     assert row.returns == pytest.approx([0, 0, 1.75, 3.5, 0, 1.0]) and row.advantages == pytest.approx([0, 0, 1.65, 3.3, 0, 0.7])
 
 
 def test_an_idle_turn_pays_its_penalty_as_a_reward():
-    row = valued(trajectory([0.0, 1.0], SAID, ["a", "a"]), invalid_penalty=0.2)  # the first turn stays in a
+    row = with_advantages(trajectory([0.0, 1.0], SAID, ["a", "a"]), invalid_penalty=0.2)  # the first turn stays in a
     assert row.returns == pytest.approx([0, 0, 0.5 - 0.2, 0, 0, 1.0])
 
 
 def test_a_turn_without_tokens_cannot_be_valued():
     with pytest.raises(UsageError, match="turn 1 of 't' has no sampled tokens"):
-        valued(trajectory([0.0, 1.0, 0.0], [SAID[0], None, SAID[1]]))  # type: ignore[list-item]
+        with_advantages(trajectory([0.0, 1.0, 0.0], [SAID[0], None, SAID[1]]))  # type: ignore[list-item]
 
 
 def test_whitened_advantages_have_mean_0_and_variance_1_over_the_trained_tokens():
@@ -189,7 +189,7 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
 
     def target(episode: Trajectory, **config: Any) -> float:
         one = learner(tiny(), {"name": "ppo", "bootstrap": True, **config})
-        rows, _ = one._valued([[episode]])
+        rows, _ = one._critic_sequences([[episode]])
         return max(rows[0].returns, key=abs)
 
     one = learner(tiny(), {"name": "ppo"})
@@ -201,7 +201,7 @@ def test_an_episode_cut_at_the_horizon_goes_on_in_its_value_and_one_that_ended_d
     assert target(cut, bootstrap=False) == pytest.approx(0.25, abs=1e-5)
     outgrown = learner(tiny(), {"name": "ppo", "bootstrap": True})
     outgrown._next_prompt = lambda episode: None  # as the agent answers where the conversation no longer fits the context
-    assert max(outgrown._valued([[cut]])[0][0].returns, key=abs) == pytest.approx(0.25, abs=1e-5)
+    assert max(outgrown._critic_sequences([[cut]])[0][0].returns, key=abs) == pytest.approx(0.25, abs=1e-5)
 
 
 def test_a_learner_that_cannot_see_beyond_the_horizon_says_so():

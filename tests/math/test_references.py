@@ -66,7 +66,7 @@ def ours(old: torch.Tensor = OLD, make: Any = grpo.make, **config: Any) -> tuple
     weights, normaliser = token_weights(rows(), range(3), algorithm.config)
     grid = torch.tensor(weights, dtype=torch.float64)[:, 1:]
     advantages = ADVANTAGES[:, None].expand(3, 6)[chosen]
-    facts = {"reference": REF[chosen], "weights": grid[chosen], "turns": chosen.nonzero()[:, 0]}
+    facts = {"ref_logprobs": REF[chosen], "token_weights": grid[chosen], "turn_ids": chosen.nonzero()[:, 0]}
     loss, _ = algorithm.loss(inputs(leaf, old[chosen], advantages, normaliser=normaliser, **facts))
     loss.backward()
     return loss.item(), leaf.grad.tolist()

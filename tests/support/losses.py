@@ -12,5 +12,5 @@ from dreamgym.train.objective import LossInputs
 def inputs(logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, normaliser: float = 1.0, **others: Any) -> LossInputs:
     """One row of one turn, every token of weight 1, where nothing else is given."""
     number = torch.zeros(len(logprobs), dtype=torch.long)
-    facts: dict[str, Any] = {"weights": torch.ones_like(logprobs), "sequences": number, "turns": number}
+    facts: dict[str, Any] = {"token_weights": torch.ones_like(logprobs), "sequence_ids": number, "turn_ids": number}
     return LossInputs(logprobs, old, advantages, normaliser=normaliser, **(facts | others))

@@ -21,7 +21,7 @@ class RowRatio(GRPO):
     def loss(self, inputs: LossInputs) -> LossOutputs:
         clip = {"clip_low": self.config.clip, "clip_high": self.config.clip}
         return clipped_loss(
-            inputs, self.config.model_copy(update=clip), log_ratio=mean_over(inputs.logprobs - inputs.old, inputs.sequences)
+            inputs, self.config.model_copy(update=clip), log_ratio=mean_over(inputs.logprobs - inputs.old_logprobs, inputs.sequence_ids)
         )
 
 

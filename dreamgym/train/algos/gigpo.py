@@ -42,19 +42,19 @@ class GiGPO:
     def __init__(self, config: GiGPOConfig) -> None:
         self.config = config
 
-    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn."""
+    def compute_advantages(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """[group][rollout without error][turn] A_E + omega * A_S, one of which holds the turn's penalty."""
         return [self._group([t for t in group if t.error is None]) for group in groups]
 
     def _group(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
-        found = statistics(rollouts)
+        returns = statistics(rollouts)
         visits = Counter(turn.transition.state.text for t in rollouts for turn in t.turns)
         advantages = []
         for rollout, steps in zip(rollouts, self.steps(rollouts), strict=True):
             charges = [self._charge(turn.transition, visits) for turn in rollout.turns]
             episode = [-charge for charge in charges]  # not divided, as in GRPO, in a group that is not mixed
-            if found.kind == "mixed":
-                episode = group_relative([rollout.total_reward - charge for charge in charges], found, self.config.normalise)
+            if returns.kind == "mixed":
+                episode = group_relative([rollout.total_reward - charge for charge in charges], returns, self.config.normalise)
             advantages.append([a + self.config.omega * s for a, s in zip(episode, steps, strict=True)])
         return advantages
 

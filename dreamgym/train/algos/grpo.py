@@ -41,12 +41,8 @@ class GRPO:
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
 
-    def advantages(self, group: GroupStatistics) -> list[float]:
-        """One per scorable rollout; all 0.0 for a group that is not mixed."""
-        return [self._weakened(a) for a in group_relative(group.returns, group, self.config.normalise)]
-
-    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and rollout without an error, the advantage of every turn: the rollout's less the turn's `penalty`.
+    def compute_advantages(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """[group][rollout without error][turn] the rollout's advantage, 0.0 in a group that is not mixed, less the turn's `penalty`.
 
         The penalty is subtracted before the division. In a group that is not mixed it is not divided: by its own deviation, one
         invalid action in an otherwise even group would count like a failure.

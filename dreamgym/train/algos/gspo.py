@@ -33,7 +33,7 @@ class GSPO(GRPO):
 
     def loss(self, inputs: LossInputs) -> LossOutputs:
         """The clipped loss at the ratios of turns; see `objective.clipped_loss`."""
-        return clipped_loss(inputs, self.config, log_ratio=mean_over(inputs.logprobs - inputs.old, inputs.turns))
+        return clipped_loss(inputs, self.config, log_ratio=mean_over(inputs.logprobs - inputs.old_logprobs, inputs.turn_ids))
 
 
 def make(**config: Any) -> GSPO:

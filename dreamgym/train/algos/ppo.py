@@ -44,7 +44,7 @@ class PPOConfig(ClippedConfig):
 
 
 class PPO:
-    """The functions of the algorithm with their settings (`protocols.Algorithm`)."""
+    """The functions of the algorithm with their settings (`protocols.ActorCritic`)."""
 
     grouped = False
 
@@ -55,12 +55,12 @@ class PPO:
         """Mark the tokens before which a value is read: the first of every turn, or all that were sampled."""
         for sequence in sequences:
             first = [turn >= 0 and turn != before for before, turn in zip([-1, *sequence.turns], sequence.turns, strict=False)]
-            sequence.valued = [float(new) for new in first] if self.config.level == "turn" else list(sequence.mask)
+            sequence.value_mask = [float(new) for new in first] if self.config.level == "turn" else list(sequence.mask)
 
     def set_advantages(self, trajectory: Trajectory, sequences: Sequence[TokenSequence], last: float) -> None:
         """Put advantages and value targets on the tokens of one trajectory, from the values read there and `last`, the value after it."""
         places = [(sequence, at) for sequence in sequences for at, m in enumerate(sequence.mask) if m]
-        steps = [(sequence, at) for sequence, at in places if sequence.valued[at]]
+        steps = [(sequence, at) for sequence, at in places if sequence.value_mask[at]]
         turns = [sequence.turns[at] for sequence, at in steps]
         if missing := set(range(len(trajectory.turns))) - set(turns):
             raise UsageError(f"PPO values every turn, but turn {min(missing)} of '{trajectory.id}' has no sampled tokens.")
@@ -73,7 +73,7 @@ class PPO:
             sequence.advantages, sequence.returns = [0.0] * len(sequence.ids), [0.0] * len(sequence.ids)
         step = -1
         for sequence, at in places:
-            if sequence.valued[at]:
+            if sequence.value_mask[at]:
                 step += 1
                 sequence.returns[at] = returns[step]
             sequence.advantages[at] = advantages[step]

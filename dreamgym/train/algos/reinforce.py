@@ -35,26 +35,26 @@ class Reinforce:
         self.config, self.mean = config, 0.0
         self.grouped = config.baseline == "leave_one_out"
 
-    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group and sound rollout, the advantage of every turn: return less baseline and the turn's penalty. Moves the mean."""
+    def compute_advantages(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """[group][rollout without error][turn] the return less baseline and the turn's penalty. Moves the running mean."""
         sound = [[t for t in group if t.error is None] for group in groups]
-        found = [[self._turns(t, a) for t, a in zip(group, self.advantages(group), strict=True)] for group in sound]
+        advantages = [[self._turns(t, a) for t, a in zip(group, self._of_rollouts(group), strict=True)] for group in sound]
         returns = [t.total_reward for group in sound for t in group]
         self.mean += self.config.rate * (float(np.mean(returns)) - self.mean) if returns else 0.0
-        return found
+        return advantages
 
     def _turns(self, rollout: Trajectory, advantage: float) -> list[float]:
         return [advantage - self.config.penalty(turn.transition) for turn in rollout.turns]
 
-    def advantages(self, group: Sequence[Trajectory]) -> list[float]:
-        """R - b of each rollout; without another rollout to compare with, or without variance, 0.0."""
-        found = statistics(group)
+    def _of_rollouts(self, group: Sequence[Trajectory]) -> list[float]:
+        """R - b of each rollout without error; without another rollout to compare with, or without variance, 0.0."""
+        own = statistics(group)
         if self.config.baseline == "running":
-            return [r - self.mean for r in found.returns]
-        if found.kind != "mixed":
-            return [0.0] * len(found.returns)
-        n = len(found.returns)
-        return [(r - found.mean) * n / (n - 1) for r in found.returns]  # = r - mean of the others
+            return [r - self.mean for r in own.returns]
+        if own.kind != "mixed":
+            return [0.0] * len(own.returns)
+        n = len(own.returns)
+        return [(r - own.mean) * n / (n - 1) for r in own.returns]  # = r - mean of the others
 
     def loss(self, inputs: LossInputs) -> LossOutputs:
         """-sum A * log p / Z with the terms of `objective.regularised`."""

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.train import dpo
 from dreamgym.train.dpo import dpo_loss, dpo_pairs, train
-from dreamgym.train.fitting import Clock
+from dreamgym.train.fitting import FitCheckpoint
 from dreamgym.train.settings import DPOConfig
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
@@ -144,7 +144,7 @@ class Killed(BaseException): ...
 def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_does(
     stops: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Clock, "EVERY_S", -1.0)  # a checkpoint every step
+    monkeypatch.setattr(FitCheckpoint, "EVERY_S", -1.0)  # a checkpoint every step
     path, whole, resumed = tmp_path / "dpo.pt", tiny(), tiny()
     expected = train(whole, CHOSEN, REJECTED, CONFIG)
 

@@ -74,7 +74,7 @@ def same(a: Any, b: Any) -> bool:
 def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_does(
     stops: list[int], optimiser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)  # a checkpoint every step
+    monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", -1.0)  # a checkpoint every step
     whole, path, config = tiny(), tmp_path / "new" / "sft.pt", CONFIG.model_copy(update={"optimiser": optimiser})
     expected = train(whole, IDS, WEIGHTS, config, segments=NAMES)
     for at in stops:
@@ -88,7 +88,7 @@ def test_an_interrupted_training_ends_bit_for_bit_where_an_uninterrupted_one_doe
 
 
 def test_a_training_that_was_interrupted_behind_its_last_step_still_reports_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
+    monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", -1.0)
     path, model = tmp_path / "sft.pt", tiny()
     expected = train(model, IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path)
     found = train(tiny(), IDS, WEIGHTS, CONFIG, segments=NAMES, checkpoint=path)
@@ -97,7 +97,7 @@ def test_a_training_that_was_interrupted_behind_its_last_step_still_reports_its_
 
 @pytest.mark.parametrize("kinds", [("adamw", "muon"), ("muon", "adamw")])
 def test_a_checkpoint_of_another_optimiser_is_refused_and_stays(kinds: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
+    monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", -1.0)
     path = tmp_path / "sft.pt"
     before, after = (CONFIG.model_copy(update={"optimiser": kind}) for kind in kinds)
     with pytest.raises(Killed):
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused_and_stays(kinds: tuple[str
 
 
 def test_steps_after_the_last_checkpoint_are_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sft._Clock, "EVERY_S", -1.0)
+    monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", -1.0)
     path, whole, resumed = tmp_path / "sft.pt", tiny(), tiny()
     train(whole, IDS, WEIGHTS, CONFIG)
     kept = b""
