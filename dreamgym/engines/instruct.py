@@ -5,7 +5,8 @@
     engine = {name = "instruct", model = "smollm2"}
 
 For teachers, judges, chat verifiers and prompted experience models. A server is faster for many requests; this one needs nothing but the
-weights. Replies are held to the JSON that is asked for by a grammar (extra `structured`), unless `format = "none"`.
+weights, which it shares with a backbone that is in memory with adapters (`llm.backbones`). Replies are held to the JSON that is asked for
+by a grammar (extra `structured`), unless `format = "none"`.
 """
 
 from __future__ import annotations
@@ -50,15 +51,17 @@ Config = InstructConfig
 
 
 def make(**settings: Any) -> TokenChat:
-    """The chat of a model: `make(model="smollm2")`. UsageError for a model that cannot be read, or that has no chat template."""
+    """The chat of a model: `make(model="smollm2")`. UsageError for a model that cannot be read, that has no chat template,
+    or that this machine has not the memory for."""
     from dreamgym.engines.local.engine import LocalEngine
     from dreamgym.engines.token_chat import TokenChat
-    from dreamgym.llm import backbones
+    from dreamgym.llm import backbones, memory
     from dreamgym.llm.chat_format import ChatFormat
 
     config = build(Config, settings, where="engine")
     check_backbone(config.backbone)
-    module, tokenizer = backbones.load(config.backbone)
+    memory.require_memory([memory.Held("engine", config.backbone, trains=False, frozen=True)])
+    module, tokenizer = backbones.load(config.backbone, frozen=True)
     engine = LocalEngine(module, tokenizer, dtype=config.dtype, max_batch=config.max_batch, max_context=config.max_context)
     return TokenChat(engine, ChatFormat(tokenizer), name=config.model, at_once=config.max_batch, structured=True)
 

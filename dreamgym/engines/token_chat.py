@@ -47,7 +47,7 @@ class TokenChat:
         allow_truncated: bool = False,
     ) -> Generator[tuple[int, str | Exception], None, None]:
         """Replies in order. A prompt that does not fit the context fails alone, as on a server that refuses it (status 413)."""
-        grammar = _grammar(response_format, max_tokens) if self.structured and response_format else ""
+        grammar = _grammar(response_format) if self.structured and response_format else ""
         sampling = Sampling(max_tokens, self.format.stop, temperature, grammar=grammar)
         waiting, begun = iter(conversations), 0
         while first := list(islice(waiting, 1)):
@@ -83,14 +83,7 @@ class TokenChat:
             yield i, ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it.") if cut else completion.text
 
 
-def _grammar(response_format: Mapping[str, Any], max_tokens: int) -> str:
-    """What `response_format` of an OpenAI-compatible host asks for. No free whitespace is allowed, and texts have a limit at which their
-    object still ends within the reply's tokens, of two letters or more: small models get lost in both."""
-    schema: dict[str, Any] = (
-        dict(response_format["json_schema"]["schema"]) if response_format["type"] == "json_schema" else {"type": "object"}
-    )
-    fields: Mapping[str, Any] = schema.get("properties", {})
-    texts = [name for name, field in fields.items() if field.get("type") == "string" and not field.keys() & {"enum", "maxLength"}]
-    limit = 2 * max_tokens // (len(texts) + 1)
-    schema["properties"] = {**fields, **{name: {**fields[name], "maxLength": limit} for name in texts}}
+def _grammar(response_format: Mapping[str, Any]) -> str:
+    """What `response_format` of an OpenAI-compatible host asks for. No free whitespace is allowed: small models get lost in it."""
+    schema = response_format["json_schema"]["schema"] if response_format["type"] == "json_schema" else {"type": "object"}
     return f"start: %json {json.dumps({'x-guidance': {'whitespace_flexible': False}, **schema})}"

@@ -94,7 +94,7 @@ def ask(
 
     Without `again`, what cannot be read is not asked for once more.
     """
-    asking = _Asking(chat, read, how, response_format(how.format, name, properties), seeds, note)
+    asking = _Asking(chat, read, how, response_format(how.format, name, properties, how.max_tokens), seeds, note)
     talks = {i: list(talk) for i, talk in enumerate(conversations)}
     found = asking.round(1, talks)
     unread = {i: [*talks[i], *_correction(reply)] for i, reply in found.items() if again and reply.kind == "unreadable"}

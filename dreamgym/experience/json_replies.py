@@ -23,6 +23,12 @@ Message = dict[str, str]
 MARKERS = re.compile(r"<(?=\S)|\[(?=/?[a-z]?[A-Z_]{2,}\d*\])")  # <|eot_id|>, </s>, <start_of_turn>; [INST], [gMASK]; not `[< prev]`
 FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 SHOWN = 200  # characters of a bad reply in a problem
+WHOLE = frozenset({"state", "next_state", "task"})
+"""Texts that are not limited: they are what was asked for, and one that a grammar had ended early would be another state, or another task.
+Such a reply that is too long is cut at max_tokens instead, and seen to be."""
+LONGEST = 1900
+"""Characters of any other text, and items of the longest list that is limited. llama.cpp refused grammars that repeat something 2,000 times
+(its pull requests 17381 and 26613)."""
 
 
 class BadReply(Exception):
@@ -49,18 +55,42 @@ def messages(system: str, value: Any) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": data(value)}]
 
 
-def response_format(kind: Format, name: str, properties: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What holds a host to an object of exactly these properties."""
+def response_format(kind: Format, name: str, properties: Mapping[str, Any], max_tokens: int) -> dict[str, Any] | None:
+    """What holds a host to an object of exactly these properties, whose remarks leave room for the rest of a reply of `max_tokens`."""
     if kind == "none":
         return None
     if kind == "json_object":
         return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema(properties)}}
+    form = limited(schema(properties), max_tokens)
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": form}}
 
 
 def schema(properties: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of an object that has all of these properties and no others."""
     return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
+
+
+def limited(form: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
+    """The JSON schema with a `maxLength` for every text that has none, except those that must be whole. Small models ramble in texts; two
+    characters a token leave each text, and all that is no text, the same share of the reply."""
+    return _limited("", form, min(LONGEST, 2 * max_tokens // (_texts(form) + 1)))
+
+
+def _limited(name: str, form: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    if form.get("type") == "string" and name not in WHOLE and not form.keys() & {"enum", "maxLength"}:
+        return {**form, "maxLength": limit}
+    found = {key: value for key, value in form.items() if key != "maxItems" or value <= LONGEST}
+    if "properties" in form:
+        found["properties"] = {key: _limited(key, one, limit) for key, one in form["properties"].items()}
+    if "items" in form:
+        found["items"] = _limited(name, form["items"], limit)
+    return found
+
+
+def _texts(form: Mapping[str, Any]) -> int:
+    """How many texts without a limit a JSON schema has."""
+    inner = [*form.get("properties", {}).values(), *([form["items"]] if "items" in form else [])]
+    return sum(map(_texts, inner)) + (form.get("type") == "string" and not form.keys() & {"enum", "maxLength"})
 
 
 def read_object(reply: str, keys: Sequence[str]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class ChatTeacher:
             [prompts.question(episode) for episode in episodes],
             read,
             self.config,
-            prompts.PROPERTIES,
+            prompts.properties(max((len(episode.turns) for episode in episodes), default=1)),
             name="annotation",
             seeds=[(self.seed, int(key[:12], 16), self.ledger.attempts[key]) for key in keys],
             note=note,

@@ -31,10 +31,7 @@ not for you."""
 
 TUTORIAL = ("plan", "success", "failure")
 TEXT = {"type": "string"}
-PROPERTIES: dict[str, Any] = {
-    "tutorial": schema(dict.fromkeys(TUTORIAL, TEXT)),
-    "steps": {"type": "array", "items": schema({"step": {"type": "integer"}, "reasoning": TEXT})},
-}
+KEYS = ("tutorial", "steps")
 TOKENS_PER_STEP, TOKENS_BESIDE = 60, 90  # of a reply, as a guess
 
 
@@ -60,9 +57,15 @@ def question(trajectory: Trajectory) -> list[Message]:
     return messages(SYSTEM, episode | {"steps": steps})
 
 
+def properties(most_steps: int) -> dict[str, Any]:
+    """The properties of a reply's JSON object, about an episode of at most so many steps."""
+    steps = {"type": "array", "items": schema({"step": {"type": "integer"}, "reasoning": TEXT}), "maxItems": most_steps}
+    return {"tutorial": schema(dict.fromkeys(TUTORIAL, TEXT)), "steps": steps}
+
+
 def read(reply: str, steps: int) -> Annotation:
     """The annotation in a reply about so many steps; BadReply when it does not fit them."""
-    found = read_object(reply, list(PROPERTIES))
+    found = read_object(reply, KEYS)
     tutorial, listed = found["tutorial"], found["steps"]
     if not isinstance(tutorial, dict):
         raise BadReply(f"'tutorial' is no object with the keys {', '.join(TUTORIAL)}")

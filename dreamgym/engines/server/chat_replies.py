@@ -1,13 +1,59 @@
-"""Chats with a server in text: how long they are, and what a completion says and used. None of it is tokens to train on."""
+"""Chats with a server in text: how long they are and may get, and what a completion says and used. None of it is tokens to train on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from dreamgym.engines.server.http_client import TryAgain
 from dreamgym.errors import ServerError
 from dreamgym.usage import Tokens
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+LIMITS = frozenset({"maxLength", "maxItems"})
+REFUSALS = (400, 422)
+"""Statuses of a request that the server understands and does not take."""
+
+
+class LengthLimits:
+    """Owns whether JSON schemas go to a server with their limits of length (`maxLength`, `maxItems`), without which a model that rambles is
+    cut at max_tokens. A server that refuses them from the first gets schemas without.
+
+    They hold in vLLM and SGLang (xgrammar's pull request 254; they are not in what vLLM's `backend_xgrammar.py` refuses), and in llama.cpp
+    (pull requests 5039 and 6555). OpenAI took them up in 2025, but not for fine-tuned models (as pydantic-ai's pull request 4490 reports).
+    `transformers serve` ignores `response_format` (`UNUSED_CHAT_COMPLETION_FIELDS`).
+    """
+
+    def __init__(self, sent: bool) -> None:
+        self.sent, self.taken = sent, False
+
+    async def ask(self, form: Mapping[str, Any] | None, send: Callable[[dict[str, Any]], Awaitable[T]]) -> T:
+        """The answer to a request that `send` makes with these fields in its payload. ServerError where it is refused without limits."""
+        if form is None:
+            return await send({})
+        without = {"response_format": _without_limits(form)}
+        if not self.sent or without["response_format"] == form:
+            return await send(without)
+        try:
+            answer = await send({"response_format": dict(form)})
+            self.taken = True
+            return answer
+        except ServerError as error:
+            if error.status not in REFUSALS or self.taken:
+                raise
+            answer = await send(without)
+            if self.sent:
+                log.warning("JSON schemas are sent without maxLength and maxItems from now on, because the server refuses them: %s", error)
+            self.sent = False
+            return answer
+
+
+def _without_limits(form: Any) -> Any:
+    if isinstance(form, Mapping):
+        return {key: _without_limits(value) for key, value in form.items() if key not in LIMITS or not isinstance(value, int)}
+    return [_without_limits(one) for one in form] if isinstance(form, list) else form
 
 
 def about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -38,6 +38,9 @@ class ServerConfig(Config):
     price_per_million_input: float = Field(0.0, ge=0)
     price_per_million_output: float = Field(0.0, ge=0)
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # newer hosts require the second, in chats
+    length_limits: bool = True
+    """Whether JSON schemas go out with maxLength and maxItems. Where xgrammar holds replies to a schema (vLLM, SGLang), they may cost a few
+    milliseconds a token (its issue 852)."""
     extra: dict[str, Any] = {}  # laid over the payload of every request
     seed: int = 0  # names the stream of requests that bring no seeds of their own
 

@@ -25,13 +25,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dreamgym.engines.server.chat_replies import about_tokens, most_tokens, reply_in
+from dreamgym.engines.server.chat_replies import LengthLimits, about_tokens, most_tokens, reply_in
 from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact, seed_of
 from dreamgym.engines.server.http_client import Client, Unreachable
 from dreamgym.engines.server.rate_limit import Clock
 from dreamgym.engines.server.servers import Served, Servers
-from dreamgym.engines.server.weight_sync import Scored, publish_weights, require_current, score, tolerance_of
+from dreamgym.engines.server.weight_sync import Scored, publish_saved, require_current, score, tolerance_of
 from dreamgym.errors import ConfigError, InvariantError, ServerError, UsageError
 from dreamgym.llm.request_queue import RequestQueue
 from dreamgym.llm.tokenized import Tokenized
@@ -72,6 +72,7 @@ class ServerEngine(Tokenized, RequestQueue):
         self.model = config.model  # what requests ask for: an adapter's name once one is published
         self.usage = Usage(price_per_million_input=config.price_per_million_input, price_per_million_output=config.price_per_million_output)
         self.client = Client(config, self.usage, clock or Clock())
+        self.length_limits = LengthLimits(config.length_limits)
         self.servers = Servers(self.client.apis, self.client.clock.now)
         self.dialect: Dialect | None = DIALECTS.get(config.dialect)
         if self.dialect is not None and tokenizer is None:
@@ -92,11 +93,13 @@ class ServerEngine(Tokenized, RequestQueue):
         that follows another one leaves it to that."""
         if self.external_publisher:
             return
-        path = save()
         scorer = None if self.module is None else functools.partial(score, self.module)
-        tolerance = tolerance_of(self.module) if self.config.tolerance is None else self.config.tolerance
-        lora = (path / "adapter_config.json").is_file()
-        publish_weights(self, path, version, lora=lora, verify=False, scorer=scorer, tolerance=tolerance)
+        publish_saved(self, save(), version, scorer)
+
+    @property
+    def tolerance(self) -> float:
+        """Nats by which a server's log-probabilities may differ from the module's."""
+        return tolerance_of(self.module) if self.config.tolerance is None else self.config.tolerance
 
     @property
     def served(self) -> Served:
@@ -204,8 +207,6 @@ class ServerEngine(Tokenized, RequestQueue):
         }
         if seed is not None:
             payload["seed"] = seed_of(seed) >> 32  # hosts take 32 bits at best
-        if response_format is not None:
-            payload["response_format"] = dict(response_format)
         guess = about_tokens(messages)
 
         def read(body: Any) -> tuple[str, Tokens | None]:
@@ -215,7 +216,11 @@ class ServerEngine(Tokenized, RequestQueue):
 
         async def ask(api: str) -> str:
             url = f"{api}/chat/completions"
-            return await self.client.ask("POST", url, payload | self.config.extra, read, tokens=guess + max_tokens, most=most)
+
+            def send(form: dict[str, Any]) -> Awaitable[str]:
+                return self.client.ask("POST", url, payload | form | self.config.extra, read, tokens=guess + max_tokens, most=most)
+
+            return await self.length_limits.ask(response_format, send)
 
         return await self._somewhere(None, ask)
 

@@ -84,11 +84,11 @@ def publish_weights(
     try:
         for api in engine.servers.apis:
             try:
-                before = [_probe(engine, api, engine.config.model if lora else name) for _ in range(2)] if verify else []
+                before = [probe(engine, api, engine.config.model if lora else name) for _ in range(2)] if verify else []
                 _load(engine, api, path, name, timeout_s)
                 took.append(api)
                 if before:
-                    _must_differ(before, _probe(engine, api, name), path, api)
+                    _must_differ(before, probe(engine, api, name), path, api)
                 if scorer is not None:
                     _must_serve(engine, api, name, scorer, tolerance, path)
             except ServerError as error:
@@ -97,14 +97,20 @@ def publish_weights(
                     raise
                 log.warning("%s is left out until the next weights: it did not take these. %s", api, error)
     except BaseException:
-        _unload(engine, took, name, timeout_s)
+        unload(engine, took, name, timeout_s)
         raise
     previous, engine.model, engine.version, engine.published = engine.model, name, version, True
     engine.servers.rejoin(took)
     if not lora:
         _HOLDERS.update({(api, name): weakref.ref(engine) for api in took})
     if name != previous:
-        _unload(engine, took, previous, timeout_s)
+        unload(engine, took, previous, timeout_s)
+
+
+def publish_saved(engine: ServerEngine, path: Path, version: int, scorer: Callable[[Completion], Sequence[float]] | None) -> None:
+    """Publish the adapters or the whole model at `path`, as `publish_weights` does. `scorer` alone tells whether it is sampled from."""
+    lora = (path / "adapter_config.json").is_file()
+    publish_weights(engine, path, version, lora=lora, verify=False, scorer=scorer, tolerance=engine.tolerance)
 
 
 _HOLDERS: dict[tuple[str, str], weakref.ref[ServerEngine]] = {}
@@ -189,7 +195,7 @@ def _new_name(engine: ServerEngine, version: int) -> str:
     return f"{engine.config.model}-v{version}-{secrets.token_hex(4)}"
 
 
-def _unload(engine: ServerEngine, apis: Sequence[str], name: str, timeout_s: float) -> None:
+def unload(engine: ServerEngine, apis: Sequence[str], name: str, timeout_s: float) -> None:
     """Let an adapter go; the base model stays. A server that does not let it go keeps it until its own limit of adapters drops it."""
     if engine.dialect is None or name == engine.config.model:
         return
@@ -218,7 +224,7 @@ def _control(engine: ServerEngine, api: str, method: str, path: str, payload: An
         raise
 
 
-def _probe(engine: ServerEngine, api: str, model: str) -> Completion:
+def probe(engine: ServerEngine, api: str, model: str) -> Completion:
     """A short greedy continuation of a fixed text, by one server."""
     greedy = Sampling(PROBE_TOKENS, temperature=0.0)
     return engine.sample_at(api, Request(engine.encode(PROBE_TEXT), greedy, seed=(0,)), model)
@@ -268,13 +274,13 @@ def _must_serve(
     loads: bool = True,
 ) -> None:
     """ServerError for a server whose log-probabilities are not the learner's, or did not move as the learner's did."""
-    probe, again = (_probe(engine, api, model) for _ in range(2))
-    ours = tuple(scorer(probe))
+    first, again = (probe(engine, api, model) for _ in range(2))
+    ours = tuple(scorer(first))
     then = "" if loads else " It cannot load weights as it runs: start it anew on that checkpoint, or use vllm or sglang."
-    _must_agree(probe, ours, tolerance, path, api, then)
-    n = _same(probe.ids, again.ids)
-    noise = _largest_gap(probe.logprobs[:n], again.logprobs[:n])
-    now, before = Scored(probe.ids[:n], probe.logprobs[:n], ours[:n], noise), engine.probed.get(api)
+    _must_agree(first, ours, tolerance, path, api, then)
+    n = _same(first.ids, again.ids)
+    noise = largest_gap(first.logprobs[:n], again.logprobs[:n])
+    now, before = Scored(first.ids[:n], first.logprobs[:n], ours[:n], noise), engine.probed.get(api)
     followed = None if before is None else _followed(before, now)
     if followed is False:
         raise ServerError(
@@ -291,7 +297,7 @@ def _followed(before: Scored, now: Scored) -> bool | None:
 
     Moves are compared, not values: what a server in another precision always has too much or too little falls out.
     """
-    noise = max(before.noise, now.noise, _largest_gap(before.theirs, before.ours), LEAST_NOISE)
+    noise = max(before.noise, now.noise, largest_gap(before.theirs, before.ours), LEAST_NOISE)
     n = _same(before.ids, now.ids)
     moves = [
         (ours - ours_before, theirs - theirs_before)
@@ -309,13 +315,13 @@ def _same(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _largest_gap(a: Sequence[float], b: Sequence[float], default: float = 0.0) -> float:
+def largest_gap(a: Sequence[float], b: Sequence[float], default: float = 0.0) -> float:
     """The largest difference of log-probabilities; llama.cpp gives none inside a character."""
     return max((abs(x - y) for x, y in zip(a, b, strict=True) if not math.isnan(x - y)), default=default)
 
 
-def _must_agree(probe: Completion, ours: Sequence[float], tolerance: float, path: Path, api: str, then: str) -> None:
-    gap = _largest_gap(probe.logprobs, ours, default=math.inf)
+def _must_agree(found: Completion, ours: Sequence[float], tolerance: float, path: Path, api: str, then: str) -> None:
+    gap = largest_gap(found.logprobs, ours, default=math.inf)
     if not gap <= tolerance:
         raise ServerError(
             f"The log-probabilities that {api} gives a probe differ from the learner's by up to {gap:.3g}, more than "

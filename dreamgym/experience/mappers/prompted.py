@@ -27,7 +27,7 @@ SYSTEM = (
     "that cannot matter. Reply with a JSON object: `reasoning`, at most two sentences about what is shown and what the agent will need; "
     "`lines`, the numbers of the lines to keep."
 )
-PROPERTIES: dict[str, Any] = {"reasoning": {"type": "string"}, "lines": {"type": "array", "items": {"type": "integer"}}}
+KEYS = ("reasoning", "lines")
 ACTIONS = 8  # that are shown
 REMEMBERED = 100_000
 
@@ -81,7 +81,7 @@ class PromptedMapper:
                 [messages(SYSTEM, shown)],
                 lambda _, text: _read(text, len(lines)),
                 self.how,
-                PROPERTIES,
+                _properties(len(lines)),
                 name="lines",
                 seeds=[(0, seed)],
             )
@@ -105,8 +105,13 @@ class PromptedMapper:
         return Reply(None, "failed", problem=str(error))
 
 
+def _properties(n: int) -> dict[str, Any]:
+    """The properties of a reply's JSON object about `n` lines, each of which is named once at most."""
+    return {"reasoning": {"type": "string"}, "lines": {"type": "array", "items": {"type": "integer"}, "maxItems": max(1, n)}}
+
+
 def _read(reply: str, n: int) -> set[int]:
-    found = read_object(reply, list(PROPERTIES))["lines"]
+    found = read_object(reply, KEYS)["lines"]
     if not isinstance(found, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in found):
         raise BadReply("`lines` must be a list of whole numbers")
     if wrong := [one for one in found if not 0 <= one < n]:

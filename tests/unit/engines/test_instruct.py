@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 from chat_model import save_instruct_model
+from transformers import AutoModelForCausalLM
 
 from dreamgym import plugins
 from dreamgym.engines import check_engine
+from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.token_chat import TokenChat, _grammar
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.chat_requests import AskConfig, ask
 from dreamgym.experience.json_replies import Message, read_object
+from dreamgym.llm import backbones
+from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.recipes import chat_server
 
 FIELDS = {"state": {"type": "string", "maxLength": 8}, "reward": {"type": "integer", "enum": [0, 1]}}
@@ -42,11 +46,26 @@ def test_even_an_untrained_model_answers_in_the_form_that_is_asked_for(instruct:
     assert reply.kind != "clean", "without a form, an untrained model writes anything"
 
 
-def test_texts_without_a_limit_get_one_at_which_their_object_still_ends_within_the_reply():
-    schema = {"properties": {"why": {"type": "string"}, "next": {"type": "string"}, **FIELDS}}
-    kind, _, found = _grammar({"type": "json_schema", "json_schema": {"schema": schema}}, 300).partition("%json ")
-    limits = {name: field.get("maxLength") for name, field in json.loads(found)["properties"].items()}
-    assert kind == "start: " and limits == {"why": 200, "next": 200, "state": 8, "reward": None}
+def test_it_shares_the_weights_of_a_backbone_that_is_in_memory_with_adapters_and_of_another_chat(instruct: Path, tmp_path: Path):
+    pytest.importorskip("peft")
+    place = str(shutil.copytree(instruct, tmp_path / "roomy"))  # with an embedding for every token, as models have it: none grows
+    roomy = AutoModelForCausalLM.from_pretrained(instruct)
+    roomy.resize_token_embeddings(264)
+    roomy.save_pretrained(place)
+    dreams, _ = backbones.load(BackboneConfig(model=place, device="cpu", lora=LoraConfig(rank=2)))
+    chats: list[TokenChat] = [plugins.make("engines", "instruct", model=place, device="cpu") for _ in range(2)]
+    frozen = {p.data_ptr() for p in dreams.parameters() if not p.requires_grad}
+    for chat in chats:
+        assert isinstance(chat.llm, LocalEngine)
+        assert {p.data_ptr() for p in chat.llm.model.parameters()} == frozen
+    whole, _ = backbones.load(BackboneConfig(model=place, device="cpu"))
+    assert not {p.data_ptr() for p in whole.parameters()} & frozen, "what is trained whole is nobody else's"
+
+
+def test_the_grammar_is_the_schema_without_free_white_space():
+    schema = {"type": "object", "properties": FIELDS}
+    kind, _, found = _grammar({"type": "json_schema", "json_schema": {"schema": schema}}).partition("%json ")
+    assert kind == "start: " and json.loads(found) == {"x-guidance": {"whitespace_flexible": False}, **schema}
 
 
 def test_conversations_are_taken_as_there_is_room_and_their_replies_do_not_depend_on_it(instruct: Path):

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from dreamgym.config import read, resolve
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.prompts import opening
-from dreamgym.llm import backbones
+from dreamgym.llm import memory
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import END, MARKERS
 from dreamgym.recipes import context, factory
@@ -88,7 +88,7 @@ def test_an_interrupted_fit_of_adapters_goes_on_to_the_same_weights(
 
     def fitted(name: str, stop_at: int | None) -> bytes:
         path = tmp_path / name
-        monkeypatch.setattr(sft._Clock, "EVERY_S", 0.0)
+        monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", 0.0)
         for attempt in range(2):
             with context.open_run(path, config) as run:
                 shared = prepare_logs(run, config)
@@ -136,8 +136,8 @@ def test_what_cannot_be_fitted_is_refused_before_anything_is_made(instruct: Path
     with pytest.raises(ConfigError, match="experience.training.optimiser = 'muon'"):
         resolve(TrainConfig, {"start": "scratch", "experience": muon}, where="here")
     config = settings(tmp_path / "run.toml", instruct, "")
-    monkeypatch.setattr(backbones, "_machine_memory", lambda: 1000)
-    with context.open_run(tmp_path / "run", config) as run, pytest.raises(UsageError, match="needs 0.0 GB"):
+    monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
+    with context.open_run(tmp_path / "run", config) as run, pytest.raises(UsageError, match="in memory at once need"):
         prepare_logs(run, config)
     assert not RunDir.view(tmp_path / "run").done("logs")
     with pytest.raises(ConfigError, match="there is no such directory"):

@@ -182,7 +182,7 @@ def test_a_busy_a_broken_and_a_hanging_server_are_asked_again(host: Any, server:
 
 @pytest.mark.parametrize("fault", [("status", 500), "hang", ("busy", 0.01), ("status", 400)])
 def test_an_episode_that_the_server_fails_for_good_is_skipped_and_counted(host: Any, server: FaultServer, fault: Any):
-    server.faults.append(fault)
+    server.faults.extend([fault] * (2 if fault == ("status", 400) else 1))  # of a refusal it may be the limits of length that are refused
     teacher = ChatTeacher(host(retries=0, timeout_s=0.3, concurrency=1))
     assert len(teacher.annotate(LOGS)) == 7
     assert teacher.counts["failed"] == 1 and "/chat/completions" in teacher.problems[LOGS[0].id]

@@ -137,6 +137,42 @@ def test_a_chat_server_gives_replies_and_refuses_to_give_tokens(make: Any, serve
     assert engine.doctor()["tokens"].startswith("text only")
 
 
+LIMITED = {"type": "object", "properties": {"maxLength": {"type": "string", "maxLength": 90}, "lines": {"type": "array", "maxItems": 3}}}
+UNLIMITED = {"type": "object", "properties": {"maxLength": {"type": "string"}, "lines": {"type": "array"}}}
+
+
+def form_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": schema}}
+
+
+def test_a_server_that_refuses_limits_of_length_gets_schemas_without(
+    make: Any, server: FaultServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_limits, without = form_of(LIMITED), form_of(UNLIMITED)
+
+    def sent(engine: Any, *statuses: int) -> tuple[Any, list[Any]]:
+        before = len(server.seen)
+        server.faults.extend(("status", status) for status in statuses)
+        ((_, reply),) = engine.replies([[{"role": "user", "content": "x"}]], max_tokens=9, response_format=with_limits)
+        status = reply.status if isinstance(reply, ServerError) else None
+        return status or reply, [payload["response_format"] for _, payload in server.seen[before:]]
+
+    engine = make(dialect="chat", tokenizer=None)
+    assert sent(engine, 400, 400) == (400, [with_limits, without]), "something else was refused"
+    assert sent(engine, 404) == (404, [with_limits]) and not caplog.text
+    assert sent(engine, 400) == ("You said x", [with_limits, without]) and "without maxLength and maxItems from now on" in caplog.text
+    assert sent(engine) == ("You said x", [without])
+    other = make(dialect="chat", tokenizer=None)
+    assert sent(other) == ("You said x", [with_limits])
+    assert sent(other, 400) == (400, [with_limits]), "it took limits before"
+
+
+def test_limits_of_length_can_be_switched_off(make: Any, server: FaultServer) -> None:
+    engine = make(dialect="chat", tokenizer=None, length_limits=False)
+    list(engine.replies([[{"role": "user", "content": "x"}]], max_tokens=9, response_format=form_of(LIMITED)))
+    assert server.payloads("/v1/chat/completions")[0]["response_format"] == form_of(UNLIMITED)
+
+
 def test_a_cut_reply_is_an_error_unless_wanted(make: Any, server: FaultServer) -> None:
     engine = make(dialect="chat", tokenizer=None)
     cut = ("change", lambda reply: reply["choices"][0].update(finish_reason="length"))

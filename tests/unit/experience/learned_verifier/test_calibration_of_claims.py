@@ -126,9 +126,7 @@ def test_a_bound_that_leaves_less_than_half_of_the_true_claims_gives_way_to_a_lo
 
 def test_where_probes_say_that_a_looser_rate_accepts_mostly_false_claims_it_is_not_taken():
     negatives, claimed = np.linspace(0, 1, 60), [0.97] * 9 + [2.0]
-    few, many = (
-        calibrate(negatives, claimed, CalibrationConfig(), of="probes", confirmed=([0.97], [weight])) for weight in (0.5, 50.0)
-    )
+    few, many = (calibrate(negatives, claimed, CalibrationConfig(), of="probes", confirmed=([0.97], [weight])) for weight in (0.5, 50.0))
     assert few.alpha == 0.05 and few.accept_above == 1.0
     assert many.alpha == 0.1
 
