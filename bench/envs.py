@@ -1,27 +1,26 @@
 """Steps per second of the shop, the household and the telecom domain, the last two beside their stock engines; seconds of a web step.
 
-    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER] [--only webshop|household|telecom|web]
+    python bench/envs.py [--json] [--full | --smoke] [--games FOLDER] [--only webshop|household|telecom|web] [--resume FILE] [--write]
 
 Times are processor seconds of one process: other work on the machine does not count. The shop is a generated catalogue in the original's
 schema with the original's search, in text mode, with random clicks and searches for words of instructions. The household takes random
 admissible commands; the stock engine repeats them in another process, and every text, command list, reward and end is compared.
 The telecom domain repeats the calls of scripted agents, resets included, in our environment and in the package's own environment object as
 shipped, and answers and rewards are compared.
-The web is MiniWoB in a real browser, beside BrowserGym's own environment with a whole Chromium, as BrowserGym starts it: medians of
-wall-clock seconds, since most of a step is spent in other processes, the memory of the browser with eight open pages, and by how much it
-grew over the episodes (300 with `--full`). The example shop and forum are measured in the same browser.
+The web is MiniWoB in a real browser, beside BrowserGym's own environment with a whole Chromium, as BrowserGym starts it, which repeats the
+same actions: medians of wall-clock seconds, since most of a step is spent in other processes. Steps after which an episode goes on are kept
+apart from those that end one. Also the memory of the browser with eight open pages, and by how much browser, driver and Python grew over
+the episodes (300 with `--full`). The example shop and forum are measured in the same browser. With `--resume FILE` an interrupted
+measurement of the web goes on behind its last finished part; `--write` puts the web's rows into docs/results/environments.json.
 Games are generated at full size, or official ones (`--games`, or $ALFWORLD_DATA). Without the extra `alfworld` its figures are null, and
 "alfworld_missing" names the reason.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import datetime
 import os
 import random
-import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from common import options as cli
+from common import web_speed, web_table
 from common.isolation import isolated
 
 from dreamgym import plugins
@@ -41,10 +41,6 @@ from dreamgym.types import Task
 FIELDS = (
     "alfworld_steps_per_s", "alfworld_ratio_vs_stock", "alfworld_identical", "alfworld_stock_steps_per_s", "alfworld_load_ms",
     "alfworld_reset_ms", "alfworld_stock_reset_ms",
-)  # fmt: skip
-WEB = (
-    "web_reset_s", "web_step_s", "web_stock_reset_s", "web_stock_step_s", "web_eight_contexts_mb", "web_grown_mb", "web_episodes",
-    "web_state_tokens", "web_shop_reset_s", "web_shop_step_s", "web_forum_reset_s", "web_forum_step_s", "web_browser",
 )  # fmt: skip
 TELECOM = ("telecom_steps_per_s", "telecom_ratio_vs_stock", "telecom_identical", "telecom_stock_steps_per_s")
 
@@ -199,120 +195,6 @@ def stock_household(games: Sequence[tuple[str, str]], scripts: Sequence[Sequence
     return {"outputs": outputs, "steps_per_s": sum(map(len, scripts)) / spent, "reset_ms": 1e3 * sum(resets) / len(resets)}
 
 
-def web(episodes: int) -> dict[str, Any]:
-    """Scripted episodes in MiniWoB, the memory of a browser with eight contexts, and what an episode leaves behind in it."""
-    suite = _web_suite(seeds=3)
-    tasks = suite.tasks("train", 24)
-    played = [tasks[i % len(tasks)] for i in range(episodes)]
-    suite.env().reset(tasks[0])  # starts the browser
-    first, rest = played[: episodes // 10 + 1], played[episodes // 10 + 1 :]
-    _play(suite, first)
-    before = _memory_mb(suite.browser.pid)
-    resets, steps, tokens = _play(suite, rest)
-    grown = _memory_mb(suite.browser.pid) - before
-    several = [suite.env() for _ in range(8)]
-    for one, task in zip(several, tasks * 8, strict=False):
-        one.reset(task)
-    found = {
-        "web_reset_s": statistics.median(resets), "web_step_s": statistics.median(steps), "web_state_tokens": max(tokens),
-        "web_eight_contexts_mb": _memory_mb(suite.browser.pid), "web_grown_mb": grown, "web_episodes": episodes,
-        "web_browser": suite.browser.path,
-    }  # fmt: skip
-    suite.close()
-    return found
-
-
-def site(name: str, episodes: int) -> dict[str, Any]:
-    """Scripted episodes in an example site."""
-    suite = _web_suite(benchmark=name)
-    suite.env().reset(suite.tasks("train", 1)[0])
-    resets, steps, _ = _play(suite, suite.tasks("train", episodes))
-    suite.close()
-    return {f"web_{name}_reset_s": statistics.median(resets), f"web_{name}_step_s": statistics.median(steps)}
-
-
-def _web_suite(**options: Any) -> Any:
-    try:
-        return plugins.make("envs", "web", **options)
-    except MissingExtra as error:
-        raise ImportError(str(error)) from error
-
-
-def _play(suite: Any, tasks: Sequence[Task]) -> tuple[list[float], list[float], list[int]]:
-    """Seconds of resets and of steps, the state mapping included, and tokens of states."""
-    from dreamgym.envs.web.page_text import rough_tokens
-
-    env, rng, resets, steps, tokens = suite.env(), random.Random(0), [], [], []
-    for task in tasks:
-        start = time.perf_counter()
-        state = suite.rules.abstract(env.reset(task))
-        resets.append(time.perf_counter() - start)
-        for _ in range(suite.max_steps):
-            action = suite.scripted_action(task, "expert", state, rng)
-            start = time.perf_counter()
-            raw, _, ended = env.step(action)
-            state = suite.rules.abstract(raw)
-            steps.append(time.perf_counter() - start)
-            tokens.append(rough_tokens(state.text))
-            if ended:
-                break
-    return resets, steps, tokens
-
-
-def stock_web(episodes: int) -> dict[str, Any]:
-    """BrowserGym's own environment on MiniWoB, with its defaults but for `slow_mo`, which only slows it for spectators."""
-    import gymnasium
-
-    with tempfile.TemporaryDirectory() as name:
-        _as_playwrights_own(Path(name))
-        try:
-            import browsergym.miniwob
-            import miniwob
-        except ModuleNotFoundError as error:
-            raise ImportError(str(error)) from error
-        os.environ["MINIWOB_URL"] = f"file://{Path(miniwob.__file__).parent}/html/miniwob/"
-        env = gymnasium.make(f"browsergym/{browsergym.miniwob.ALL_MINIWOB_TASKS[0].get_task_id()}", slow_mo=0, disable_env_checker=True)
-        env.reset(seed=0)
-        resets, steps = [], []
-        for seed in range(episodes):
-            start = time.perf_counter()
-            env.reset(seed=seed)
-            resets.append(time.perf_counter() - start)
-            for _ in range(3):
-                start = time.perf_counter()
-                env.step("noop(0)")
-                steps.append(time.perf_counter() - start)
-        env.close()
-    return {"web_stock_reset_s": statistics.median(resets), "web_stock_step_s": statistics.median(steps)}
-
-
-def _as_playwrights_own(folder: Path) -> None:
-    """Have Playwright find the system's Chromium where it keeps its own builds."""
-    import playwright
-
-    from dreamgym.envs.web import chromium
-
-    listed = json.loads((Path(playwright.__file__).parent / "driver/package/browsers.json").read_text())["browsers"]
-    revision = next(one["revision"] for one in listed if one["name"] == "chromium")
-    program = folder / f"chromium-{revision}" / "chrome-linux" / "chrome"
-    program.parent.mkdir(parents=True)
-    whole = next(filter(None, map(shutil.which, chromium.NAMES[1:])), None) or chromium.find()
-    program.write_text(f'#!/bin/sh\nexec {whole} --no-sandbox --disable-gpu "$@"\n')
-    program.chmod(0o755)
-    os.environ["PLAYWRIGHT_BROWSERS_PATH"] = str(folder)
-
-
-def _memory_mb(root: int) -> float:
-    """Proportional memory of a process and of all below it."""
-    import psutil
-
-    process, total = psutil.Process(root), 0
-    for one in (process, *process.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):  # a page that was just closed
-            total += one.memory_full_info().pss
-    return total / 2**20
-
-
 def _games(folder: Path | None, count: int) -> list[Any]:
     """Official games, spread over the split, or generated ones of full size."""
     from dreamgym.envs.alfworld import games, generator
@@ -333,15 +215,6 @@ def _telecom(scripts: int) -> dict[str, Any]:
         return {"telecom_missing": rates["missing"]}
     found = {f"telecom_{name}": rates[name] for name in ("steps_per_s", "stock_steps_per_s", "identical")}
     return found | {"telecom_ratio_vs_stock": rates["steps_per_s"] / rates["stock_steps_per_s"]}
-
-
-def _web(episodes: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    few = min(episodes, 24)
-    for contender, arguments in ((web, (episodes,)), (stock_web, (few,)), (site, ("shop", few)), (site, ("forum", few))):
-        measured = isolated(contender, *arguments)
-        found |= {"web_missing": measured["missing"]} if "missing" in measured else {key: measured[key] for key in WEB if key in measured}
-    return found
 
 
 def _household(folder: Path | None, games: int, steps: int, scripts: int) -> dict[str, Any]:
@@ -368,7 +241,11 @@ def main() -> None:
     named = os.environ.get("ALFWORLD_DATA")
     parser.add_argument("--games", type=Path, default=Path(named) if named else None, help="a folder of official games")
     parser.add_argument("--only", choices=("webshop", "household", "telecom", "web"), help="measure this one alone")
+    parser.add_argument("--resume", type=Path, help="a JSON file that keeps the finished parts of the web, which are not measured again")
+    parser.add_argument("--write", action="store_true", help="put the web's figures into docs/results/environments.json")
     options = parser.parse_args()
+    if options.write and options.smoke:
+        parser.error("--write puts figures on a page, and those of --smoke say nothing. Leave one out.")
     products, steps = ((1_000, 100_000), 20_000) if options.full else ((800,), 200) if options.smoke else ((1_000,), 4_000)
     shops = [isolated(shop, size, steps) for size in products] if options.only in (None, "webshop") else []
     found: dict[str, Any] = {
@@ -377,17 +254,22 @@ def main() -> None:
         "webshop": shops,
         **dict.fromkeys(FIELDS),
         **dict.fromkeys(TELECOM),
-        **dict.fromkeys(WEB),
+        **dict.fromkeys(web_speed.FIELDS),
     }
     if options.only in (None, "telecom"):
         found |= _telecom(200 if options.full else 5 if options.smoke else 40)
     if options.only in (None, "web"):
-        found |= _web(300 if options.full else 2 if options.smoke else 24)
+        where = web_table.machine()  # before the measurement makes the machine busy
+        found |= web_speed.measure(2 if options.smoke else 24, 300 if options.full else 2 if options.smoke else 24, options.resume)
+        if options.write:
+            from dreamgym.recipes.context import commit
+
+            web_table.rewrite(found, at=f"commit {commit()}, {datetime.date.today()}", where=where)
     if options.only in (None, "household"):
         found |= _household(options.games, *((12, 20_000, 50) if options.full else (1, 50, 3) if options.smoke else (3, 1_500, 12)))
     for one in shops:
         print("webshop  " + "  ".join(f"{key}={one[key]:,.4g}" for key in ("products", "open_seconds", "steps_per_s", "search_p95_ms")))
-    for part, fields in (("alfworld", FIELDS), ("web", WEB), ("telecom", TELECOM)):
+    for part, fields in (("alfworld", FIELDS), ("web", web_speed.FIELDS), ("telecom", TELECOM)):
         figures = "  ".join(f"{key.removeprefix(f'{part}_')}={found[key]:,.4g}" for key in fields if isinstance(found[key], (int, float)))
         if text := "  ".join(filter(None, [figures, found.get(f"{part}_missing")])):
             print(f"{part}  {text}")

@@ -5,6 +5,7 @@
     │   ├── ConfigError     an unknown key, a value out of range, two options that clash
     │   ├── PluginError     no such environment, backend, store or algorithm
     │   ├── MissingExtra    an optional package is not installed
+    │   ├── MissingModel    a pretrained model is not on this machine
     │   └── RunDirError     the run directory is of another version, half-written, or not a run
     ├── ServerError         a server we depend on refused, failed for good or broke its word: a later try may help
     │   └── EnvironmentFailure  a real environment failed in an episode, which becomes a failed rollout
@@ -44,6 +45,10 @@ class PluginError(UsageError):
 
 class MissingExtra(UsageError):
     """An optional package is needed."""
+
+
+class MissingModel(UsageError):
+    """A pretrained model is needed that is not on this machine."""
 
 
 class RunDirError(UsageError):

@@ -183,6 +183,11 @@ class RealEnv(BatchEnv, Protocol):
 
     steps: int
 
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds for which callers have waited for it."""
+        ...
+
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
         """What really follows each task's actions, until they or the episode end; None where it cannot be had, as for a synthetic task."""
         ...
@@ -288,8 +293,8 @@ class Objective(Protocol):
 class Algorithm(Objective, Protocol):
     """Advantages from the rollouts alone."""
 
-    def credit(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """Per group, and per rollout in it without an error, the advantage of every turn. All 0.0: the rollout is left out."""
+    def compute_advantages(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
+        """[group][rollout without error][turn] the advantage of every turn. A rollout whose advantages are all 0.0 is left out."""
         ...
 
 
@@ -301,11 +306,12 @@ class ActorCritic(Objective, Protocol):
     """The `train.critic.CriticConfig`. The `bootstrap` of `config` says whether episodes cut at the horizon go on in their value."""
 
     def mark_valued(self, sequences: Sequence[Any]) -> None:
-        """Mark the tokens before which values are read."""
+        """Set each sequence's `value_mask`, along its tokens: 1.0 where a value is read before the token, else 0.0."""
         ...
 
     def set_advantages(self, trajectory: Trajectory, sequences: Sequence[Any], last: float) -> None:
-        """Advantages and value targets of one trajectory, from the values read and the one after its last turn."""
+        """Set `advantages` and `returns` (value targets), along the tokens of one trajectory's sequences, from their `values` and `last`,
+        the value after its last turn."""
         ...
 
     def normalise(self, sequences: Sequence[Any]) -> None:

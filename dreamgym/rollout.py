@@ -12,7 +12,8 @@ from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task, 
 
 T = TypeVar("T")
 READY = 0.25
-"""The share of the running episodes for which a policy or an environment that works elsewhere is waited for."""
+"""The share of the running episodes that must have answered before the other side, policy or environment, goes on: where one of them
+is `concurrent`."""
 TOO_LONG = "the first state does not fit into the policy's context"
 
 
@@ -30,12 +31,11 @@ def rollout(
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
-    As soon as a share `ready` of the running episodes has its actions, the environment goes on with those, and as soon as that share has
-    its results, the policy does. By default nobody waits for the slowest where one of them works elsewhere (`concurrent`): `READY`.
-    Two engines of one process take turns anyway, and large batches are faster than early ones: 1.0, lockstep. The episodes are the same;
-    batches are not, so that engines round differently in the last bits.
+    `ready` is the share of the running episodes that must have actions before the environment goes on with them, and results before the
+    policy does. By default `READY` where policy or environment is concurrent, else 1.0 (lockstep): engines of one process take turns, and
+    full batches are faster. It changes no trajectory but by the rounding of batched arithmetic.
 
-    `numbers` are those of the episodes in the rollout of which these are a part; 0, 1, ... where it is whole.
+    `numbers` are the episodes' places in the whole rollout of which these are a part, for the random streams; by default 0, 1, ...
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a first state that does not fit into the policy's context. A conversation that has outgrown it is cut off there, as at

@@ -264,8 +264,8 @@ class Query:
     history: tuple[Transition, ...]
     state: Observation
     action: Action
-    key: tuple[int, ...] = ()  # (rollout, episode, step) numbers that seed the sampling
-    owner: tuple[int, ...] = ()  # names the episode where several under way have the same numbers; else those do
+    key: tuple[int, ...] = ()  # (rollout, episode, step): seeds the sampling
+    owner: tuple[int, ...] = ()  # the episode's unique name while it runs; key[:2] by default
 
     @property
     def episode(self) -> tuple[int, ...]:
@@ -308,6 +308,11 @@ class Memory:
     model_version: int = 0
     verdict: str = ""  # the kind of the guard's verdict on a dream; "" for real rows
     task: str = ""  # the id of the task; "" where it is not known
+
+    @property
+    def transition(self) -> Transition:
+        """The row as the step that it was."""
+        return Transition(Observation(self.state), self.action, Observation(self.next_state), self.reward, self.terminated)
 
 
 @dataclass(frozen=True, slots=True)

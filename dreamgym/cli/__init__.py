@@ -35,6 +35,7 @@ def quickstart(
     ] = "",
     model: Annotated[str, typer.Option(help="smollm2 (in the shop, hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
+    dry_run: training.DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Run the whole method: logs, experience model, warm start, RL in the dream, sim-to-real, evaluation, report."""
@@ -51,6 +52,9 @@ def quickstart(
             raise
         raise MissingExtra(f"{error}\nThe quickstart in the shop needs no extra: dreamgym quickstart --env webshop") from error
     path = run or Path("runs") / run_name(budget, env, model)
+    if dry_run:
+        training.estimate_first(path, [config], dry_run, as_json)
+        return
     require_place_for_runs(path)
     from dreamgym import report
     from dreamgym.recipes import quickstart as recipe

@@ -12,7 +12,7 @@ from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
 from dreamgym.recipes.rows import ROWS
-from dreamgym.recipes.summary import intervals, percent
+from dreamgym.recipes.summary import hours, intervals, percent
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
@@ -39,12 +39,13 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
                 percent(entry, "greedy"),
                 percent(entry, "sampled"),
                 *(f"{entry[key]:,.0f}" for key in COSTS),
+                hours(entry),
             ])  # fmt: skip
     if rows:  # without an environment there are none, and a line below says so
         table(
             f"Success in the real environment on held-out tasks, % [{intervals(summary['seeds'])}]; "
             f"seeds {summary['seeds']}, commit {summary['commit']}",
-            ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds"],
+            ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds", "real: hours"],
             rows,
         )
     for line in gains.lines(summary.get("gains") or {}):

@@ -15,7 +15,7 @@ import typer
 from dreamgym.cli._show import Json, Run, rate, show, table
 
 if TYPE_CHECKING:
-    from dreamgym.recipes.config import CompareConfig, TrainConfig
+    from dreamgym.recipes.pilot import Planned
 
 LARGEST = 2**63 - 1
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many tokens, how much memory and how many hours it would take.")]
@@ -41,7 +41,7 @@ def train(
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
     suite = checked_suite(settings)  # whatever is wrong in the settings is found before torch is imported
     if dry_run:
-        _estimate_first(run, [settings], dry_run, as_json)
+        estimate_first(run, [settings], dry_run, as_json)
         return
     from dreamgym import report
     from dreamgym.recipes import train as recipe
@@ -99,7 +99,7 @@ def compare(
     if settings and not dry_run:
         require_place_for_runs(folder)
     if settings:
-        if not _estimate_first(folder, [settings], dry_run, as_json):
+        if not estimate_first(folder, [settings], dry_run, as_json):
             return
         from dreamgym.recipes import compare as recipe
 
@@ -141,7 +141,7 @@ def sweep(
     if not dry_run:
         require_place_for_runs(folder)
     chosen = recipe.points(config, recipe.varied(varied))
-    if not _estimate_first(folder, [point.config for point in chosen], dry_run, as_json):
+    if not estimate_first(folder, [point.config for point in chosen], dry_run, as_json):
         return
     found = recipe.run(chosen, folder, held_out=held_out, latency_s=latency, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
@@ -169,7 +169,7 @@ def transfer(
     recipe.check(settings, all_in_one=universal)
     if not dry_run:
         require_place_for_runs(out)
-    if not _estimate_first(out, settings, dry_run, as_json):
+    if not estimate_first(out, settings, dry_run, as_json):
         return
     found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
@@ -276,7 +276,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _estimate_first(folder: Path, configs: Sequence[CompareConfig | TrainConfig], dry_run: bool, as_json: bool) -> bool:
+def estimate_first(folder: Path, configs: Sequence[Planned], dry_run: bool, as_json: bool) -> bool:
     """Say what an experiment will take, unless its folder holds some of it already. Whether it shall begin."""
     from dreamgym.recipes import estimate
 

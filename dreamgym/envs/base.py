@@ -11,13 +11,14 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from dreamgym.envs import near_misses
 from dreamgym.envs.near_misses import Miss
-from dreamgym.errors import UsageError, nearest
+from dreamgym.errors import EnvironmentFailure, UsageError, nearest
 from dreamgym.protocols import Env, ReplayBuffer
 from dreamgym.types import Action, Memory, Observation, Query, Task, Trajectory, Transition, Turn, Verdict, View
 
@@ -274,10 +275,9 @@ def play(
     while len(transitions) < max_steps and not terminated:
         action = rules.canonical(act(state))
         raw, reward, terminated = env.step(action)
-        bare = Transition(state, action, rules.abstract(raw), reward, terminated)
-        transitions.append(bare.with_reasoning(rules.explain(task, transitions, bare)))
-        state = bare.next_state
-    return Trajectory(
+        transitions.append(Transition(state, action, rules.abstract(raw), reward, terminated))
+        state = transitions[-1].next_state
+    episode = Trajectory(
         id=name,
         task=task,
         source="demo",
@@ -286,6 +286,26 @@ def play(
         truncated=not terminated,
         behaviour=behaviour,
     )
+    return with_reasoning(episode, rules)
+
+
+def with_reasoning(episode: Trajectory, rules: TextRules, *, keep: bool = False) -> Trajectory:
+    """The episode with the scripted teacher's reasoning on each step; with `keep`, only on steps that have none."""
+    turns: list[Turn] = []
+    for turn in episode.turns:
+        step, past = turn.transition, [before.transition for before in turns]
+        reasoning = (keep and step.info.reasoning) or rules.explain(episode.task, past, step)
+        turns.append(replace(turn, transition=step.with_reasoning(reasoning)))
+    return replace(episode, turns=tuple(turns))
+
+
+def attempt(suite: EnvSuite, task: Task, policy: str, *, seed: int) -> Trajectory:
+    """`suite.demonstrate`; where the environment fails in the episode, one without turns that carries the `error`: a failed rollout."""
+    try:
+        return suite.demonstrate(task, policy, seed=seed)
+    except EnvironmentFailure as error:
+        name = f"{policy}/{task.id}/{seed}"
+        return Trajectory(id=name, task=task, source="demo", turns=(), success=False, error=str(error), behaviour=policy)
 
 
 def _fraction(key: str) -> float:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from dreamgym.errors import InvariantError
 from dreamgym.types import Action, StepResult
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def timed(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of a real environment that adds the wall-clock seconds it takes to `seconds`."""
+
+    @wraps(method)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+        real: Any = args[0]
+        began = time.monotonic()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            real.seconds += time.monotonic() - began
+
+    return measured
 
 
 class SyncBatchEnv(ABC):

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dreamgym.envs.base import TextRules
-from dreamgym.envs.batch import SyncBatchEnv
+from dreamgym.envs.batch import SyncBatchEnv, timed
 from dreamgym.errors import EnvironmentFailure, UsageError
 from dreamgym.protocols import Env
 from dreamgym.types import Action, Observation, StepInfo, StepResult, Task, Transition
 
 
 class EnvPool(SyncBatchEnv):
-    """Real environments behind the interface that dreams have too (the `RealEnv` protocol). `steps` is what the real world was charged."""
+    """Real environments behind the interface that dreams have too (the `RealEnv` protocol). `steps` is what the real world was charged,
+    `seconds` how long callers have waited for it."""
 
     source = "real"
     version = 0
@@ -25,10 +26,11 @@ class EnvPool(SyncBatchEnv):
         super().__init__()
         self.make_env, self.rules = make_env, rules
         self.envs: list[Env] = []
-        self.steps = 0
+        self.steps, self.seconds = 0, 0.0
         self._failed: dict[int, str] = {}  # why an episode could not begin
         self._spare: Env | None = None  # for walks, which disturb no episode
 
+    @timed
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """One episode per task; `seed` is for stochastic environments."""
         self._answered.clear()
@@ -47,6 +49,7 @@ class EnvPool(SyncBatchEnv):
             self._failed[slot] = str(error)
             return Observation("")
 
+    @timed
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
         """Act in the episodes named by `slots`. One that the environment fails in gets a result with an `error`: a failed rollout."""
         self.steps += len(slots)
@@ -62,6 +65,7 @@ class EnvPool(SyncBatchEnv):
             results.append(StepResult(self._shown(raw), reward, terminated, _cut(self.envs[slot]), action=action))
         return results
 
+    @timed
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
         """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept, or
         fails in."""

@@ -1,4 +1,5 @@
-"""The real rows of a replay buffer, followed as it grows: what recall, copies from the history and the support of actions count."""
+"""The real rows of a replay buffer, followed as it grows: what recall, copies from the history, the support of actions and an environment's
+own composer count."""
 
 from __future__ import annotations
 
@@ -9,14 +10,15 @@ from itertools import groupby
 
 from dreamgym.envs.base import TextRules
 from dreamgym.protocols import ReplayBuffer
-from dreamgym.types import Memory, Observation, Transition
+from dreamgym.types import Memory, Transition
 
 
 class RealRows(ABC):
-    """Reads every real row of a replay buffer once, and all of them again after a rollback. Dreamed rows are no evidence."""
+    """Reads every real row of a replay buffer once, and all of them again after a rollback. Dreamed rows are no evidence. With `env` only
+    rows of that environment are read."""
 
-    def __init__(self, replay: ReplayBuffer) -> None:
-        self.replay = replay
+    def __init__(self, replay: ReplayBuffer, *, env: str | None = None) -> None:
+        self.replay, self.env = replay, env
         self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
         self._clear()
 
@@ -36,7 +38,7 @@ class RealRows(ABC):
         if self._read[0] != now[0]:
             self._clear()
             self._read = (now[0], -1)
-        fresh = (memory for memory in self.replay.memories(after=self._read[1]) if memory.source != "dream")
+        fresh = (memory for memory in self.replay.memories(env=self.env, after=self._read[1]) if memory.source != "dream")
         self._add(rows for _, rows in groupby(fresh, key=lambda memory: memory.trajectory))
         self._read = now
 
@@ -54,15 +56,10 @@ class RealStep:
 
     @classmethod
     def read(cls, memory: Memory, rules: TextRules) -> RealStep:
-        step = transition_of(memory)
+        step = memory.transition
         return cls(memory, step, rules.encode_delta(step), acts(step, rules))
 
 
 def acts(step: Transition, rules: TextRules) -> bool:
     """Whether a step may have changed later answers: it was answered, and the action is not known to read only."""
     return step.is_answer and not rules.reads_only(step.action)
-
-
-def transition_of(memory: Memory) -> Transition:
-    """A row as the step that it was."""
-    return Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)

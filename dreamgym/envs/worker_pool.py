@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from dreamgym.envs.batch import AsyncBatchEnv
+from dreamgym.envs.batch import AsyncBatchEnv, timed
 from dreamgym.envs.worker_process import GRACE_S, Lost, serve
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.runs.progress import Advance, progress
@@ -52,10 +52,11 @@ def start_workers(suite: str, options: Mapping[str, Any], workers: int, *, repea
 class WorkerPool(AsyncBatchEnv):
     """`EnvPool` in processes (the `RealEnv` protocol), and scripted episodes too. Close it, or use it in a `with` block.
 
-    `steps` is what the real world was charged for results, without what replaced workers repeated; `restarts` is how many were
-    replaced. Workers start when they are first needed. One that is silent for `timeout_s` seconds about a reset, a step or a whole
-    episode counts as dead; None waits for ever. A script that makes a pool needs the usual `if __name__ == "__main__":`, since workers
-    are spawned. UsageError for options that cannot be sent to another process.
+    `steps` is what the real world was charged for results, without what replaced workers repeated; `seconds` is how long callers have
+    waited for results, however many workers worked; `restarts` is how many were replaced. Workers start when they are first needed. One
+    that is silent for `timeout_s` seconds about a reset, a step or a whole episode counts as dead; None waits for ever. A script that makes
+    a pool needs the usual `if __name__ == "__main__":`, since workers are spawned. UsageError for options that cannot be sent to another
+    process.
     """
 
     source = "real"
@@ -77,7 +78,7 @@ class WorkerPool(AsyncBatchEnv):
         _packed(self.options, f"The options of environment '{suite}'")
         self.workers: list[_Worker | None] = [None] * workers
         self.episodes: list[Episode] = []
-        self.steps = self.restarts = 0
+        self.steps, self.seconds, self.restarts = 0, 0.0, 0
         self._share = 1  # episodes of a worker; neighbours share one, so that rollouts of one task do
         self._actions: dict[int, Action] = {}  # by slot, of the steps under way
         self._results: list[tuple[int, StepResult]] = []
@@ -88,6 +89,7 @@ class WorkerPool(AsyncBatchEnv):
         """Whether results are handed out as they come: see `poll`."""
         return not self.repeats
 
+    @timed
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """One episode per task. InvariantError for a task that workers die of."""
         self._share = share = self._spread(len(tasks))
@@ -107,6 +109,7 @@ class WorkerPool(AsyncBatchEnv):
         self.episodes = [begun[slot] for slot in range(len(tasks))]
         return [episode.observation for episode in self.episodes]
 
+    @timed
     def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         """Act in the episodes named by `slots`. One that workers die of, or that does not repeat, gets a result with an `error`
         in its info: a failed rollout."""
@@ -114,6 +117,7 @@ class WorkerPool(AsyncBatchEnv):
         self.steps += len(slots)
         self._acting.ask((slot // self._share, slot) for slot in slots)
 
+    @timed
     def poll(self) -> list[tuple[int, StepResult]]:
         """See `protocols.BatchEnv`. An exception of the environment is raised when nothing else is under way.
 
@@ -145,6 +149,7 @@ class WorkerPool(AsyncBatchEnv):
         episode.actions.append(action)
         self._results.append((slot, answer))
 
+    @timed
     def repeat(self, walks: Sequence[tuple[Task, Sequence[Action]]]) -> list[tuple[Transition, ...] | None]:
         """What really follows each task's actions, until they or the episode end; None for a task that the environment does not accept,
         and for a walk that workers die of, which is logged."""
@@ -157,7 +162,8 @@ class WorkerPool(AsyncBatchEnv):
         return found
 
     def demonstrate(self, jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
-        """An episode by a scripted behaviour for every (task, behaviour, seed), in order. InvariantError for one that workers die of."""
+        """An episode by a scripted behaviour for every (task, behaviour, seed), in order; one that the environment fails in carries the
+        `error` (`envs.base.attempt`). InvariantError for one that workers die of."""
 
         def lost(place: int, answer: Lost) -> None:
             task, behaviour, seed = jobs[place]

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dreamgym import plugins
-from dreamgym.envs.base import EnvSuite
+from dreamgym.envs.base import EnvSuite, attempt
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import InvariantError
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory, Transition
@@ -57,7 +57,7 @@ class _Worker:
         return self.pool.repeat([(task, actions)])[0]
 
     def demonstrate(self, task: Task, behaviour: str, seed: int) -> Trajectory:
-        return self.suite.demonstrate(task, behaviour, seed=seed)
+        return attempt(self.suite, task, behaviour, seed=seed)
 
 
 def serve(line: Connection, suite: str, options: dict[str, Any]) -> None:

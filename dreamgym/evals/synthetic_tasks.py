@@ -32,7 +32,8 @@ class SyntheticTasks:
     accepted: Rate
     """Of the proposals, those that memory did not speak against either."""
     solved: Rate
-    """Of the accepted, those that the expert solves in the real environment; one that nothing real meets is not solved."""
+    """Of the accepted, those that the expert solves in the real environment; one that nothing real meets is not solved. One that the
+    environment failed in at every attempt is not counted."""
     real_solved: Rate
     """The same of real training tasks."""
     real_steps: int
@@ -46,13 +47,13 @@ def measure_synthetic_tasks(
     old = sum(counts.get(reason, 0) for reason in ("malformed", "duplicate", "held_out"))
     tasks = [Task(f"synthetic/{i}", text, real[0].env, source="synthetic") for i, text in enumerate(evenly(instructions))] if real else []
     met = [found for task in tasks if (found := suite.ground_task(task))]
-    solved, steps = _solved(met, demonstrate)
-    usual, more = _solved(real[:TRIED], demonstrate)
+    solved, played, steps = _solved(met, demonstrate)
+    usual, known, more = _solved(real[:TRIED], demonstrate)
     return SyntheticTasks(
         wilson(proposed - old, proposed),
         wilson(counts.get("accepted", 0), proposed),
-        wilson(solved, len(tasks)),
-        wilson(usual, len(real[:TRIED])),
+        wilson(solved, len(tasks) - len(met) + played),
+        wilson(usual, known),
         steps + more,
     )
 
@@ -63,8 +64,8 @@ def evenly(instructions: Sequence[str]) -> list[str]:
     return [instructions[i * n // TRIED] for i in range(TRIED)] if n > TRIED else list(instructions)
 
 
-def _solved(tasks: Sequence[Task], demonstrate: Demonstrate) -> tuple[int, int]:
-    """(tasks that an attempt of the expert solves, the real steps that took)."""
+def _solved(tasks: Sequence[Task], demonstrate: Demonstrate) -> tuple[int, int, int]:
+    """(tasks that an attempt of the expert solves, tasks with an attempt that the environment did not fail in, the real steps of all)."""
     episodes = demonstrate([(task, EXPERT, attempt) for task in tasks for attempt in range(ATTEMPTS)])
     won = {episode.task.id for episode in episodes if episode.success}
-    return len(won), sum(len(episode.turns) for episode in episodes)
+    return len(won), len({episode.task.id for episode in episodes}), sum(len(episode.turns) for episode in episodes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from dreamgym.experience.real_rows import RealRows
+from dreamgym.envs.real_rows import RealRows
 from dreamgym.types import Action, Memory
 
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.real_rows import RealRows, RealStep, acts
+from dreamgym.envs.real_rows import RealRows, RealStep, acts
 from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT, Outcome
 from dreamgym.experience.task_recall import TaskRecall, memory_of
 from dreamgym.protocols import ReplayBuffer

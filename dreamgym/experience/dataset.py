@@ -28,8 +28,8 @@ from dreamgym.types import Memory, Query, Task, Trajectory
 
 
 class SegmentWeights(Config):
-    """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; here the short segments
-    that decide (the yes or no of the reasoning, and the outcome) weigh more."""
+    """Loss weight per token of each segment. Eq. 5 weighs reasoning and next state alike; here reasoning and reward weigh more, because
+    their tokens are few and decide the return."""
 
     start: float = Field(default=0.2, ge=0)
     """First states."""

@@ -41,7 +41,6 @@ def check_backbone(backbone: BackboneConfig, engine: dict[str, Any]) -> int:
     """Try cheaply, without weights, whether the backbone can be fitted and its engine can sample from it; one without markers speaks its
     chat template. Raises what the run would fail with later. Returns how many parameters are trained, without the markers' few."""
     module, tokenizer = backbones.outline(backbone), backbones.load_tokenizer(backbone)
-    backbones.require_memory(module, backbone)
     if backbone.markers:
         _require_known_markers(backbone, module, tokenizer, engine)
     else:

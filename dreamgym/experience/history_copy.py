@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from dreamgym.experience.real_rows import RealRows
+from dreamgym.envs.real_rows import RealRows
 from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT
 from dreamgym.types import Action, Memory, Query
 

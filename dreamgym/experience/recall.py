@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, get_args
 
-from dreamgym.experience.real_rows import RealRows
+from dreamgym.envs.real_rows import RealRows
 from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 

@@ -3,7 +3,8 @@
 A task hides a part of its world, and every episode of it has the same. So a logged check of a phone, or a look into a drawer, tells what
 a dream of that task must show there, unless the episode has changed it before. Which kinds of action change the answer to which others
 is mined from pairs of real rows of one task: an answer *depends* on the kinds of action that one of the two had before it and the other
-had not, where the answers differ. The kinds after which most differ are excepted, one after the other, until what is left holds. That an
+had not, where the answers differ. Mining is greedy: the kind of action that explains most differing answers joins the dependence, until the
+remaining pairs agree often enough. That an
 action does not change its own answer, as a switch does, must be shown by as many pairs. Actions that only read (`TextRules.reads_only`)
 change no answer at all.
 
@@ -28,7 +29,7 @@ from typing import get_args
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import changing_kinds, holds
-from dreamgym.experience.real_rows import RealRows, RealStep, acts
+from dreamgym.envs.real_rows import RealRows, RealStep, acts
 from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, agreement_of, left_out, outcome_class
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Query, Transition

@@ -3,8 +3,10 @@
     model, tokenizer = load(BackboneConfig(model="meta-llama/Llama-3.2-3B-Instruct", lora=LoraConfig(rank=16)))
     model, tokenizer = load(BackboneConfig(model="smollm2"))       # comes in a package: `llm.packaged`
 
-Frozen weights are in memory once, however many models with adapters are loaded over them (experience model, policy, verifier). Nothing is
-downloaded unless `download` is set. A model that is trained whole needs `dtype="float32"` and a learner that computes in
+Frozen weights are in memory once, however many models are loaded over them: with adapters (experience model, policy), or as they are
+(`frozen`: an instruct model that verifies, judges or teaches, and the features of the learned verifier).
+
+Nothing is downloaded unless `download` is set. A model that is trained whole needs `dtype="float32"` and a learner that computes in
 bfloat16: the small steps of RL round to nothing in bfloat16 weights. With LoRA the frozen weights may be bfloat16; the adapters are
 float32.
 """
@@ -12,21 +14,23 @@ float32.
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import itertools
 import json
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from dreamgym.engines.local import causal_lm
-from dreamgym.errors import ConfigError, MissingExtra, UsageError
+from dreamgym.errors import ConfigError, MissingExtra, MissingModel, UsageError
 from dreamgym.llm import packaged
 from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.llm.vocabulary import END, MARKERS
@@ -36,9 +40,10 @@ PADS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|pad|>", "[PAD]
 """What known tokenizers without a pad token offer for the purpose, better choices first."""
 
 
-def load(config: BackboneConfig, *, seed: int = 0, shared: bool = True) -> tuple[Any, Any]:
+def load(config: BackboneConfig, *, seed: int = 0, shared: bool = True, frozen: bool = False) -> tuple[Any, Any]:
     """(model, tokenizer), in evaluation mode, on its device. With LoRA, or from a directory of adapters, the model is peft's wrapper.
-    `seed` draws fresh adapters. Unless frozen weights are `shared` with other models, they may be changed.
+    `seed` draws fresh adapters. Unless frozen weights are `shared` with other models, they may be changed. `frozen`: nobody trains the
+    model, so that weights without adapters are shared too.
 
     UsageError for a model that is not here, MissingExtra without peft, ConfigError for an architecture whose probabilities we would miss.
     """
@@ -46,8 +51,8 @@ def load(config: BackboneConfig, *, seed: int = 0, shared: bool = True) -> tuple
     adapter = _adapter_of(config)
     source, revision = _source_of(config, adapter)
     tokenizer = _tokenizer(config.model if adapter else source, None if adapter else revision, config)
-    frozen = shared and bool(adapter or config.lora)
-    model = _shared(source, revision, config, _rows(tokenizer)) if frozen else _fetch(source, revision, config)
+    share = shared and bool(frozen or adapter or config.lora)
+    model = _shared(source, revision, config, _rows(tokenizer)) if share else _fetch(source, revision, config)
     new = _add_markers(model, tokenizer) if config.markers and not adapter else []
     _grow(model, _rows(tokenizer))  # by the markers, which adapters bring
     _choose_pad(tokenizer)
@@ -75,23 +80,39 @@ def outline(config: BackboneConfig) -> Any:
     for a device, a model or an attention kernel that is not here, for LoRA without peft, and for adapters that fit no layer."""
     atomic_directory.restore_interrupted(config.model)
     device(config.device)
-    adapter = _adapter_of(config)
-    source, revision = _source_of(config, adapter)
-    where = _where(source, revision, config)
-    try:
-        settings = AutoConfig.from_pretrained(_place(source), **where)
-        _refuse_quantised(settings, source)
-        dtype = getattr(settings, "dtype", None) if config.dtype == "auto" else getattr(torch, config.dtype)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(settings, dtype=dtype or torch.float32, attn_implementation=config.attention)
-    except UsageError:
-        raise
-    except Exception as error:  # a boundary, as in `_fetch`
-        raise _unreadable(source, config, error) from error
+    adapter, model = _adapter_of(config), _blank(config, "meta")
     with torch.device("meta"):
         if adapter:
             return _peft().get_peft_model(model, _peft().PeftConfig.from_pretrained(config.model))
         return model if config.lora is None else with_lora(model, config.lora)
+
+
+def excerpt(config: BackboneConfig, layers: int) -> tuple[Any, Any]:
+    """(model, tokenizer) as `load` gives them, with `layers` layers and random weights: for measuring what the model costs. Raises what
+    `outline` and `load_tokenizer` raise."""
+    atomic_directory.restore_interrupted(config.model)
+    adapter = _adapter_of(config)
+    tokenizer = _tokenizer(config.model, None if adapter else config.revision, config)
+    model = _blank(config, device(config.device), layers)
+    new = _add_markers(model, tokenizer) if config.markers and not adapter else []
+    _grow(model, _rows(tokenizer))
+    _choose_pad(tokenizer)
+    if adapter:
+        model = _peft().get_peft_model(model, _peft().PeftConfig.from_pretrained(config.model, inference_mode=False))
+    elif config.lora is not None:
+        model = with_lora(model, config.lora, new)
+    for p in model.parameters():
+        p.data = p.data.float() if p.requires_grad and (adapter or config.lora) else p.data
+    if config.gradient_checkpointing:
+        recompute(model)
+    return model.eval(), tokenizer
+
+
+def base_key(config: BackboneConfig, *, frozen: bool = False) -> tuple[Any, ...] | None:
+    """What two configurations have in common whose models share their frozen weights in memory; None for a model without frozen ones.
+    `frozen`: as in `load`."""
+    adapter = _adapter_of(config)
+    return _base_key(*_source_of(config, adapter), config) if frozen or adapter or config.lora else None
 
 
 def load_tokenizer(config: BackboneConfig) -> Any:
@@ -177,26 +198,39 @@ def _adapted(model: Any, path: str, source: str) -> Any:
 
 
 def _shared(source: str, revision: str | None, config: BackboneConfig, vocabulary: int) -> Any:
-    """A model for adapters, whose weights are frozen: its tensors are those of every other model of this process over the same backbone,
-    but for embeddings that will grow to `vocabulary` tokens or take markers in."""
-    base = _base(source, revision, config)
+    """A model whose weights are frozen: its tensors are those of every other such model of this process over the same backbone, but for
+    embeddings that will grow to `vocabulary` tokens or take markers in."""
+    held = _base(source, revision, config)
+    base = held.model
     both = (base.get_input_embeddings().weight, base.get_output_embeddings().weight)
     changes = config.markers or vocabulary > both[0].shape[0]  # transformers grows a weight in place, for all that hold it
     own = {id(weight) for weight in both} if changes else set()
     kept = (tensor for tensor in itertools.chain(base.parameters(), base.buffers()) if id(tensor) not in own)
-    return copy.deepcopy(base, {id(tensor): tensor for tensor in kept})
+    model = copy.deepcopy(base, {id(tensor): tensor for tensor in kept})
+    held.users.add(model)
+    return model
 
 
-_held: dict[tuple[Any, ...], Any] = {}
-"""The frozen weights that were loaded last. They leave memory when others take their place."""
+@dataclass(frozen=True)
+class _Base:
+    """Frozen weights, and the models in memory that share them."""
+
+    model: Any
+    users: WeakSet[Any]
 
 
-def _base(source: str, revision: str | None, config: BackboneConfig) -> Any:
+_held: dict[tuple[Any, ...], _Base] = {}
+"""The frozen weights that are in use or were loaded last. Others leave memory when the next ones are loaded."""
+
+
+def _base(source: str, revision: str | None, config: BackboneConfig) -> _Base:
     """The frozen weights of a model, loaded once for all configurations that want the same of them."""
     key = _base_key(source, revision, config)
     if key not in _held:
-        _held.clear()
-        _held[key] = _fetch(source, revision, config).to(device(config.device)).requires_grad_(False)
+        gc.collect()  # a model that is gone may wait for it
+        for unused in [name for name, held in _held.items() if not held.users]:
+            del _held[unused]
+        _held[key] = _Base(_fetch(source, revision, config).to(device(config.device)).requires_grad_(False), WeakSet())
     return _held[key]
 
 
@@ -220,6 +254,27 @@ def _fetch(source: str, revision: str | None, config: BackboneConfig) -> Any:
     except UsageError:
         raise
     except Exception as error:  # a boundary: the hub, safetensors, json and attention kernels each raise their own kinds
+        raise _unreadable(source, config, error) from error
+
+
+def _blank(config: BackboneConfig, where: torch.device | str, layers: int | None = None) -> Any:
+    """The model without adapters that `_fetch` reads, without its weights: with its first `layers` layers alone, where that is given."""
+    source, revision = _source_of(config, _adapter_of(config))
+    how = _where(source, revision, config)
+    try:
+        settings = AutoConfig.from_pretrained(_place(source), **how)
+        _refuse_quantised(settings, source)
+        if layers is not None:
+            shape = settings.get_text_config()
+            shape.num_hidden_layers = layers
+            if getattr(shape, "layer_types", None):
+                shape.layer_types = shape.layer_types[:layers]
+        dtype = getattr(settings, "dtype", None) if config.dtype == "auto" else getattr(torch, config.dtype)
+        with torch.device(where):
+            return AutoModelForCausalLM.from_config(settings, dtype=dtype or torch.float32, attn_implementation=config.attention)
+    except UsageError:
+        raise
+    except Exception as error:  # a boundary, as in `_fetch`
         raise _unreadable(source, config, error) from error
 
 
@@ -264,7 +319,7 @@ def _unreadable(source: str, config: BackboneConfig, error: Exception) -> UsageE
     if isinstance(error, ImportError | ValueError) and "attention" in reason.lower():
         return UsageError(f"Cannot use attention={config.attention} with '{source}': {reason}")
     cache = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
-    return UsageError(
+    return MissingModel(
         f"'{source}' is not on this machine ({reason}). Fetch it with `hf download {source}` into {cache} (HF_HOME names another place), "
         "or set download = true (`dreamgym init --download`); models behind a licence need `hf auth login` first. Without a network, copy "
         "the directory from another machine and give its path as `model`."
@@ -371,51 +426,6 @@ def _targeted(targets: str | Sequence[str], name: str) -> bool:
     if isinstance(targets, str):
         return targets != "all-linear" and re.fullmatch(targets, name) is not None
     return any(name == one or name.endswith(f".{one}") for one in targets)
-
-
-def memory_of(module: Any, *, trains: bool = True) -> int:
-    """Bytes that the model takes at least: its weights (on the meta device or not), and, where it `trains`, of those that are trained a
-    gradient and Adam's two moments in float32. Activations and the engine's cache come on top."""
-    return sum(p.numel() * (p.element_size() + (12 if trains and p.requires_grad else 0)) for p in module.parameters())
-
-
-def memory_of_all(configs: Sequence[BackboneConfig]) -> int:
-    """Bytes that models of these configurations take together in one process at least: as `memory_of`, with frozen weights that adapters
-    share counted once, but for embeddings that take markers in."""
-    needed, held = 0, set[tuple[Any, ...]]()
-    for config in configs:
-        model, adapter = outline(config), _adapter_of(config)
-        needed += memory_of(model)
-        if not adapter and config.lora is None:
-            continue
-        both = (model.get_input_embeddings(), model.get_output_embeddings())
-        own = {id(p) for layer in both for p in layer.parameters()} if config.markers else set()
-        frozen = {id(p): p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad}
-        key = _base_key(*_source_of(config, adapter), config)
-        needed += sum(size for weight, size in frozen.items() if weight in own) - (sum(frozen.values()) if key in held else 0)
-        held.add(key)
-    return needed
-
-
-def require_memory(module: Any, config: BackboneConfig, *, trains: bool = True) -> None:
-    """UsageError where the device of the configuration has less memory, all in all, than the model takes."""
-    where, needed = device(config.device), memory_of(module, trains=trains)
-    total = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else _machine_memory()
-    if needed > total:
-        use = f"{'its adapters' if config.lora else 'all its weights'} trained" if trains else "sampling alone"
-        advice = "Train adapters (lora = {rank = 16}), load it in bfloat16, or use a smaller model." if trains else (
-            "Load it in bfloat16, use a smaller model, or place workers where the memory is enough."
-        )  # fmt: skip
-        raise UsageError(f"'{config.model}' needs {needed / 1e9:,.1f} GB on {where} ({use}), and there are {total / 1e9:,.1f}. {advice}")
-
-
-def _machine_memory() -> int:
-    """Bytes of memory that this process may use: those of the machine, or of its container where that has a limit."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            total = min(total, int(Path(file).read_text(encoding="ascii")))
-    return total
 
 
 def recompute(model: Any) -> None:

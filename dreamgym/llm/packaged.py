@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dreamgym.errors import ConfigError, MissingExtra, UsageError, nearest
+from dreamgym.errors import ConfigError, MissingExtra, MissingModel, UsageError, nearest
 from dreamgym.runs import atomic_directory
 
 CACHE_ENV = "DREAMGYM_MODELS"
@@ -68,10 +68,11 @@ def folder() -> Path:
 
 
 def find(name: str) -> Path:
-    """The directory of a fetched model whose files are as they were made. UsageError where it was not fetched, or a file differs."""
+    """The directory of a fetched model whose files are as they were made. MissingModel where it was not fetched, UsageError
+    where a file differs."""
     package, path = _package(name), atomic_directory.restore_interrupted(folder() / name)
     if not (path / RECORD).is_file():
-        raise UsageError(
+        raise MissingModel(
             f"The model '{name}' ({package.about}) is not on this machine yet. Fetch it with `dreamgym fetch {name}`: "
             f"{package.disk_mb} MB in {folder()}, which {CACHE_ENV} changes."
         )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from dreamgym.envs.base import EnvSuite
-from dreamgym.errors import UsageError, nearest
+from dreamgym.envs.base import EnvSuite, attempt
+from dreamgym.errors import EnvironmentFailure, UsageError, counted, nearest
 from dreamgym.runs.progress import progress
 from dreamgym.types import Task, Trajectory
 
 Job = tuple[Task, str, int]
 """An episode to be played: its task, the behaviour, and the seed."""
 Play = Callable[[Sequence[Job]], list[Trajectory]]
+"""Plays jobs: an episode for each, in order. One that the environment fails in carries the `error`."""
+FIRST = 10
+"""Episodes after which an environment that failed in all of them is given up: one that is away is named soon, not after hours."""
+log = logging.getLogger(__name__)
 
 
 def collect(
@@ -27,7 +32,8 @@ def collect(
     play: Play | None = None,
 ) -> list[Trajectory]:
     """`n` episodes on `tasks` distinct tasks of a split (None: as many as there are, up to one an episode), scripted policies drawn by
-    `mix`. Deterministic in `seed`. UsageError for a suite without scripted policies, and for a split without tasks.
+    `mix`. Deterministic in `seed`, less those that the environment failed in (`without_failed`). UsageError for a suite without scripted
+    policies, and for a split without tasks.
 
     `play` plays them elsewhere, as worker processes do (`WorkerPool.demonstrate`); by default they are played here.
     """
@@ -46,7 +52,21 @@ def collect(
     jobs = [(known[i % len(known)], name, seed + i // len(known)) for i, name in enumerate(names)]
     together = sorted(range(n), key=lambda i: i % len(known))  # a world that takes long to load is loaded once for all its episodes
     episodes = (play or partial(played, suite))([jobs[i] for i in together])
-    return [episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])]
+    return without_failed([episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])])
+
+
+def without_failed(episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that the environment did not fail in; a warning says how many are left out, and why the first one is.
+    EnvironmentFailure where those are more than half."""
+    failed = [episode for episode in episodes if episode.error is not None]
+    if not failed:
+        return list(episodes)
+    what = f"The environment failed in {len(failed):,} of {counted(len(episodes), 'scripted episode')}"
+    first = f"The first is '{failed[0].id}': {failed[0].error}"
+    if 2 * len(failed) > len(episodes):
+        raise EnvironmentFailure(f"{what}, which are too many to go on. See to it, then give the same command again. {first}")
+    log.warning("%s, which are left out. %s", what, first)
+    return [episode for episode in episodes if episode.error is None]
 
 
 def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
@@ -59,10 +79,12 @@ def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
 
 
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
-    """The episodes, in order, played in this process."""
+    """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones."""
     episodes = list[Trajectory]()
     with progress(len(jobs), "scripted episodes") as advance:
         for task, behaviour, seed in jobs:
-            episodes.append(suite.demonstrate(task, behaviour, seed=seed))
+            episodes.append(attempt(suite, task, behaviour, seed=seed))
+            if len(episodes) == FIRST and all(episode.error is not None for episode in episodes):
+                without_failed(episodes)
             advance()
     return episodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,24 @@ def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", t
         tokenizer = backbones.load_tokenizer(block.backbone)
         _chat(block, rules, tokenizer)
         module = backbones.outline(block.backbone)
-        backbones.require_memory(module, block.backbone)
     else:
         backbones.device(device)
         if block.engine.get("name") == "server":
             raise ConfigError("policy.engine: a server samples for a pretrained policy, and the small one has none. Set policy.backbone.")
     check_engine(block.engine, module=module, tokenizer=tokenizer, temperature=temperature, trains=True, where="policy.engine")
     return sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
+
+
+def check_publication(block: PolicyBlock, served: Path) -> None:
+    """Try whether the servers that sample for the policy take its weights, which are saved to the folder `served`. Loads the backbone.
+    ServerError for a server that keeps the weights that it has; other engines are left alone."""
+    if block.engine.get("name") != "server" or block.backbone is None:
+        return
+    from dreamgym.engines.server.publication_check import check_publication as check
+
+    model, tokenizer = backbones.load(block.backbone)
+    with closing(build_engine(block.engine, model=model, tokenizer=tokenizer)) as llm:
+        check(llm, lambda: backbones.save(model, tokenizer, served))
 
 
 def instruct_template(

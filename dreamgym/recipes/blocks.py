@@ -196,6 +196,13 @@ class ExperienceBlock(Config):
             training = BACKBONE_TRAINING if found.get("backbone") else EXPERIENCE_TRAINING
         return found | {"training": training}
 
+    @model_validator(mode="after")
+    def _check_verifier(self) -> Self:
+        check = getattr(plugins.load("experience.verifiers", self.verifier.name), "check", None) if self.verifier else None
+        if self.verifier and check:
+            check(self.backbone, **self.verifier.settings)
+        return self
+
     def explained_by(self) -> tuple[type[Config], ...]:
         return type(self), getattr(plugins.load("experience.models", self.name), "Config", Config)
 
@@ -263,7 +270,7 @@ class AlgorithmBlock(Config):
         return type(self), type(plugins.named("train.algos", self.model_dump()).config)
 
 
-ALGORITHM = ("config", "grouped", "credit", "loss")
+ALGORITHM = ("config", "grouped", "compute_advantages", "loss")
 ACTOR_CRITIC = ("config", "grouped", "critic", "mark_valued", "set_advantages", "normalise", "loss")
 STATEFUL = ("state_dict", "load_state_dict")
 """The members of the interfaces in `protocols` that the learner asks for."""
@@ -273,10 +280,11 @@ def _check_algorithm(name: str, algorithm: Any) -> None:
     """ConfigError where a plug-in is neither a `protocols.Algorithm` nor a `protocols.ActorCritic`, or only half a `protocols.Stateful`:
     the learner would find out after the experience model was fitted, or leave the state out of checkpoints."""
     members = [member for member in dir(algorithm) if not member.startswith("_")]
-    valued = "credit" not in members and any(member in members for member in ("critic", "mark_valued", "set_advantages", "normalise"))
-    expected = ACTOR_CRITIC if valued else ALGORITHM
+    of_critic = any(member in members for member in ("critic", "mark_valued", "set_advantages", "normalise"))
+    actor_critic = of_critic and "compute_advantages" not in members
+    expected = ACTOR_CRITIC if actor_critic else ALGORITHM
     missing = [member for member in expected if member not in members]
-    kind = f"protocols.{'ActorCritic' if valued else 'Algorithm'} has {', '.join(expected)}"
+    kind = f"protocols.{'ActorCritic' if actor_critic else 'Algorithm'} has {', '.join(expected)}"
     if not missing:
         # a name as near as `load_statedict` is meant to be one of the two; `load_state` may be something else
         near = any(difflib.get_close_matches(member, members, n=1, cutoff=0.85) for member in STATEFUL)
@@ -344,13 +352,6 @@ class RLBlock(Config):
         """The same loop with the ablation's changes of the curriculum."""
         changes = ABLATIONS[ablation].block("curriculum")
         return self.model_copy(update={"curriculum": self.curriculum.model_copy(update=changes)}) if changes else self
-
-    @field_validator("learner")
-    @classmethod
-    def _check_seed(cls, learner: LearnerConfig) -> LearnerConfig:
-        if learner.seed:
-            raise ValueError("its seed is the run's: set seed at the top")
-        return learner
 
     @field_validator("learner")
     @classmethod

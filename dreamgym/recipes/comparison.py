@@ -109,8 +109,8 @@ def _run_or_algorithm(name: str) -> str:
 
 
 COLUMNS = (
-    "policy", "greedy %", "by seed", "sampled %", "real: logs", "real: training", "real: probes", "dreamed", "wall time, s",
-    "cost against real",
+    "policy", "greedy %", "by seed", "sampled %", "real: logs", "real: training", "real: probes", "real: hours", "dreamed",
+    "wall time, s", "cost against real",
 )  # fmt: skip
 
 
@@ -123,6 +123,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
         " / ".join(f"{100 * value:.1f}" for value in entry["per_seed"]),
         tables.percent(entry, "sampled"),
         *(f"{entry[f'real_transitions_{kind}']:,.0f}" for kind in ("offline", "online", "probe")),
+        tables.hours(entry),
         f"{entry['dream_transitions']:,.0f}",
         f"{entry['seconds']:,.0f}",
         "-" if relative is None else f"{relative:.2f}",

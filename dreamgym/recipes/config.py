@@ -168,7 +168,10 @@ class SharedConfig(Config):
         """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
         changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
         if "name" in changes["experience"]:
-            kept = {"verifier": self.experience.verifier, "horizon": self.experience.horizon}
+            judge, read = self.experience.verifier, self.experience.backbone
+            if judge and read and judge.settings.get("backbone", read) is None:  # another experience model is judged by the same verifier
+                judge = VerifierBlock.model_validate(judge.model_dump() | {"backbone": read.model_dump()})
+            kept = {"verifier": judge, "horizon": self.experience.horizon}
             return self.model_copy(update={"experience": ExperienceBlock.model_validate(kept | changes["experience"])})
         own, verifier = self.experience.settings, self.experience.verifier
         for key in [key for key in changes["experience"] if key.startswith("verifier.")]:

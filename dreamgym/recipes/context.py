@@ -21,7 +21,7 @@ from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
-from dreamgym.logs.demonstrations import Job, played
+from dreamgym.logs.demonstrations import Job, played, without_failed
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.loading import Policies
 from dreamgym.protocols import RealEnv
@@ -53,7 +53,7 @@ class RunContext:
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
     pools: dict[int, EnvPool] = field(default_factory=dict)  # real environments of this process, by the identity of their suite
-    verifier_cache: dict[str, Any] = field(default_factory=dict)  # what the verifiers of the run keep for each other
+    verifier_cache: dict[Any, Any] = field(default_factory=dict)  # what the verifiers of the run keep for each other
     external_publisher: bool = False  # whether another process publishes the weights that servers sample from
 
     def without(self, ablation: str) -> RunContext:
@@ -141,8 +141,8 @@ class RunContext:
             pool.close()
 
     def demonstrate(self, jobs: Sequence[Job]) -> list[Trajectory]:
-        """Episodes by scripted policies, in order."""
-        return self.workers.demonstrate(jobs) if self.workers else played(self.suite, jobs)
+        """Episodes by scripted policies, in order, less those that the environment failed in (`logs.demonstrations.without_failed`)."""
+        return without_failed(self.workers.demonstrate(jobs) if self.workers else played(self.suite, jobs))
 
 
 def open_run(path: Path, config: Config) -> RunDir:

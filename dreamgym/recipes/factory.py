@@ -222,7 +222,12 @@ def make_guard(context: RunContext) -> Guard:
 def verifier_inputs(context: RunContext) -> VerifierInputs:
     """What the verifier of a run is made of, or fitted to."""
     return VerifierInputs(
-        context.suite.rules, context.logs, context.config.seed, context.checkpoint(context.verifier), context.verifier_cache
+        context.suite.rules,
+        context.logs,
+        context.config.seed,
+        context.checkpoint(context.verifier),
+        context.verifier_cache,
+        context.config.experience.backbone,
     )
 
 

@@ -50,6 +50,7 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
     evaluated = run.data(f"eval-{policy}")
     phases = {phase: run.data(phase) for phase in row.made_of if run.done(phase)}
     loops = [phase for phase in phases.values() if "iterations" in phase]
+    in_reality = [phase for phase in phases.values() if "iterations" in phase or "real_steps_dev" in phase]
     return {
         "real_success": evaluated["greedy"]["value"],
         "ci95": [evaluated["greedy"]["low"], evaluated["greedy"]["high"]],
@@ -61,6 +62,7 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
         "real_transitions_online": sum(phase["real_steps"] for phase in loops),
         "real_transitions_probe": sum(phase.get("probe_steps", 0) + phase.get("real_steps_dev", 0) for phase in phases.values()),
         "dream_transitions": sum(phase["steps"] - phase["real_steps"] for phase in loops),
+        "real_seconds": total([run.data("logs").get("real_seconds"), *(phase.get("real_seconds") for phase in in_reality)]),
         "optimiser_steps": sum(phase["optimiser_steps"] for phase in loops),
         "decided_by": shares(loops[-1]["decided_by"]) if loops else None,
         "seconds": sum(phase["seconds"] for phase in phases.values()),
@@ -87,7 +89,7 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     wins = sum(round(entry["real_success"] * entry["episodes"]) for entry in entries)
     rate = wilson(wins, n)
     sampled = wilson(sum(round(e["sampled"]["value"] * e["sampled"]["n"]) for e in entries), sum(e["sampled"]["n"] for e in entries))
-    costs = ("real_trans", "dream_trans", "optimiser_steps", "seconds", "dream_success", "false_", "accepted_")
+    costs = ("real_trans", "real_seconds", "dream_trans", "optimiser_steps", "seconds", "dream_success", "false_", "accepted_")
     averaged = [key for key in entries[0] if key.startswith(costs)]
     greedy, drawn = [entry["real_success"] for entry in entries], [entry["sampled"]["value"] for entry in entries]
     return {
@@ -99,7 +101,7 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         "per_seed_sampled": drawn,
         "seed_ci95_sampled": seed_mean(drawn).interval,
         "episodes": n,
-        **{key: _mean([entry[key] for entry in entries]) for key in averaged},
+        **{key: _mean([entry.get(key) for entry in entries]) for key in averaged},
         "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
         **({"verifiers": _pooled([entry["verifiers"] for entry in entries])} if all("verifiers" in entry for entry in entries) else {}),
     }
@@ -114,6 +116,18 @@ def _pooled(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[
 
     names = [name for name in found[0] if all(name in one for one in found)]
     return {name: {rate: pooled([one[name][rate] for one in found]) for rate in found[0][name]} for name in names}
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """The sum; None where a value is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def hours(entry: Mapping[str, Any]) -> str:
+    """The time in the real environment as people read it; "-" where it was not measured."""
+    seconds = entry.get("real_seconds")
+    return "-" if seconds is None else f"{seconds / 3600:.2f}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -51,6 +51,7 @@ class Row:
     per_seed: tuple[float, ...]  # greedy success
     costs: Mapping[str, float | None]  # transitions, by the keys of COSTS
     seconds: float | None
+    real_seconds: float | None = None  # of waiting for the real environment
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,7 @@ def _row(key: str, phase: str, policy: Policy, entry: Any, phases: Mapping[str, 
         per_seed=tuple(value for value in map(number, entry.get("per_seed") or ()) if value is not None),
         costs={name: number(entry.get(name)) for name in COSTS},
         seconds=number(entry.get("seconds")),
+        real_seconds=number(entry.get("real_seconds")),
     )
 
 

@@ -44,6 +44,12 @@ METRICS: dict[str, dict[str, Metric]] = {
             "real steps of probes during training, and on development tasks where they chose the length of imitation",
             "large beside the training steps",
         ),
+        "real_seconds": Metric(
+            "s",
+            "wall-clock time of waiting for the real environment, however many workers worked: logs that the run collected, training, and "
+            "probes; not evaluation. Null where it was not measured: by remote workers, or before it was counted. Tables give hours",
+            "near seconds: the real environment is what the run waits for",
+        ),
         "dream_transitions": Metric("steps", "steps inside the experience model", "0 after a dream"),
         "seconds": Metric(
             "s",

@@ -1,4 +1,4 @@
-"""The layers of design.md, section 3: imports point down only, units of a layer are independent, and the command line starts fast."""
+"""The layers of docs/architecture.md: imports point down only, units of a layer are independent, and the command line starts fast."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def modules() -> list[tuple[Path, tuple[str, ...]]]:
 
 def test_every_module_has_a_layer():
     without = sorted({module[1] for _, module in modules() if len(module) > 1 and layer(module[1]) is None})
-    assert not without, f"Give {without} a layer in design.md section 3 and in {Path(__file__).name}."
+    assert not without, f"Give {without} a layer in docs/architecture.md and in {Path(__file__).name}."
 
 
 def test_imports_point_down_only_and_siblings_never_import_each_other():
     broken = [
         line for path, module in modules() for line in violations(path.read_text("utf-8"), module, is_package=path.name == "__init__.py")
     ]
-    assert not broken, "\n".join(["Imports point down only (design.md section 3). Hand it in through recipes instead:", *broken])
+    assert not broken, "\n".join(["Imports point down only (docs/architecture.md). Hand it in through recipes instead:", *broken])
 
 
 @pytest.mark.parametrize(

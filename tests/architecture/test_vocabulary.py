@@ -53,6 +53,8 @@ IDENTIFIERS = {
     "ServedDream": "Dream", "served_dream": "open_dream", "dream_of": "open_dream", "_somebody_to_start_as": "_check_initial_policy",
     "say_changed": "report_changed_settings", "_kin": "_run_or_algorithm", "invented_items": "unknown_elements",
     "Elsewhere": "RolloutFunction", "_elsewhere": "_remote_rollout", "PartOfRollout": "RolloutShardEnv", "parts_redone": "jobs_redone",
+    "credit": "compute_advantages", "credited": "assign_advantages", "_credited": "_advantage_sequences", "_valued": "_critic_sequences",
+    "valued": "TokenSequence.value_mask", "_Clock": "FitCheckpoint",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead.

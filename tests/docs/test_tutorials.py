@@ -30,7 +30,7 @@ def test_the_environment_of_the_tutorial_is_one(tmp_path: Path, monkeypatch: pyt
     assert not suite.demonstrate(task, "random", seed=0).success
 
 
-def test_the_algorithm_of_the_tutorial_is_found_by_its_command_assigns_credit_and_has_a_gradient(
+def test_the_algorithm_of_the_tutorial_is_found_by_its_command_and_has_advantages_and_a_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     page = (DOCS / "tutorials/algorithm.md").read_text("utf-8")
@@ -46,11 +46,11 @@ def test_the_algorithm_of_the_tutorial_is_found_by_its_command_assigns_credit_an
     raft = plugins.named("train.algos", block.model_dump())
     group = [SimpleNamespace(error=None, total_reward=reward, turns=[None] * 2) for reward in (1.0, 0.0, 0.95)]
     group.append(SimpleNamespace(error="broken", total_reward=0.0, turns=[None]))
-    assert raft.credit([group, group[:1]]) == [[[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]
+    assert raft.compute_advantages([group, group[:1]]) == [[[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]
 
     logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
     rows = torch.tensor([0, 1])
-    inputs = LossInputs(logprobs, logprobs.detach(), torch.tensor([1.0, 0.0]), torch.ones(2), 2.0, sequences=rows, turns=rows)
+    inputs = LossInputs(logprobs, logprobs.detach(), torch.tensor([1.0, 0.0]), torch.ones(2), 2.0, sequence_ids=rows, turn_ids=rows)
     raft.loss(inputs).loss.backward()
     assert logprobs.grad is not None and logprobs.grad.tolist() == [-0.5, 0.0]
 

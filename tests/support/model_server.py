@@ -14,7 +14,8 @@ from dreamgym.types import Request, Sampling
 
 
 class ModelServer(FaultServer):
-    """`with ModelServer() as server`: serves "policy", and adapters beside it, once they are loaded from checkpoints."""
+    """`with ModelServer() as server`: serves "policy", and adapters beside it, once they are loaded from checkpoints. Without `loads` what
+    is loaded has the newest weights that were."""
 
     def __init__(self, checkpoint: Any = None) -> None:
         super().__init__()
@@ -25,9 +26,12 @@ class ModelServer(FaultServer):
             self.load("policy", str(checkpoint))
 
     def load(self, name: str, path: str) -> None:
+        if not self.loads:
+            self.engines[name], self.weights[name] = self.newest, 1 + max(self.weights.values())
+            return
         module, tokenizer = backbones.load(BackboneConfig(model=path, dtype="float32", device="cpu"))
         with self._one_at_a_time:
-            self.engines[name] = build_engine({}, model=module, tokenizer=tokenizer, exact=True)
+            self.engines[name] = self.newest = build_engine({}, model=module, tokenizer=tokenizer, exact=True)
         self.weights[name] = 1 + max(self.weights.values())
 
     def complete(self, body: Any) -> tuple[list[int], list[float], str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,15 @@ def browser() -> Browser:
     return found
 
 
+@contextmanager
+def silent_site() -> Iterator[str]:
+    """The "host:port" of a server that is connected to, by the system, and never answers."""
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        line.listen(64)
+        yield f"127.0.0.1:{line.getsockname()[1]}"
+
+
 class PageBenchmark:
     """The pages of a folder as tasks."""
 
@@ -68,7 +79,7 @@ class PageBenchmark:
         return [self.server.site]
 
     def begin(self, session: WebSession, task: Task) -> None:
-        session.visit(f"http://{self.server.site}/{(task.goal or {})['page']}")
+        session.open(f"http://{self.server.site}/{(task.goal or {})['page']}")
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
         solved = bool(session.evaluate("() => Boolean(window.solved)"))

@@ -182,6 +182,10 @@ class CallBudget:
     def steps(self, value: int) -> None:
         self.inner.steps = value
 
+    @property
+    def seconds(self) -> float:
+        return self.inner.seconds
+
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         return self.inner.start(tasks, seed=seed)
 

@@ -53,8 +53,9 @@ class WebConfig(Config):
     """Path or name of a Chromium. Empty: the first that is installed (see `chromium.NAMES`)."""
     max_tokens: int = Field(1500, ge=200)
     """Of a state, by the estimate of `page_text.rough_tokens`."""
-    max_open: int = Field(16, ge=1)
-    """Episodes whose pages are open at the same time in one browser, at 30 to 60 MB each."""
+    max_open: int | None = Field(None, ge=1)
+    """Episodes whose pages are open at the same time in one browser, at 30 to 60 MB each. Empty: 16, and 4 for WebArena-Lite, whose
+    episodes share sites that nothing resets between them. The original's script for parallel runs has 4 as well."""
     timeout_s: float = Field(5.0, gt=0)
     """Of one navigation or action of the browser."""
     step_limit_s: float = Field(60.0, gt=0)
@@ -76,13 +77,13 @@ class WebSuite(EnvSuite):
         self.benchmark = self._benchmark()
         self.scripted_policies = self.benchmark.scripted_policies
         self.max_steps = self.benchmark.max_steps
-        self.max_parallel = config.max_open
+        self.max_parallel = config.max_open or (4 if config.benchmark == "webarena_lite" else 16)
         atexit.register(self.close)
 
     @cached_property
     def sessions(self) -> OpenSessions:
         """The open contexts of this process."""
-        return OpenSessions(self.browser, self.config.max_open)
+        return OpenSessions(self.browser, self.max_parallel)
 
     def all_tasks(self) -> Iterable[Task]:
         return self.benchmark.all_tasks()

@@ -6,6 +6,7 @@ is reachable: every other request goes to a proxy that does not exist.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -103,9 +104,11 @@ def playwright() -> Any:
     """The Playwright of this process. MissingExtra without the package; UsageError where it does not start."""
     try:
         from browsergym.core import _set_global_playwright
-        from playwright.sync_api import Error, sync_playwright
+        from playwright.sync_api import Error, _context_manager, sync_playwright
     except ModuleNotFoundError as error:
         raise MissingExtra(f"The web environments need {error.name}. Install it with: pip install 'dreamgym[web]'") from error
+    _context_manager.MainGreenlet = _loop()
+    asyncio._set_running_loop(None)  # that of a driver which has ended
     try:
         started = sync_playwright().start()
     except Error as error:
@@ -115,6 +118,27 @@ def playwright() -> Any:
     _set_global_playwright(started)  # which also names the attribute that elements are found by
     started.selectors.set_test_id_attribute("bid")
     return started
+
+
+@cache
+def _loop() -> Any:
+    """The greenlet of Playwright's loop, which ends with the driver: Playwright then waits for ever, so that this raises instead."""
+    from playwright._impl._greenlets import MainGreenlet
+    from playwright.sync_api import Error
+
+    class Loop(MainGreenlet):  # type: ignore[misc, unused-ignore]
+        def switch(self, *arguments: Any) -> Any:
+            if self.dead:
+                raise Error("Playwright's driver has ended.")
+            return super().switch(*arguments)
+
+    return Loop
+
+
+def driver_ended(made: Any) -> bool:
+    """Whether the driver, Playwright's own process, has ended that made an object: the object is of no use then. A driver ends where a
+    browser is killed while it opens a page (1.44)."""
+    return bool(made._impl_obj._connection._transport.on_error_future.done())
 
 
 class Browser:
@@ -130,7 +154,7 @@ class Browser:
 
     @property
     def alive(self) -> bool:
-        return self._browser is not None and self._browser.is_connected()
+        return self._browser is not None and not driver_ended(self._browser) and self._browser.is_connected()
 
     @property
     def pid(self) -> int:
@@ -183,6 +207,8 @@ class Browser:
     def _start(self) -> None:
         from playwright.sync_api import Error
 
+        if driver_ended(playwright()):
+            playwright.cache_clear()
         height = self.size["height"] + (0 if "headless-shell" in Path(self.path).name else 87)  # a whole Chromium has a bar on top
         try:
             self._browser = playwright().chromium.launch(

@@ -116,7 +116,8 @@ def page_text(raw: Mapping[str, Any], *, max_tokens: int = 1500) -> PageText:
 
 
 def rough_tokens(text: str) -> int:
-    """An upper estimate of the tokens of a text: pieces of up to five letters, single digits and signs."""
+    """An estimate of the tokens of a text: pieces of up to five letters, single digits and signs. SmolLM2 has up to 11 % more on pages of
+    the shop and the forum."""
     return len(_WORDS.findall(text))
 
 

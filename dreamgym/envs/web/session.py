@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dreamgym.envs.web.actions import WebAction
-from dreamgym.envs.web.chromium import Browser
+from dreamgym.envs.web.chromium import Browser, driver_ended
 from dreamgym.envs.web.page_text import MAX_OPTION, clean, hint_words
 from dreamgym.errors import EnvironmentFailure
 
@@ -63,7 +63,8 @@ class WebSession:
     def close(self) -> None:
         """Give the context back; one that is gone already is no error."""
         with suppress(Exception):
-            self.context.close()
+            if self.alive:
+                self.context.close()
 
     def observe(self, *, ready: bool = False) -> dict[str, Any]:
         """What the active tab shows, as BrowserGym's observation. `ready`: nothing has been done since the page was ready."""
@@ -130,15 +131,21 @@ class WebSession:
     def alive(self) -> bool:
         """Whether the browser still answers for this context."""
         browser = self.context.browser
-        return bool(browser and browser.is_connected())
+        return bool(browser and not driver_ended(browser) and browser.is_connected())
 
     def visit(self, url: str) -> None:
         """Open an address in the active tab."""
         self.page.goto(url, wait_until="domcontentloaded")
 
     def open(self, url: str) -> None:
-        """Open the page that an episode begins with. EnvironmentFailure for one that the site does not give."""
-        answer = self.page.goto(url, wait_until="domcontentloaded")
+        """Open the page that an episode begins with. EnvironmentFailure for one that the site does not give, or not in time."""
+        from playwright.sync_api import TimeoutError
+
+        try:
+            answer = self.page.goto(url, wait_until="domcontentloaded")
+        except TimeoutError as error:
+            late = f"within {self.timeout_s:g} s (env.options.timeout_s)"
+            raise EnvironmentFailure(f"The site does not answer {late} for {url:.200}, where an episode begins. Does it run?") from error
         if answer is not None and answer.status >= 400:
             raise EnvironmentFailure(f"The site answers {answer.status} for {url:.200}, where an episode begins. Does it run as it should?")
 

@@ -8,14 +8,15 @@ Dreams add nothing to it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 
+from dreamgym.envs.real_rows import RealRows
 from dreamgym.envs.webshop.bm25 import Bm25, Document
 from dreamgym.envs.webshop.listing import MAX_RESULTS, ItemMention, item_mentions, requested_page, results_page, search_terms
 from dreamgym.protocols import ReplayBuffer
-from dreamgym.types import Memory, Observation, Query, Transition
+from dreamgym.types import Memory, Query, Transition
 
 KEPT = 4096  # rankings that are not computed again
 
@@ -42,13 +43,12 @@ class SearchComposer:
         )  # fmt: skip
 
 
-class ItemIndex:
+class ItemIndex(RealRows):
     """The products of one environment in the real rows of a replay buffer, which it follows."""
 
     def __init__(self, replay: ReplayBuffer, env: str, *, stemmed: bool) -> None:
-        self.replay, self.env, self.stemmed = replay, env, stemmed
-        self._read = (0, -1)  # rollbacks, and the buffer's last row, when it was read
-        self._clear()
+        self.stemmed = stemmed
+        super().__init__(replay, env=env)
 
     def recorded_page(self, words: str, number: int) -> Memory | None:
         """The last real step that showed page `number` of the results for `words`; None where no step did."""
@@ -75,7 +75,7 @@ class ItemIndex:
 
     def _names(self, words: str, number: int) -> list[str]:
         """Names of the items on a recorded page."""
-        return [one.name for one in item_mentions(_step(self._shown[words, number]))]
+        return [one.name for one in item_mentions(self._shown[words, number].transition)]
 
     def _line(self, name: str) -> str:
         """An item as it was listed last; "" where it was not."""
@@ -99,25 +99,16 @@ class ItemIndex:
         self._bm25 = Bm25()
         self._rankings: dict[str, list[str]] = {}
 
-    def _follow(self) -> None:
-        """Read the real rows that came since the last call; all of them again where the buffer was rolled back."""
-        now = (self.replay.rollbacks, self.replay.sequence)
-        if self._read == now:
-            return
-        if self._read[0] != now[0]:
-            self._clear()
-            self._read = (now[0], -1)
-        fresh = (m for m in self.replay.memories(env=self.env, after=self._read[1]) if m.source != "dream")
-        for _, rows in groupby(fresh, key=lambda memory: memory.trajectory):
-            self._add_episode(list(rows))
-        self._read = now
-
-    def _add_episode(self, rows: Sequence[Memory]) -> None:
-        """One episode's rows, in order."""
+    def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
         self._rankings.clear()
+        for rows in episodes:
+            self._add_episode(rows)
+
+    def _add_episode(self, rows: Iterable[Memory]) -> None:
+        """One episode's rows, in order."""
         history: list[Transition] = []
         for memory in rows:
-            step = _step(memory)
+            step = memory.transition
             mentions = item_mentions(step)
             if requested := requested_page(step.state, history, memory.action):
                 self._shown[requested] = memory
@@ -131,7 +122,3 @@ class ItemIndex:
     def _document(self, name: str) -> Document:
         known = self._whole.get(name) or self._listed[name]
         return Document(Counter(search_terms(known.text, stemmed=self.stemmed)), name in self._whole)
-
-
-def _step(memory: Memory) -> Transition:
-    return Transition(Observation(memory.state), memory.action, Observation(memory.next_state), memory.reward, memory.terminated)

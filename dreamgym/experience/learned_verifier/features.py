@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -32,7 +32,9 @@ from dreamgym.bracket_actions import ELEMENT
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.types import Transition
 
-DIM = 1 << 18
+HASHED = 1 << 18  # columns of hashed names
+DIM = HASHED + (1 << 14)
+"""All columns: behind those of hashed names stand the hidden states of a pretrained model (`hidden_states`)."""
 LEXICAL = 0.3
 WORD = re.compile(r"\d+(?:\.\d+)?|\w+")
 BESIDE = re.compile(r" \| |[\[\n]")  # where what stands beside an element ends
@@ -61,6 +63,13 @@ class SparseRows:
         columns, values = (np.concatenate([getattr(self, name), getattr(others, name)]) for name in ("columns", "values"))
         return SparseRows(self.n + others.n, rows, columns, values)
 
+    def beside(self, others: SparseRows) -> SparseRows:
+        """These rows, each with the values of the same one of the others in further columns."""
+        rows = np.concatenate([self.rows, others.rows])
+        order = np.argsort(rows, kind="stable")
+        columns, values = (np.concatenate([getattr(self, name), getattr(others, name)])[order] for name in ("columns", "values"))
+        return SparseRows(self.n, rows[order], columns, values)
+
 
 class Claim(Protocol):
     """An instruction, the steps up to and with the claimed end, and how many lines of their states no log has."""
@@ -71,6 +80,10 @@ class Claim(Protocol):
     def steps(self) -> Sequence[Transition]: ...
     @property
     def novel(self) -> int: ...
+
+
+Reader = Callable[[Sequence[Claim]], SparseRows]
+"""How claims become rows of features, one each."""
 
 
 def rows_of(claims: Sequence[Claim]) -> SparseRows:
@@ -96,7 +109,7 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
 
     last = steps[-1]
     kinds = [kind_of(step.action) for step in steps]
-    add(1.0, "always")
+    found[ALWAYS] = 1.0
     add(LEXICAL, "length", str(min(len(steps), 12)))
     count("novel lines", of=novel)
     count("states written", of=sum(step.info.decided_by == "generated" for step in steps[:-1]))
@@ -188,4 +201,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1_000_000)
 def _hashed(name: tuple[str, ...]) -> int:
-    return crc32("\x1f".join(name).encode("utf-8", "surrogatepass")) % DIM
+    return crc32("\x1f".join(name).encode("utf-8", "surrogatepass")) % HASHED
+
+
+ALWAYS = _hashed(("always",))
+"""The column that every claim has."""

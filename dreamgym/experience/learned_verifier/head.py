@@ -1,4 +1,5 @@
 """The outcome head: the probability that a claim of success is true, by logistic regressions on `features`, fitted in seconds on two cores.
+Hidden states among these are standardised for the fit; the weights that it gives are for hidden states as they are.
 
 The loss is convex, so that the same cases give the same weights, and a refit with a few probes more starts anew and needs no checkpoint.
 Every member of the ensemble leaves out one fold of the cases: whole behaviour policies of the logs, and probes. Its own fold is scored by
@@ -16,10 +17,11 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from dreamgym.errors import InvariantError, RunDirError
-from dreamgym.experience.learned_verifier.features import DIM, SparseRows
+from dreamgym.experience.learned_verifier.features import ALWAYS, DIM, HASHED, SparseRows
 from dreamgym.types import Transition
 
 FILE = "weights.safetensors"
+SPREAD = 0.3  # of a standardised hidden state: with 1, the penalty that suits hashed features lets hundreds of them fit the cases by heart
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def fit(cases: Sequence[LabelledClaim], found: SparseRows, *, members: int) -> t
         raise InvariantError("An outcome head needs claims that are true and claims that are false. Give at least one of each.")
     importance, fold = np.array([case.weight for case in cases]), np.array([case.fold for case in cases])
     weights, scores = np.zeros((members, DIM)), np.full(len(cases), np.nan)
+    found, mean, factor = _standardised(found)
     with one_thread():
         matrix = Matrix(found)
         for member in range(members):
@@ -86,4 +89,20 @@ def fit(cases: Sequence[LabelledClaim], found: SparseRows, *, members: int) -> t
             weights[member, matrix.used] = logistic(matrix, labels, importance * inside if left_out else importance)
             if left_out:
                 scores[~inside] = found.times(weights[member])[~inside]
+    weights[:, HASHED:] *= factor
+    weights[:, ALWAYS] -= weights[:, HASHED:] @ mean
     return OutcomeHead(weights), scores
+
+
+def _standardised(found: SparseRows) -> tuple[SparseRows, np.ndarray, np.ndarray]:
+    """(rows whose columns of hidden states have the mean 0 and the standard deviation `SPREAD`, the means, the factors). The latter two are
+    float64 [DIM - HASHED], and a factor is 0 where there is no column or its values are all the same."""
+    hidden = np.flatnonzero(found.columns >= HASHED)
+    columns, values = found.columns[hidden] - HASHED, found.values[hidden]
+    mean = np.bincount(columns, values, minlength=DIM - HASHED) / max(1, found.n)
+    centred = values - mean[columns]
+    spread = np.sqrt(np.bincount(columns, centred**2, minlength=DIM - HASHED) / max(1, found.n))
+    factor = np.divide(SPREAD, spread, out=np.zeros_like(spread), where=spread > 1e-9)
+    scaled = found.values.copy()
+    scaled[hidden] = centred * factor[columns]
+    return SparseRows(found.n, found.rows, found.columns, scaled), mean, factor

@@ -22,7 +22,7 @@ from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError, UsageError, counted
 from dreamgym.experience.learned_verifier.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
 from dreamgym.experience.learned_verifier.cases import ended, logged, made_up
-from dreamgym.experience.learned_verifier.features import SparseRows, rows_of
+from dreamgym.experience.learned_verifier.features import Reader, SparseRows, rows_of
 from dreamgym.experience.learned_verifier.head import LabelledClaim, OutcomeHead, fit
 from dreamgym.experience.learned_verifier.support import KnownLines
 from dreamgym.runs import atomic_directory
@@ -60,6 +60,8 @@ class LearnedVerifier:
     """A claim with more lines that no log has is masked; None: none is, because the logs hold too few successes to say."""
     messages: tuple[str, ...] = ()
     """What the logs could not give, and what that means."""
+    read: Reader = rows_of
+    """The features of claims, the same that the head was fitted to."""
 
     def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
         """passed, refused (far below what successes score) or masked (in between) per (instruction, history, claim)."""
@@ -92,7 +94,7 @@ class LearnedVerifier:
     def scores(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
         """float64 [members, claims] of (instruction, steps to the claimed end): log-odds of a success."""
         cases = [LabelledClaim(instruction, tuple(steps), 0.5, novel=self.known.novel(steps)) for instruction, steps in claims]
-        return self.head.logits(rows_of(cases))
+        return self.head.logits(self.read(cases))
 
     def save(self, path: Path) -> None:
         """Write the folder, whole or not at all."""
@@ -106,8 +108,8 @@ class LearnedVerifier:
         atomic_directory.replace(path, write)
 
     @classmethod
-    def load(cls, path: Path) -> LearnedVerifier:
-        """What `save` wrote; RunDirError where it cannot be read."""
+    def load(cls, path: Path, read: Reader = rows_of) -> LearnedVerifier:
+        """What `save` wrote, with the features that it was fitted to; RunDirError where it cannot be read."""
         path = atomic_directory.restore_interrupted(path)
         try:
             found: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
@@ -118,7 +120,7 @@ class LearnedVerifier:
             raise RunDirError(
                 f"Cannot read the verifier in '{path}': {error}. Restore {FILE} and {SUPPORT}, or make the run anew."
             ) from error
-        return cls(OutcomeHead.load(path), calibration, known, most, messages)
+        return cls(OutcomeHead.load(path), calibration, known, most, messages, read)
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,11 @@ class PreparedLogs:
     """Of every logged success, the lines that no other episode has."""
     negatives: Negatives
     messages: tuple[str, ...]
+    read: Reader
+    """What gave the features."""
 
 
-def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int) -> PreparedLogs:
+def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
     """UsageError for logs without a scored success, and for successes without anything to tell them from."""
     episodes, messages = ended(logs), list[str]()
     if not any(t.success for t in episodes):
@@ -158,15 +162,16 @@ def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int) -> Prepa
     known = KnownLines.of_logs(logs)
     cases = [replace(case, fold=folds[name], novel=known.novel(case.steps, own=True)) for name, case in named]
     novel = [case.novel for case, t in zip(cases, episodes, strict=False) if t.success]
-    return PreparedLogs(episodes, cases, rows_of(cases), known, novel, negatives, tuple(messages))
+    return PreparedLogs(episodes, cases, read(cases), known, novel, negatives, tuple(messages), read)
 
 
-def prepared(kept: dict[str, Any], logs: Sequence[Trajectory], rules: TextRules, *, seed: int) -> PreparedLogs:
-    """What `prepare` makes of the logs, made once for all who share `kept`: the features of 800 episodes take half a minute."""
+def prepared(kept: dict[Any, Any], logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
+    """What `prepare` makes of the logs, made once for all who share `kept`: the features of 800 episodes take half a minute, and those of a
+    pretrained model many."""
     found = kept.get("prepared logs")
-    if found is None or found[0] is not logs or found[1] != seed:
-        found = kept["prepared logs"] = (logs, seed, prepare(logs, rules, seed=seed))
-    made: PreparedLogs = found[2]
+    if found is None or found[0] is not logs or found[1:3] != (seed, read):
+        found = kept["prepared logs"] = (logs, seed, read, prepare(logs, rules, seed=seed, read=read))
+    made: PreparedLogs = found[3]
     return made
 
 
@@ -186,7 +191,7 @@ def fit_verifier(
         )
         for p in judged
     ]
-    head, scores = fit([*logs.cases, *claimed], logs.features.then(rows_of(claimed)), members=MEMBERS)
+    head, scores = fit([*logs.cases, *claimed], logs.features.then(logs.read(claimed)), members=MEMBERS)
     log_scores, made_scores, judged_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
     log_false, log_true = (_known(log_scores, [t.success is kind for t in logs.episodes]) for kind in (False, True))
     judged_false = _known(judged_scores, [not p.real_success for p in judged])
@@ -210,7 +215,7 @@ def fit_verifier(
         )
         made = made_scores[~np.isnan(made_scores)]
         found = calibrate(np.concatenate([log_false, judged_false, made]), log_true, config, of="constructed")
-    return LearnedVerifier(head, found, logs.known, conformal_limit(logs.novel, config.support_level), messages)
+    return LearnedVerifier(head, found, logs.known, conformal_limit(logs.novel, config.support_level), messages, logs.read)
 
 
 def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray, config: CalibrationConfig) -> Calibration | None:

@@ -5,6 +5,8 @@ A verifier is a module of this folder, or any module by its dotted path, and `ex
     make(inputs, **settings) -> protocols.Verifier    `inputs` are `VerifierInputs`
     Config                      optional: a `config.Config` of the settings, checked when a configuration is read
     ON_DISAGREEMENT             optional: the default of `on_disagreement`; "mask" where it has none
+    check(backbone, **settings) optional: refuses settings that cannot be with this `experience.backbone`, which may be None, when a
+                                configuration is read
     fit(inputs, **settings)     optional: fits it to the logs, before anybody dreams, and writes into the folder `inputs.checkpoint`; the
                                 JSON object that it returns is kept with the run
 
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import TextRules
+from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.types import Trajectory
 
 
@@ -30,4 +33,5 @@ class VerifierInputs:
     logs: Sequence[Trajectory] = ()
     seed: int = 0
     checkpoint: Path | None = None  # the folder for its weights, if it has any
-    cache: dict[str, Any] = field(default_factory=dict)  # what the verifiers of a run keep for each other, such as features of its logs
+    cache: dict[Any, Any] = field(default_factory=dict)  # what the verifiers of a run keep for each other, such as features of its logs
+    backbone: BackboneConfig | None = None  # the pretrained model that the experience model is fitted from

@@ -14,9 +14,11 @@ from pydantic import Field
 from dreamgym import config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
+from dreamgym.experience.learned_verifier.hidden_states import Head, reader, require_backbone
 from dreamgym.experience.learned_verifier.labels import labelled_claims
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepared
 from dreamgym.experience.verifiers import VerifierInputs
+from dreamgym.llm.backbone_settings import BackboneConfig, check_backbone
 
 ON_DISAGREEMENT = "zero"  # what it is not sure of it masks itself
 
@@ -42,6 +44,10 @@ class ProbesConfig(config.Config):
 class LearnedVerifierConfig(CalibrationConfig):
     """Settings of the plug-in."""
 
+    head: Head = "hashed"
+    """What the verifier reads claims with: hashed words, a frozen `backbone`, or "both" beside each other."""
+    backbone: BackboneConfig | None = None
+    """The pretrained model of that head; None: the experience model's. Adapters and markers it has none."""
     probes: ProbesConfig = ProbesConfig()
     labels: str = ""
     """A finished run whose claims of success a person has judged with `dreamgym label`: they join the logs as probes do."""
@@ -50,22 +56,30 @@ class LearnedVerifierConfig(CalibrationConfig):
 Config = LearnedVerifierConfig
 
 
+def check(backbone: BackboneConfig | None, /, **settings: Any) -> None:
+    """UsageError for a head that reads with a pretrained model where there is none; ConfigError for one that is not there."""
+    found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
+    require_backbone(found.head, found.backbone or backbone)
+    check_backbone(found.backbone)
+
+
 def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     """Fit to the logs alone and write into `inputs.checkpoint`; returns how it is calibrated, and what the logs could not give."""
     found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(found.labels)) if found.labels else []
-    verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed), found, labels=labels)
+    read = reader(found.head, found.backbone or inputs.backbone, inputs.cache)
+    verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), found, labels=labels)
     verifier.save(inputs.checkpoint)
     return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
 
 
 def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:
     """The verifier that `fit` wrote into `inputs.checkpoint`. UsageError where there is none."""
-    config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
+    found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None or not inputs.checkpoint.is_dir():
         raise UsageError(
             f"The verifier 'learned' has not been fitted: there is no '{inputs.checkpoint}'. Give the command that made the run again."
         )
-    return LearnedVerifier.load(inputs.checkpoint)
+    return LearnedVerifier.load(inputs.checkpoint, reader(found.head, found.backbone or inputs.backbone, inputs.cache))

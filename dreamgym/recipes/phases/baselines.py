@@ -9,6 +9,7 @@ from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.policy.agent import Agent
+from dreamgym.recipes import summary
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.fit import finish, fit, progress_watch
@@ -36,18 +37,19 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
     agent, real = context.agent(model), context.real()
     dev = context.suite.tasks("dev", context.config.eval.dev_tasks, seed=TASK_SEED)
     steps_per_epoch = max(1, sum(len(row) for row in ids) // config.batch_tokens)
-    curve: list[dict[str, float]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
+    curve: list[dict[str, Any]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
 
     def judge(step: int, policy: Any = model, acts: Agent = agent) -> bool:
         """Measure, keep the best, and say whether it has stopped rising; what an interrupted training measured from here on is dropped."""
-        epoch, before = step / steps_per_epoch, real.steps
+        epoch, before, began = step / steps_per_epoch, real.steps, real.seconds
         curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
         steps, batch = context.suite.max_steps, context.suite.max_parallel
         rates = [success(evaluate(acts, real, dev, max_steps=steps, temperature=t, seed=7, batch=batch)).value for t in (0.0, 1.0)]
         if all(rates[0] > seen["greedy"] for seen in curve):
             context.save_policy(policy, "sft")
         spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before
-        curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent})
+        waited = summary.total([curve[-1].get("real_seconds") if curve else 0.0, real.seconds - began])
+        curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent, "real_seconds": waited})
         run.mark("sft-curve", {"curve": curve})
         best = max(range(len(curve)), key=lambda k: curve[k]["greedy"])
         return len(curve) - 1 - best >= patience
@@ -67,6 +69,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         context.policies.publish(agent.llm, model, int(losses["steps"]))
         judge(int(losses["steps"]))
     found = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
+    found["real_seconds"] = curve[-1].get("real_seconds")
     finish(run, "sft", losses | found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from dreamgym import exec as executors
 from dreamgym.engines import check_engine
-from dreamgym.envs.base import EnvSuite, in_split
+from dreamgym.envs.base import EnvSuite, in_split, with_reasoning
 from dreamgym.envs.induction import induce, to_toml
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers.induced_rules import shown_by
@@ -20,8 +21,8 @@ from dreamgym.experience.dataset import up_to
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.sizes import parameters
 from dreamgym.logs.demonstrations import collect
-from dreamgym.policy.loading import check_policy
-from dreamgym.recipes import factory
+from dreamgym.policy.loading import check_policy, check_publication
+from dreamgym.recipes import factory, plan
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.context import INDUCED, RunContext, induced_rules, logs_of, that_fit
@@ -30,7 +31,7 @@ from dreamgym.recipes.rows import OFFLINE
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
-from dreamgym.types import Trajectory, Transition, Turn
+from dreamgym.types import Trajectory, Turn
 
 log = logging.getLogger(__name__)
 HELD_OUT = "held-out"
@@ -63,14 +64,17 @@ def prepare_logs(
             trained = check_policy(config.policy, suite.rules, device=config.model.device, temperature=temperature)
         if (backbone := config.experience.backbone) and config.dreams:
             trained += fitted_models.check_backbone(backbone, config.experience.settings["engine"])
+        plan.require_memory(config)
         require_space(run.path, BYTES_A_PARAMETER * (trained + parameters(config.model.size, config.model.vocab_size)))
         if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
             check_engine(engine, where="experience.engine")
         if config.experience.verifier and (engine := config.experience.verifier.settings.get("engine")):
             check_engine(engine, where="experience.verifier.engine")
+        check_publication(config.policy, run.path / "checkpoints" / "served")
     if not run.done("logs"):
-        files = config.logs.files or suite.log_files
+        files, began = config.logs.files or suite.log_files, time.monotonic()
         logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
+        waited = 0.0 if files else time.monotonic() - began  # scripted policies take next to none of it
         divided = without_held_out(logs, suite, config)
         logs = divided.training
         run.episodes(HELD_OUT, divided.held_out)
@@ -79,6 +83,7 @@ def prepare_logs(
         if not wins:
             raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
         found: dict[str, Any] = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": len(divided.held_out)}
+        found["real_seconds"] = waited
         found |= {"held_out_by": divided.by, "has_env": suite.has_env, "behaviours": len({t.behaviour for t in logs})}
         if unscored := sum(not t.scored for t in logs):
             found["unscored"] = unscored
@@ -147,14 +152,8 @@ def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
     """
     found = [(file, episode) for file in files for episode in read_trajectories(file)]
     require_logs(found, suite.name)
-    return [_logged(suite.recorded(episode), suite) for _, episode in found]
-
-
-def _logged(episode: Trajectory, suite: EnvSuite) -> Trajectory:
-    past: list[Transition] = []
-    for step in episode.transitions:
-        past.append(step.with_reasoning(step.info.reasoning or suite.rules.explain(episode.task, past, step)))
-    return replace(episode, source="demo", turns=tuple(Turn(step) for step in past))
+    logged = [with_reasoning(suite.recorded(episode), suite.rules, keep=True) for _, episode in found]
+    return [replace(episode, source="demo", turns=tuple(Turn(step) for step in episode.transitions)) for episode in logged]
 
 
 def offline(suite: EnvSuite, config: SharedConfig, workers: WorkerPool | None) -> list[Trajectory]:

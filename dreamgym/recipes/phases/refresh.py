@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from dreamgym.envs.base import TextRules
+from dreamgym.envs.base import TextRules, with_reasoning
 from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RefreshBlock
 from dreamgym.recipes.context import RunContext
 from dreamgym.train import sft
-from dreamgym.types import Trajectory, Transition
+from dreamgym.types import Trajectory
 
 
 def version_name(experience: str, phase: str, refreshes: int) -> str:
@@ -27,7 +26,7 @@ def version_name(experience: str, phase: str, refreshes: int) -> str:
 
 def explained(episodes: Sequence[Trajectory], rules: TextRules) -> list[Trajectory]:
     """Real episodes with the scripted teacher's reasoning on every step. Those that broke are left out."""
-    return [_explained(episode, rules) for episode in episodes if episode.error is None and episode.turns]
+    return [with_reasoning(episode, rules) for episode in episodes if episode.error is None and episode.turns]
 
 
 def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshBlock, name: str) -> dict[str, float]:
@@ -53,12 +52,3 @@ def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshBlock
     losses = sft.train(model, ids, weights, block.training, segments=segments)
     context.save(model, name)
     return losses
-
-
-def _explained(episode: Trajectory, rules: TextRules) -> Trajectory:
-    turns, past = [], list[Transition]()
-    for turn in episode.turns:
-        transition = turn.transition.with_reasoning(rules.explain(episode.task, past, turn.transition))
-        turns.append(replace(turn, transition=transition))
-        past.append(transition)
-    return replace(episode, turns=tuple(turns))

@@ -21,9 +21,10 @@ from dreamgym.engines.server.servers import Served
 from dreamgym.envs.batch import AsyncBatchEnv
 from dreamgym.errors import InvariantError, RunDirError
 from dreamgym.exec.replay_service import RemoteReplay, ReplayService, State
+from dreamgym.llm import memory
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv
-from dreamgym.recipes import factory
+from dreamgym.recipes import factory, plan
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
@@ -152,17 +153,6 @@ def _buffer(context: RunContext, name: str) -> ReplayBuffer:
     return factory.replay_buffer(context, name)
 
 
-def _require_memory(config: SharedConfig) -> None:
-    """UsageError where this node's device is too small for a model that workers sample from. The driver can look at its own alone."""
-    from dreamgym.llm import backbones
-
-    policy = None if config.policy_served else config.policy.backbone
-    dream = config.experience.backbone if config.dreams and not config.dream_served else None
-    for backbone in (policy, dream):
-        if backbone is not None:
-            backbones.require_memory(backbones.outline(backbone), backbone, trains=False)
-
-
 def _served(engine: LLM | None) -> Served | None:
     """What servers sample from; None for an engine without any."""
     return engine.served if isinstance(engine, ServerEngine) else None
@@ -173,7 +163,7 @@ class _Worker:
 
     def __init__(self, spec: ContextSpec, name: str, start: str, block: RLBlock, world: World, replay: RemoteReplay) -> None:
         self.replay, context = replay, spec.open()
-        _require_memory(context.config)
+        memory.require_memory(plan.held_by_worker(context.config))  # the driver can look at its own node alone
         self.envs = Environments(context, replay, name, world)
         self.model = None if context.config.policy_served else context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)

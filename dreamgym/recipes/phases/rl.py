@@ -90,11 +90,11 @@ class RLPhase:
         self.model = context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)
         algorithm = named("train.algos", block.algorithm.model_dump())
-        settings = block.learner.model_copy(update={"seed": context.config.seed})
         self.learner = Learner(
             self.model,
             algorithm,
-            settings,
+            block.learner,
+            seed=context.config.seed,
             total_updates=block.iterations,
             on_publish=self._publish,
             next_prompt=self.agent.next_prompt,
@@ -104,6 +104,8 @@ class RLPhase:
         opened.callback(self.collector.close)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
         self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
+        self._real_before: float | None = 0.0  # seconds of waiting before an interruption; None: an earlier version did not count them
+        self._real_began = self.envs.real.seconds
         self.verifier_probes = self._verifier_probes(start)
         self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before
@@ -163,6 +165,13 @@ class RLPhase:
         probed = self.verifier_probes.steps if self.verifier_probes else 0
         return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": self.prober.steps + probed}
 
+    @property
+    def real_seconds(self) -> float | None:
+        """Wall-clock seconds of waiting for the real environment. None where they are not known: remote workers count none."""
+        if self._real_before is None or (self.remote and self.envs.world != "dream"):
+            return None
+        return self._real_before + self.envs.real.seconds - self._real_began
+
     def result(self) -> dict[str, Any]:
         """What later phases and the summary read."""
         experience = self.envs.experience
@@ -172,6 +181,7 @@ class RLPhase:
             "real_steps": self.used["real"],
             "probe_steps": self.used["probe"],
             "seconds": self.seconds,
+            "real_seconds": self.real_seconds,
             "stopped": self.stopped,
             "refreshes": self.envs.refreshes,
             "dreams_with": self.envs.dreams_with,
@@ -224,11 +234,14 @@ class RLPhase:
         if i % 10 == 0 or self.iteration == self.block.iterations:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
         by_verifier = self.verifier_probes.stopped if self.verifier_probes else ""
+        failure = _common_failure(trajectories)
         self.stopped = self.prober.stopped or by_verifier or self.collector.budget_exhausted(self.seconds)
+        if failure and not self.stopped and found["iterations_without_reward"] >= 2:  # the iteration before may have been an outage
+            self.stopped = f"every rollout failed ({failure}), and nothing was earned in the iteration before either"
         if self.stopped:
             self.collector.discard()
         self._save()
-        self._advance(note=_note(found))
+        self._advance(note=_note(found, failure))
         return bool(self.stopped)
 
     def _verifier_probes(self, start: str) -> VerifierProbes | None:
@@ -267,6 +280,7 @@ class RLPhase:
             "replay": {"sequence": self.replay.sequence, "refused": self.replay.refused},
             "iteration": self.iteration,
             "seconds": self.seconds,
+            "real_seconds": self.real_seconds,
             "stopped": self.stopped,
             "ahead": begun.iteration if begun else None,
         }
@@ -299,6 +313,7 @@ class RLPhase:
         if self.verifier_probes:
             self.verifier_probes.load_state_dict(state["verifier_probes"])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
+        self._real_before = state.get("real_seconds")
         if (i := state["ahead"]) is not None:
             if not (played := self.run.trajectories(self._ahead(i))):
                 file = self.run.path / self._ahead(i)
@@ -338,10 +353,18 @@ def _success(trajectories: Sequence[Trajectory], source: str) -> float:
     return sum(wins) / (len(wins) or math.nan)
 
 
-def _note(found: Mapping[str, Any]) -> str:
-    """What the progress says of an iteration."""
+def _common_failure(trajectories: Sequence[Trajectory]) -> str:
+    """The most frequent error, where every rollout failed for a technical reason; else ""."""
+    errors = [t.error for t in trajectories if t.error is not None and not t.masked]
+    return Counter(errors).most_common(1)[0][0] if errors and len(errors) == len(trajectories) else ""
+
+
+def _note(found: Mapping[str, Any], failure: str) -> str:
+    """What the progress says of an iteration, all of whose rollouts may have failed."""
     real, failed = found.get("probe_real_success"), found["iterations_without_reward"]
+    if failure:
+        return f"every rollout failed: {failure}"
     if math.isnan(found["success"]):
-        return "every rollout failed"
+        return "every rollout was masked or failed"
     note = f"success {found['success']:.2f}" + ("" if real is None else f", real {real:.2f}")
     return note + (f", nothing earned for {failed:.0f} iterations" if failed >= 3 else "")

@@ -217,7 +217,8 @@ class VerifierProbes:
 
     @cached_property
     def _prepared(self) -> PreparedLogs:
-        return prepared(self.context.verifier_cache, self.context.logs, self.context.suite.rules, seed=self.context.config.seed)
+        context = self.context
+        return prepared(context.verifier_cache, context.logs, context.suite.rules, seed=context.config.seed, read=self.verifier.read)
 
     @cached_property
     def _labels(self) -> list[Probe]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dreamgym.config import Config
 from dreamgym.envs import corridor
+from dreamgym.errors import EnvironmentFailure
 from dreamgym.types import Action, Task
 
 
@@ -22,6 +23,8 @@ class Faults(Config):
     """The first process that acts when this file is there removes it and is killed."""
     cursed: str = ""
     """The id of a task that ends the process."""
+    failing: dict[str, int] = {}
+    """The step at which the environment fails, by the id of a task; 0: its reset."""
     stillborn: bool = False
     """The suite ends the process that makes it."""
     moody: bool = False
@@ -38,6 +41,7 @@ class Fragile(corridor.Corridor):
     def __init__(self, config: corridor.CorridorConfig, faults: Faults) -> None:
         super().__init__(config)
         self.faults = faults
+        self.left = -1  # steps until the environment fails, below 0 for never
         if faults.diary and not self.diaries:
             self.diaries.append(faults.diary)
             child = subprocess.Popen(["sleep", "100"])
@@ -47,6 +51,8 @@ class Fragile(corridor.Corridor):
     def reset(self, task: Task) -> dict[str, Any]:
         if task.id == self.faults.cursed:
             os._exit(7)
+        self.left = self.faults.failing.get(task.id, -1)
+        self._fail_at_last()
         return self._seen(super().reset(task))
 
     def step(self, action: Action) -> Any:
@@ -58,8 +64,14 @@ class Fragile(corridor.Corridor):
             with suppress(FileNotFoundError):
                 self.faults.trap.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
+        self._fail_at_last()
         raw, reward, terminated = super().step(action)
         return self._seen(raw), (lambda: reward) if self.faults.mute else reward, terminated
+
+    def _fail_at_last(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise EnvironmentFailure("The house is locked.")
 
     def _seen(self, raw: dict[str, Any]) -> dict[str, Any]:
         return raw | {"rooms": os.getpid()} if self.faults.moody else raw

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dreamgym.envs.batch import AsyncBatchEnv, SyncBatchEnv
+from dreamgym.envs import batch
+from dreamgym.envs.batch import AsyncBatchEnv, SyncBatchEnv, timed
 from dreamgym.errors import InvariantError
 from dreamgym.types import Observation, StepResult
 
@@ -46,3 +47,21 @@ def test_an_environment_that_loses_a_step_stops_the_run():
     env.submit = lambda slots, actions: None  # type: ignore[method-assign]
     with pytest.raises(InvariantError, match="1 steps are open"):
         env.step([0], ["a"])
+
+
+def test_seconds_of_waiting_add_up_also_where_a_method_fails(monkeypatch: pytest.MonkeyPatch):
+    clock = iter([1.0, 3.0, 10.0, 14.0])
+    monkeypatch.setattr(batch.time, "monotonic", lambda: next(clock))
+
+    class Real:
+        seconds = 0.0
+
+        @timed
+        def start(self, n: int) -> int:
+            return 1 // n
+
+    real = Real()
+    assert real.start(1) == 1 and real.seconds == 2.0
+    with pytest.raises(ZeroDivisionError):
+        real.start(0)
+    assert real.seconds == 6.0

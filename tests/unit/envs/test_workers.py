@@ -17,7 +17,7 @@ from fragile.processes import vanish
 from dreamgym import plugins
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.worker_pool import WorkerPool
-from dreamgym.errors import InvariantError, PluginError, UsageError
+from dreamgym.errors import EnvironmentFailure, InvariantError, PluginError, UsageError
 from dreamgym.logs.demonstrations import collect
 from dreamgym.protocols import BatchEnv
 from dreamgym.types import StepResult, Task
@@ -149,6 +149,17 @@ def test_a_task_that_kills_every_worker_is_named_with_its_environment_and_what_t
             assert all(said in str(caught.value) for said in (HOUSE, TASKS[1].id, "3 workers in a row", "exit code 7", "env.workers = 0"))
         assert pool.repeat([(TASKS[1], ["right"]), (TASKS[2], ["right"])])[0] is None
         assert len(pool.start(TASKS[2:], seed=0)) == 3, "the pool can be used on"
+
+
+def test_a_scripted_episode_that_the_environment_fails_in_costs_no_other_and_no_worker(caplog: pytest.LogCaptureFixture):
+    whole = collect(CORRIDOR, 12, seed=2)
+    lost = {whole[0].task.id: 0, whole[5].task.id: 1}
+    with WorkerPool(HOUSE, {**LENGTH, "failing": lost}, workers=2) as pool:
+        assert collect(CORRIDOR, 12, seed=2, play=pool.demonstrate) == [one for one in whole if one.task.id not in lost]
+        assert pool.restarts == 0 and "failed in 2 of 12 scripted episodes" in caplog.text
+        played(pool)
+        with pytest.raises(EnvironmentFailure, match="failed in 2 of 2 .*The house is locked"):
+            collect(CORRIDOR, 2, seed=2, play=lambda jobs: pool.demonstrate([(whole[i].task, "expert", 0) for i in (0, 5)]))
 
 
 def test_an_episode_that_does_not_repeat_is_a_failed_rollout_when_its_worker_dies():

@@ -264,8 +264,19 @@ def test_of_many_synthetic_tasks_a_few_are_tried_evenly_taken(monkeypatch: pytes
 
     def demonstrate(jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
         tried.extend(task.instruction for task, _, attempt in jobs if attempt == 0)
-        return []
+        return [Trajectory("", task, "demo", (), success=False) for task, _, _ in jobs]
 
     instructions = [task.instruction for task in SHOP.tasks("train", 40, seed=2)]
     found = measure_synthetic_tasks({"proposed": 40, "accepted": 40}, instructions, SHOP.tasks("train", 3, seed=1), SHOP, demonstrate)
     assert tried[:4] == instructions[::10] and found.solved.n == 4 and found.solved.value == 0.0
+
+
+def test_a_task_that_the_environment_fails_in_at_every_attempt_counts_neither_as_solved_nor_as_missed():
+    def demonstrate(jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
+        lost = {jobs[0][0].id}
+        return [SHOP.demonstrate(task, behaviour, seed=seed) for task, behaviour, seed in jobs if task.id not in lost and seed]
+
+    tasks = SHOP.tasks("train", 5, seed=1)
+    instructions = [*(task.instruction for task in SHOP.tasks("train", 3, seed=2)), "find me a soft spaceship"]
+    found = measure_synthetic_tasks({"proposed": 4, "accepted": 4}, instructions, tasks, SHOP, demonstrate)
+    assert (found.solved.n, found.real_solved.n) == (3, 4)

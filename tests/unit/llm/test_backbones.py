@@ -326,19 +326,20 @@ def test_a_base_is_read_once_for_configurations_that_want_the_same_of_it(
     assert len(asked) == 2
 
 
-def test_the_memory_of_models_that_share_a_base_has_its_weights_once(saved: Callable[[str], str]) -> None:
-    pytest.importorskip("peft")
-    whole = BackboneConfig(model=saved("Llama"), device="cpu")
-    lean, marked = (whole.model_copy(update={"lora": LORA, "markers": markers}) for markers in (False, True))
-    outline = backbones.outline(whole)
-    weights, embeddings = (4 * sum(p.numel() for p in one.parameters()) for one in (outline, outline.get_input_embeddings()))
-    adapters = backbones.memory_of(backbones.outline(lean)) - weights
-    assert backbones.memory_of_all([whole, whole]) == 2 * backbones.memory_of(outline)
-    assert backbones.memory_of_all([lean]) == weights + adapters
-    assert backbones.memory_of_all([lean, lean.model_copy(update={"gradient_checkpointing": True})]) == weights + 2 * adapters
-    for pair in ([lean, marked], [marked, lean]):
-        assert backbones.memory_of_all(pair) == weights + embeddings + 2 * adapters
-    assert backbones.memory_of_all([lean, lean.model_copy(update={"dtype": "bfloat16"})]) == weights * 3 // 2 + 2 * adapters
+def test_frozen_weights_stay_in_memory_while_a_model_uses_them_and_leave_it_with_the_last(
+    saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, fetch = list[str](), backbones._fetch
+    monkeypatch.setattr(backbones, "_fetch", lambda source, *rest: asked.append(source) or fetch(source, *rest))
+    monkeypatch.setattr(backbones, "_held", {})
+    llama, qwen, mistral = (BackboneConfig(model=saved(name), device="cpu") for name in ("Llama", "Qwen2", "Mistral"))
+    first, _ = load(llama, frozen=True)
+    load(qwen, frozen=True)
+    again, _ = load(llama, frozen=True)
+    assert asked == [llama.model, qwen.model]
+    assert [p.data_ptr() for p in first.parameters()] == [p.data_ptr() for p in again.parameters()]
+    load(mistral, frozen=True)
+    assert {name for name, *_ in backbones._held} == {llama.model, mistral.model}, "nobody uses the second"
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen2"])  # tied and untied embeddings
@@ -455,9 +456,7 @@ def test_what_else_is_loaded_or_merged_over_a_backbone_leaves_a_living_model_as_
     assert torch.equal(fresh(ids).logits, logits) and torch.equal(load(config)[0](ids).logits, logits)
 
 
-def test_quantised_weights_and_a_model_beyond_the_memory_are_refused_by_name(
-    saved: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantised_weights_are_refused_by_name(saved: Callable[[str], str], tmp_path: Path) -> None:
     source = Path(saved("Llama"))
     settings = json.loads((source / "config.json").read_text()) | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     for file in source.iterdir():
@@ -466,20 +465,6 @@ def test_quantised_weights_and_a_model_beyond_the_memory_are_refused_by_name(
     for ask in (load, backbones.outline):
         with pytest.raises(ConfigError, match="is quantised"):
             ask(BackboneConfig(model=str(tmp_path), device="cpu"))
-    config = BackboneConfig(model=str(source), device="cpu")
-    module = backbones.outline(config)
-    backbones.require_memory(module, config)
-    weights = sum(p.numel() for p in module.parameters())
-    assert backbones.memory_of(module) == 16 * weights
-    monkeypatch.setattr(backbones, "_machine_memory", lambda: 16 * weights - 1)
-    with pytest.raises(UsageError, match="needs 0.0 GB on cpu .all its weights trained."):
-        backbones.require_memory(module, config)
-    lean = config.model_copy(update={"lora": LORA})
-    backbones.require_memory(backbones.outline(lean), lean)
-    backbones.require_memory(module, config, trains=False)
-    monkeypatch.setattr(backbones, "_machine_memory", lambda: 4 * weights - 1)
-    with pytest.raises(UsageError, match="sampling alone.*place workers"):
-        backbones.require_memory(module, config, trains=False)
 
 
 def test_the_end_token_is_trained_although_it_also_pads(saved: Callable[[str], str]) -> None:
@@ -626,3 +611,23 @@ def test_a_device_that_torch_cannot_use_is_named(name: str):
         pytest.skip("there is one here")
     with pytest.raises(UsageError, match=name):
         backbones.device(name)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma3Text"])
+def test_an_excerpt_has_the_shape_of_the_model_in_fewer_layers_and_needs_no_weights(
+    name: str, saved: Callable[[str], str], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft")
+    for file in Path(saved(name)).iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = BackboneConfig(model=str(tmp_path), device="cpu", lora=LORA, markers=True)
+    (one, tokenizer), (both, _) = (backbones.excerpt(config, layers) for layers in (1, 2))
+    loaded, _ = load(BackboneConfig(model=saved(name), device="cpu", lora=LORA, markers=True))
+
+    def shapes(model: Any) -> dict[str, tuple[torch.Size, bool, torch.dtype]]:
+        return {name: (p.shape, p.requires_grad, p.dtype) for name, p in model.named_parameters()}
+
+    assert shapes(both) == shapes(loaded)
+    assert shapes(one) == {name: shape for name, shape in shapes(loaded).items() if ".layers.1." not in name}
+    assert len(sampled(one, tokenizer, prompts(5))[0].ids) == 10

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from fragile import house
 
 from dreamgym.envs import corridor, logs
-from dreamgym.errors import UsageError
-from dreamgym.logs.demonstrations import Job, collect, played
+from dreamgym.envs.base import EnvSuite
+from dreamgym.errors import EnvironmentFailure, UsageError
+from dreamgym.logs.demonstrations import FIRST, Job, collect, played
 from dreamgym.types import Trajectory
 
 SUITE = corridor.make(length=4)
@@ -40,3 +42,50 @@ def test_a_split_without_tasks_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(type(SUITE), "tasks", lambda *_, **__: [])
     with pytest.raises(UsageError, match="has no dev tasks"):
         collect(SUITE, 3, seed=0, split="dev")
+
+
+JOBS = 12
+KNOWN = SUITE.tasks("train", JOBS, seed=0)
+
+
+def failing(count: int, step: int) -> EnvSuite:
+    """The corridor that fails in that many of the tasks, at a step; 0: as the episode begins."""
+    return house.make(length=4, failing={task.id: step for task in KNOWN[:count]})
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_an_episode_that_the_environment_fails_in_is_left_out_and_named_and_the_others_are_kept(
+    step: int, caplog: pytest.LogCaptureFixture
+):
+    whole = collect(SUITE, JOBS, seed=0, mix={"expert": 1.0})
+    lost = {task.id for task in KNOWN[:2]}
+    assert collect(failing(2, step), JOBS, seed=0, mix={"expert": 1.0}) == [one for one in whole if one.task.id not in lost]
+    (warning,) = caplog.messages
+    assert warning.startswith("The environment failed in 2 of 12 scripted episodes, which are left out. ")
+    assert warning.endswith(f"The first is 'expert/{KNOWN[0].id}/0': The house is locked.")
+
+
+def test_half_of_the_episodes_are_enough_and_fewer_are_an_error_that_names_the_first_reason():
+    assert len(collect(failing(6, 0), JOBS, seed=0)) == 6
+    with pytest.raises(EnvironmentFailure, match=r"failed in 7 of 12 scripted episodes.*too many to go on.*The house is locked"):
+        collect(failing(7, 0), JOBS, seed=0)
+
+
+def test_an_environment_that_fails_in_each_of_the_first_episodes_is_given_up_before_the_rest_is_played(monkeypatch: pytest.MonkeyPatch):
+    tried = list[str]()
+    suite = failing(JOBS, 0)
+    demonstrate = suite.demonstrate
+    monkeypatch.setattr(suite, "demonstrate", lambda task, *rest, **options: tried.append(task.id) or demonstrate(task, *rest, **options))
+    with pytest.raises(EnvironmentFailure, match="failed in 10 of 10"):
+        collect(suite, JOBS, seed=0)
+    assert len(tried) == FIRST
+
+
+def test_an_error_that_is_no_failure_of_the_environment_ends_the_collection(monkeypatch: pytest.MonkeyPatch):
+    def demonstrate(*_: object, **__: object) -> Trajectory:
+        raise UsageError("WA_MAP is not set.")
+
+    suite = failing(0, 0)
+    monkeypatch.setattr(suite, "demonstrate", demonstrate)
+    with pytest.raises(UsageError, match="WA_MAP"):
+        collect(suite, JOBS, seed=0)

@@ -46,14 +46,20 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 @pytest.mark.parametrize(
     ("members", "lacks"),
     [
-        (methods("credits", "loss"), r"lacks credit \(it has 'credits'\): protocols.Algorithm has config, grouped, credit, loss"),
-        (methods("credit", "losses"), r"lacks loss \(it has 'losses'\)"),
-        (methods("something"), r"lacks credit, loss: protocols.Algorithm"),
+        (
+            methods("compute_advantage", "loss"),
+            r"lacks compute_advantages \(it has 'compute_advantage'\): protocols.Algorithm has config, grouped, compute_advantages, loss",
+        ),
+        (methods("compute_advantages", "losses"), r"lacks loss \(it has 'losses'\)"),
+        (methods("something"), r"lacks compute_advantages, loss: protocols.Algorithm"),
         (PPO.replace("normalise", "normalize"), r"lacks normalise \(it has 'normalize'\): protocols.ActorCritic has config, grouped"),
         (PPO.replace("critic =", "critics ="), r"lacks critic \(it has 'critics'\): protocols.ActorCritic"),
-        (methods("credit", "loss", "state_dict"), r"lacks load_state_dict: state that checkpoints hold needs state_dict and"),
-        (methods("credit", "loss", "state_dct", "load_state_dict"), r"lacks state_dict \(it has 'state_dct'\)"),
-        (methods("credit", "loss", "statedict", "load_statedict"), r"lacks state_dict \(.*\), load_state_dict \(it has 'load_statedict'\)"),
+        (methods("compute_advantages", "loss", "state_dict"), r"lacks load_state_dict: state that checkpoints hold needs state_dict and"),
+        (methods("compute_advantages", "loss", "state_dct", "load_state_dict"), r"lacks state_dict \(it has 'state_dct'\)"),
+        (
+            methods("compute_advantages", "loss", "statedict", "load_statedict"),
+            r"lacks state_dict \(.*\), load_state_dict \(it has 'load_statedict'\)",
+        ),
     ],
 )
 def test_a_method_that_is_missing_or_misspelt_is_named_with_what_is_near(written: Write, members: str, lacks: str) -> None:
@@ -62,15 +68,15 @@ def test_a_method_that_is_missing_or_misspelt_is_named_with_what_is_near(written
 
 
 @pytest.mark.parametrize("more", [(), ("state_dict", "load_state_dict"), ("load_state", "statistics", "_state_dict")])
-@pytest.mark.parametrize("members", [methods("credit", "loss"), PPO])
+@pytest.mark.parametrize("members", [methods("compute_advantages", "loss"), PPO])
 def test_what_has_all_methods_may_have_others_too(written: Write, members: str, more: tuple[str, ...]) -> None:
     assert AlgorithmBlock.model_validate({"name": written(members + methods(*more))}).name == "mine_of.algorithm"
 
 
 def test_the_command_refuses_it_before_torch_is_imported_and_before_anything_is_written(written: Write, tmp_path: Path) -> None:
-    name = written(methods("credits", "loss"))
+    name = written(methods("compute_advantage", "loss"))
     script = "import sys\nsys.modules['torch'] = None\nfrom dreamgym import cli\nsys.argv = ['dreamgym', *sys.argv[1:]]\ncli.main()"
     command = [sys.executable, "-c", script, "train", "run", "env.name=corridor", f"rl.algorithm.name={name}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert done.returncode == 2 and "lacks credit (it has 'credits')" in " ".join(done.stderr.split()), done.stderr
+    assert done.returncode == 2 and "lacks compute_advantages (it has 'compute_advantage')" in " ".join(done.stderr.split()), done.stderr
     assert not (tmp_path / "run").exists()

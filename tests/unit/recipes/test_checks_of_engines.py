@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from chat_model import save_instruct_model
 from fault_server import FaultServer
+from model_server import ModelServer
 from toy import LOOP, SHARED, shrink
 
 from dreamgym.config import read, resolve
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, ServerError
 from dreamgym.recipes import context
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
+from dreamgym.recipes.phases import logs
 from dreamgym.recipes.phases.logs import prepare_logs, temperatures
 
 WARM = {"learner": {"temperature": 0.7}}
@@ -56,5 +58,26 @@ def test_a_loop_at_a_temperature_that_the_server_cannot_report_is_refused_when_t
         with context.open_run(tmp_path / "warm", warm) as run, pytest.raises(ConfigError, match=r"at temperature 1, not 0.7"):
             prepare_logs(run, warm)
         sglang = read(TrainConfig, file, changes | {"rl.learner.temperature": 0.7, "policy.engine": engine | {"dialect": "sglang"}})
+        monkeypatch.setattr(logs, "check_publication", lambda *_: None)  # this server has no weights to publish to
         with context.open_run(tmp_path / "sglang", sglang) as run:
             assert prepare_logs(run, sglang).logs
+
+
+def test_a_run_with_a_server_that_keeps_its_weights_ends_before_it_has_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+    model = save_instruct_model(tmp_path / "instruct")
+    file = tmp_path / "train.toml"
+    file.write_text(f'mode = "real"\n{SHARED}\n[rl]\n{LOOP}')
+    with ModelServer(model) as server:
+        engine = {"name": "server", "base_url": server.url, "model": "policy", "dialect": "vllm"}
+        backbone = {"model": str(model), "device": "cpu", "dtype": "float32"}
+        say = "Such as Action: left."
+        config = read(TrainConfig, file, {"policy.engine": engine, "policy.backbone": backbone, "policy.instructions": say})
+        server.loads = False
+        with context.open_run(tmp_path / "run", config) as run:
+            with pytest.raises(ServerError, match=f"goes on sampling from those before.*{server.url}"):
+                prepare_logs(run, config)
+            assert not run.done("logs")
+            server.loads = True
+            prepare_logs(run, config)
+            assert run.done("logs") and len(server.payloads("/collective_rpc")) == 2 + 1 + 2, "the first is a question without weights"

@@ -66,6 +66,8 @@ def test_arms_share_what_they_start_from_and_later_arms_and_calls_train_nothing_
     assert real["cost_seconds"] == pytest.approx(real["seconds"] + 2 * sum(steps) / 2)
     assert dpo["real_transitions_online"] == 0 and dpo["dream_transitions"] == 0
     assert dpo["real_transitions_probe"] > 0, "choosing the best epoch of SFT is paid for in real steps"
+    assert 0 < dpo["real_seconds"] < dpo["seconds"] + 60 and "| real: hours |" in (out / "compare.md").read_text()
+    assert real["real_seconds"] == pytest.approx(sum(run.data(n)["real_seconds"] for run in runs for n in ("logs", "grpo-real")) / 2)
     assert dpo["relative_cost"] == pytest.approx(dpo["cost_seconds"] / real["cost_seconds"])
 
     shared = {name: digest(out / "seed-0", name) for name in ("experience", "warm_start", "grpo-real")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,22 @@ from dreamgym.cli import training
 from dreamgym.config import dump, read
 from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
-from dreamgym.llm import backbones
+from dreamgym.llm import backbones, memory
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.logs.demonstrations import collect
-from dreamgym.recipes import estimate
-from dreamgym.recipes.config import CompareConfig, TrainConfig
-from dreamgym.recipes.estimate import Pilot
+from dreamgym.recipes import estimate, pilot, plan
+from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.pilot import Pilot
+from dreamgym.recipes.rates import Rates
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 
+RATES = Rates(fitted_per_s=1000.0, prompt_per_s=inf, sampled_per_s=500.0)
 PILOT = Pilot(
     steps=10.0, successes=0.5, experience_tokens=400.0, answer_tokens=100.0, policy_tokens=200.0, reply_tokens=50.0, real_step_s=2.0,
-    fitted_per_s=1000.0, sampled_per_s=500.0, memory_gb=1.0,
+    policy=RATES, experience=RATES, memory_gb=1.0,
 )  # fmt: skip
 SMALL = {
     "logs.trajectories": 100, "experience.training.epochs": 2.0, "warm_start.epochs": 1.0, "eval.tasks": 0, "sft.epochs": 0.0,
@@ -91,12 +94,33 @@ def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path
 
 
 def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_path: Path):
-    known, unknown = (estimate.cost(compared(tmp_path), replace(PILOT, fitted_per_s=rate)) for rate in (1000.0, 0.0))
-    assert unknown.hours is None and (known + unknown).hours is None and "hours unknown" in str(unknown)
+    why = "what policy.engine 'server' takes is not measured"
+    known, unknown = (estimate.cost(compared(tmp_path), one) for one in (PILOT, replace(PILOT, policy=None, unknown=why)))
+    assert unknown.hours is None and (known + unknown).hours is None and f"hours unknown: {why}" in str(known + unknown)
     assert "1.0 GB of memory before activations of training" in str(unknown) and "1.0 GB of memory or more" in str(known)
     both = known + known
     assert both.fitted_tokens == 180_000 and both.memory_gb == 1.0 and both.hours == pytest.approx(2 * (known.hours or 0))
     assert str(both).startswith("180 k tokens fitted, 12 k sampled, 16 k learned from; 2 k real steps; 1.0 GB")
+    assert sum(both.phases.values()) == pytest.approx(both.hours)
+
+
+def test_hours_go_by_phase_at_the_rates_of_each_role_and_never_beyond_a_bound_in_seconds(tmp_path: Path):
+    slow = replace(PILOT, policy=Rates(100.0, 1000.0, 10.0), prompt_tokens=500.0, question_tokens=100.0)
+    found = estimate.cost(compared(tmp_path), slow).phases
+    assert found["experience"] * 3600 == pytest.approx(80_000 / 1000)
+    assert found["warm_start"] * 3600 == pytest.approx(10_000 / 100)
+    assert found["grpo-dream"] * 3600 == pytest.approx(8_000 / 100 + 40 * (500 / 1000 + 50 / 10) + 40 * 100 / 500)
+    bounded = estimate.cost(compared(tmp_path, **{"dream.max_seconds": 30.0, "warm_start.seconds": 20.0}), slow).phases
+    assert (bounded["grpo-dream"] * 3600, bounded["warm_start"] * 3600) == pytest.approx((30.0, 20.0))
+
+
+def test_a_quickstart_takes_its_loops_its_evaluations_and_its_audit():
+    config = read(RunConfig, Path("quickstart-smollm2"))
+    found = estimate.cost(config, replace(PILOT, basis="measured"))
+    assert list(found.phases) == ["logs", "experience", "warm_start", "dream", "s2r", "evaluation", "audit"]
+    assert found.learned_tokens == (8 + 2) * 64 * 200
+    assert found.real_steps == 400 * 10 + 2 * 24 * 10 + 2 * 64 * 10 + 2 * 128 * 3 * 10 + 64 * 10
+    assert "(measured): " in str(found) and "dream " in str(found)
 
 
 def test_frozen_weights_that_both_roles_share_are_counted_once_and_caches_as_far_as_engines_keep_them(tmp_path: Path):
@@ -108,7 +132,10 @@ def test_frozen_weights_that_both_roles_share_are_counted_once_and_caches_as_far
         changes = {"policy.backbone": lora, "experience.backbone": lora | experience, "experience.name": "finetuned_chat"}
         changes |= {f"{fit}.optimiser": "adamw" for fit in ("warm_start", "experience.training")}
         changes |= {"rl.tasks_per_iter": 4, "rl.group_size": 2, "experience.engine": engine or {}}
-        return estimate._outlined_gb(read(TrainConfig, tmp_path / "train.toml", changes), acted, dreamed)
+        config = read(TrainConfig, tmp_path / "train.toml", changes)
+        shape = backbones.outline(BackboneConfig(model=model, device="cpu"))
+        caches = [pilot._cache(shape, engine or {}, 8 * dreamed), pilot._cache(shape, {}, 8 * acted)]
+        return (plan.most_memory(config) + sum(min(cache) for cache in caches)) / 1e9
 
     (tmp_path / "train.toml").write_text('env.name = "corridor"\npolicy.instructions = "Such as Action: left."\n')
     shape = backbones.outline(BackboneConfig(model=model, device="cpu")).config
@@ -126,18 +153,75 @@ def test_the_pilot_counts_the_tokens_that_a_run_reads_within_a_quarter(tmp_path:
     file = tmp_path / "train.toml"
     file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
     config = read(TrainConfig, file, {"logs.trajectories": 150, "experience.training.epochs": 1.0})
-    pilot = estimate.measure(config)
+    found = pilot.measure(config)
     with RunDir.open(tmp_path / "run", dump(config)) as run:
         train_experience(run, prepare_logs(run, config))
         tokens = run.data("experience")["tokens"]
-    assert pilot.experience_tokens * 150 == pytest.approx(tokens, rel=0.25)
-    assert pilot.fitted_per_s > 0 and pilot.sampled_per_s > 0 and pilot.memory_gb > 0.1
+    assert found.experience_tokens * 150 == pytest.approx(tokens, rel=0.25)
+    assert found.policy and found.policy.fitted_per_s > 0 and found.policy.sampled_per_s > 0 and found.memory_gb > 0.1
+
+
+@pytest.mark.parametrize("dream", ["finetuned_chat", "finetuned", "no_model"])
+def test_a_pretrained_model_is_measured_in_both_roles(dream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("peft")
+    shrink(monkeypatch)
+    monkeypatch.setattr(pilot, "PILOT", 12)
+    config = pretrained(tmp_path, str(save_instruct_model(tmp_path / "model")), dream)
+    found = pilot.measure(config)
+    assert found.policy and found.experience and not found.unknown
+    assert min(found.policy.fitted_per_s, found.policy.prompt_per_s, found.policy.sampled_per_s, found.experience.sampled_per_s) > 0
+    assert found.prompt_tokens > 0 and (found.question_tokens > 0) == (dream != "no_model")
+    cost = estimate.cost(config, found)
+    assert cost.hours and cost.hours > 0 and "with random weights): " in str(cost)
+
+
+def test_a_small_experience_model_under_a_pretrained_policy_is_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("peft")
+    shrink(monkeypatch)
+    monkeypatch.setattr(pilot, "PILOT", 12)
+    found = pilot.measure(pretrained(tmp_path, str(save_instruct_model(tmp_path / "model")), ""))
+    assert found.policy and found.experience and 0 < found.experience.fitted_per_s < inf and found.answer_tokens > 0
+
+
+def test_what_is_not_measured_is_named_and_a_model_that_is_not_here_or_too_large_ends_no_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("peft")
+    shrink(monkeypatch)
+    monkeypatch.setattr(pilot, "PILOT", 12)
+    model = str(save_instruct_model(tmp_path / "model"))
+    verifier = {"experience.verifier": {"name": "chat", "engine": {"base_url": "http://localhost:1/v1", "model": "judge"}}}
+    found = pilot.measure(pretrained(tmp_path, model, "", **verifier))
+    assert found.unknown == "what experience.verifier.engine 'server' takes is not measured" and found.policy is None
+    assert found.policy_tokens > 0
+    monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
+    large = str(estimate.of([pretrained(tmp_path, model, "")]))
+    assert "hours unknown: The models that are in memory at once need" in large
+    monkeypatch.setenv("DREAMGYM_MODELS", str(tmp_path / "none"))
+    missing = estimate.of([pretrained(tmp_path, "smollm2", "")])
+    assert str(missing).endswith("real steps; tokens, memory and hours unknown: 'smollm2' is not here") and missing.real_steps > 0
+    code, out, _ = command(monkeypatch, capsys, "quickstart", "--model", "smollm2", "--dry-run", "--json")
+    assert code == 0 and object_in(out)["unknown"] == "'smollm2' is not here" and object_in(out)["hours"] is None
+
+
+def pretrained(folder: Path, model: str, dream: str, **changes: Any) -> TrainConfig:
+    """A training with the model as policy and, but for a dream "" (of the small model), as experience model."""
+    file = folder / "train.toml"
+    file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    if dream == "no_model":
+        file.write_text(f'[env]\nname = "corridor"\noptions = {{length = 4, keys = false, max_steps = 4}}\n[rl]\n{LOOP}')
+        changes = {"warm_start.optimiser": "adamw", "model.size": "test", "model.vocab_size": 320, **changes}
+    lora = {"model": model, "device": "cpu", "lora": {"rank": 2}}
+    roles = {"policy.backbone": lora, "policy.instructions": "Such as Action: left."}
+    roles |= {"experience.name": dream} if dream else {}
+    roles |= {"experience.backbone": lora} if dream.startswith("finetuned") else {}
+    return read(TrainConfig, file, {**roles, "rl.curriculum.synthetic_share": 0.0, **changes})
 
 
 def test_logs_without_an_episode_cannot_be_estimated(tmp_path: Path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(UsageError, match="holds no episode"):
-        estimate.measure(compared(tmp_path, **{"logs.files": [str(tmp_path / "empty.jsonl")]}))
+        pilot.measure(compared(tmp_path, **{"logs.files": [str(tmp_path / "empty.jsonl")]}))
 
 
 def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -157,8 +241,8 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
     write_trajectories(Path("episodes.jsonl"), collect(corridor.make(), 70, seed=0))
     assert command(monkeypatch, capsys, "init", "logs.toml", "--logs", "episodes.jsonl")[0] == 0
     settings = read(TrainConfig, Path("logs.toml"))
-    pilot = estimate.measure(settings)
-    assert pilot.recorded == 70 and estimate.cost(settings, pilot).real_steps == 0, (
+    found = pilot.measure(settings)
+    assert found.recorded == 70 and estimate.cost(settings, found).real_steps == 0, (
         "the settings of a run from logs alone name no log twice"
     )
     code, _, err = command(monkeypatch, capsys, "compare", "--dry-run")
@@ -169,5 +253,5 @@ def test_an_experiment_that_goes_on_is_not_estimated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(estimate, "of", lambda configs: "much")
-    assert training._estimate_first(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
-    assert training._estimate_first(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err
+    assert training.estimate_first(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
+    assert training.estimate_first(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err

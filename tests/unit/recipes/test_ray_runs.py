@@ -102,14 +102,14 @@ class SmallNode:
     """A `remote.ContextSpec` on a node whose memory is smaller than the policy, which nobody downloads."""
 
     def open(self) -> Any:
-        from dreamgym.llm import backbones
+        from dreamgym.llm import backbones, memory
 
-        backbones._machine_memory = lambda: 1_000
+        memory.machine_memory = lambda: 1_000
         backbones.outline = lambda config: torch.nn.Linear(1_000, 1_000, device="meta")
         policy = SimpleNamespace(backbone=BackboneConfig(model="huge", device="cpu"))
         config = {
             "policy": policy,
-            "experience": SimpleNamespace(backbone=None),
+            "experience": SimpleNamespace(backbone=None, settings={}, verifier=None),
             "dreams": True,
             "policy_served": False,
             "dream_served": False,
@@ -122,7 +122,7 @@ def test_a_node_too_small_for_the_policy_is_said_to_the_driver_before_the_policy
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
     executor = make(workers=1)
     try:
-        with pytest.raises(UsageError, match=r"'huge' needs 0\.0 GB on cpu \(sampling alone\)") as caught:
+        with pytest.raises(UsageError, match=r"policy.backbone 'huge' 0\.0 GiB \(weights\)") as caught:
             executor.pool(partial(remote._Worker, SmallNode(), "rl", "start", None, None, None), name="test")  # type: ignore[arg-type]
         assert any("node of the Ray cluster" in note for note in caught.value.__notes__)
     finally:

@@ -194,7 +194,7 @@ def test_an_rl_phase_whose_checkpoint_was_removed_starts_anew_from_the_logs_alon
 def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_one(
     prepared: Prepared, every_s: float, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sft._Clock, "EVERY_S", every_s)
+    monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", every_s)
     whole, context = prepared("unbroken")
     converge(whole, context)
     best = context.load("sft").state_dict()
@@ -213,7 +213,8 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
             converge(run, context)
     monkeypatch.setattr(run, "mark", mark)
     converge(run, context)
-    found, expected = ({k: v for k, v in one.data("sft").items() if k != "seconds"} for one in (run, whole))
+    found, expected = ({k: v for k, v in one.data("sft").items() if "seconds" not in k} for one in (run, whole))
+    assert all(seen.pop("real_seconds") > 0 for one in (found, expected) for seen in one["curve"])
     assert found == expected and len(found["curve"]) > 3 and found["real_steps_dev"] == found["curve"][-1]["real_steps"] > 0
     assert all(torch.equal(value, best[name]) for name, value in context.load("sft").state_dict().items())
     assert not (run.path / "checkpoints" / "sft.pt").exists()
@@ -221,7 +222,7 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
 
 @pytest.mark.parametrize("every_s", [-1.0, 1e9])
 def test_a_fit_that_was_killed_leaves_the_metrics_of_an_unbroken_one(prepared: Prepared, every_s: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sft._Clock, "EVERY_S", every_s)
+    monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", every_s)
     config = SFTConfig(epochs=60.0, lr=5e-3, batch_tokens=512, bf16=False)
 
     def fitted(run: RunDir, context: RunContext, *, kill_at: int = 0) -> list[dict[str, Any]]:
@@ -406,7 +407,17 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
     session.run_loop()
     lines = run.read_jsonl("metrics.jsonl")
     assert [line["iterations_without_reward"] for line in lines] == [1, 2, 3, 4] and not had_gradient(run, "policy")
-    assert rl._note(lines[-1]) == "success 0.00, nothing earned for 4 iterations" and rl._note(lines[0]) == "success 0.00"
+    assert rl._note(lines[-1], "") == "success 0.00, nothing earned for 4 iterations" and rl._note(lines[0], "") == "success 0.00"
+
+
+def test_rl_stops_by_name_where_every_rollout_of_two_iterations_failed(prepared: Prepared):
+    run, context = prepared("broken")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.s2r, world="real")
+    roll = session.collector.roll
+    session.collector.roll = lambda *of, **how: [replace(t, error="the first state could not be read") for t in roll(*of, **how)]  # type: ignore[method-assign]
+    session.run_loop()
+    assert len(run.read_jsonl("metrics.jsonl")) == 2
+    assert session.stopped.startswith("every rollout failed (the first state could not be read)")
 
 
 @pytest.mark.parametrize(("bf16", "exact"), [(True, False), (False, True)])

@@ -28,10 +28,10 @@ from dreamgym.llm import sizes
 from dreamgym.recipes import settings
 from dreamgym.recipes.config import RunConfig
 from dreamgym.config import build
-from dreamgym.train.fitting import Clock
+from dreamgym.train.fitting import FitCheckpoint
 
 torch.set_num_threads(1)
-Clock.EVERY_S = 0.05
+FitCheckpoint.EVERY_S = 0.05
 sizes.SIZES["test"] = SIZE
 SETTINGS["experience"]["training"]["epochs"] = 8.0
 settings.budget_config = lambda *_: build(RunConfig, SETTINGS)

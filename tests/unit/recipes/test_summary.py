@@ -50,3 +50,20 @@ def test_what_decided_the_dreams_is_of_a_phase_that_dreamed(run: RunDir):
     run.mark("grpo-dream", {"decided_by": decided("generated", "generated", "rule")})
     run.mark("dream-no-verifier", {"decided_by": decided("recalled")})
     assert dream_measures(run, None)["decided_by"]["states"]["generated"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("logged", "played", "whole"), [(10.0, 20.0, 30.0), (None, 20.0, None), (10.0, None, None)])
+def test_time_in_the_real_environment_is_that_of_all_phases_or_unknown(
+    run: RunDir, logged: float | None, played: float | None, whole: float | None
+):
+    loop = {"iterations": 1, "steps": 9, "real_steps": 9, "probe_steps": 0, "optimiser_steps": 1, "seconds": 50.0, "decided_by": decided()}
+    run.mark("logs", {"transitions": 3} | ({"real_seconds": logged} if logged else {}))  # earlier versions did not count it
+    run.mark("experience", {"seconds": 5.0})
+    run.mark("real_only", {**loop, "real_seconds": played})
+    for policy in ("warm_start", "real_only"):
+        run.mark(f"eval-{policy}", {"greedy": RATE, "sampled": RATE, "seconds": 7.0})
+    found = summary.table(run, ["warm_start", "real_only"])
+    assert found["real_only"]["real_seconds"] == whole and found["warm_start"]["real_seconds"] == logged
+    assert summary.hours({"real_seconds": whole}) == ("-" if whole is None else "0.01") and summary.hours({}) == "-"
+    pooled = summary.pool([found["real_only"], {k: v for k, v in found["real_only"].items() if k != "real_seconds"}])
+    assert pooled and pooled["real_seconds"] is None

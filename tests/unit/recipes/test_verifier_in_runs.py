@@ -9,15 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chat_model import save_instruct_model
 from toy import LOOP, SHARED, shrink
 
-from dreamgym.config import parse_text, resolve
+from dreamgym.config import dump, parse_text, resolve
 from dreamgym.envs import corridor
 from dreamgym.envs.induction import induce
 from dreamgym.envs.logs import LogConfig, LogRules
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.learned_verifier import verifier as outcome
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe
 from dreamgym.experience.verifiers import VerifierInputs, text_check
@@ -56,7 +57,7 @@ def claim(name: str, *, real: bool, verdict: str, probability: float = 1.0) -> P
 
 def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     prepared, prepare = list[int](), outcome.prepare
-    monkeypatch.setattr(outcome, "prepare", lambda logs, rules, *, seed: prepared.append(len(logs)) or prepare(logs, rules, seed=seed))
+    monkeypatch.setattr(outcome, "prepare", lambda logs, rules, **how: prepared.append(len(logs)) or prepare(logs, rules, **how))
     summary = recipe.run(settings(), tmp_path / "run", say=lambda _: None)
     assert len(prepared) == 1, "the phase that fits it and the probes of RL share the features of the logs"
     run = RunDir.view(tmp_path / "run")
@@ -193,6 +194,27 @@ def test_an_ablation_fits_an_experience_model_only_where_what_it_reads_or_writes
     assert not config.model_copy(update={"experience": hidden}).refitted_without("replay"), "no prompt has memories, with it or without"
     assert not config.model_copy(update={"experience": hidden}).refitted_without("random_retrieval"), "nobody reads what is drawn"
     assert config.refitted_without("model") and not config.refitted_without("verifier") and not config.refitted_without("curriculum")
+
+
+def test_a_verifier_that_reads_with_a_pretrained_model_judges_dreams_and_is_refitted(tmp_path: Path):
+    backbone = {"model": str(save_instruct_model(tmp_path / "blank")), "device": "cpu"}
+    values = parse_text(dump(settings(iterations=2)), "the toy")
+    values["experience"]["verifier"] |= {"head": "backbone", "backbone": backbone}
+    recipe.run(resolve(TrainConfig, values), tmp_path / "run", say=lambda _: None)
+    found = RunDir.view(tmp_path / "run").data("dream")
+    assert found["verifier"]["probes"] > 0 and found["judged_with"] == "verifier-dream"
+
+
+def test_a_verifier_that_reads_with_the_experience_models_backbone_does_so_in_the_control_without_a_model_too(tmp_path: Path):
+    backbone = {"model": str(save_instruct_model(tmp_path / "blank")), "device": "cpu"}
+    values = parse_text(dump(settings()), "the toy")
+    values["experience"]["verifier"]["head"] = "both"
+    with pytest.raises(UsageError, match=r"experience\.verifier\.head = 'both'"):
+        resolve(TrainConfig, values)
+    values["experience"]["backbone"] = values["policy"]["backbone"] = backbone
+    control = resolve(TrainConfig, values).without("model").experience
+    assert control.name == "no_model" and control.backbone is None and control.verifier
+    assert control.verifier.settings["backbone"]["model"] == backbone["model"] and control.verifier.settings["head"] == "both"
 
 
 def test_the_ablations_take_the_probes_or_the_verifier_away():

@@ -17,7 +17,7 @@ from dreamgym.types import Action, Observation, Task
 
 
 class SiteBenchmark:
-    """The `Benchmark` of a site. The site starts with the first episode, and again with the next one where it has ended."""
+    """The `Benchmark` of a site. The site starts with the first episode, and again with the next one where it has ended or hangs."""
 
     repeats = True
     viewport: Mapping[str, int] = {"width": 1280, "height": 720}

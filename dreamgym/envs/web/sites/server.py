@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ HEADER, FIRST = "X-World", "main"
 """The header of a request that names its world, and the world of requests without it."""
 START_S, BUILD_S = 120.0, 900.0
 """How long the start and the making of the database may take."""
+ANSWER_S = 5.0
+"""How long a site may be silent about a request that needs no database: a few thousandths of a second are usual."""
 log = logging.getLogger(__name__)
 
 
@@ -98,10 +101,13 @@ class SiteServer:
             raise
 
     def start(self) -> None:
-        """Start the process, or start it again at the same address and with the same worlds if it has ended."""
+        """Start the process, or start it again at the same address and with the same worlds if it has ended or does not answer."""
         if self.process is not None and self.process.poll() is None:
-            return
-        if self.process is not None:
+            if self._answers():
+                return
+            log.warning("the %s does not answer within %g s, and is ended and started again", self.site.name, ANSWER_S)
+            self._end()
+        elif self.process is not None:
             log.warning("the %s has ended (exit status %d) and is started again", self.site.name, self.process.returncode)
         with self.log.open("a") as output:  # a second start keeps why the first process ended
             command = [sys.executable, "-m", PROCESS, "serve", str(self.port), str(os.getpid())]
@@ -146,12 +152,21 @@ class SiteServer:
         while time.monotonic() < until:
             if process.poll() is not None:
                 raise EnvironmentFailure(f"The {self.site.name} ended at its start: {self.log.read_text()[-500:]}")
-            with closing(socket.socket()) as line:
-                if line.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+            if self._answers():
+                return
             time.sleep(0.1)
         self._end()
         raise EnvironmentFailure(f"The {self.site.name} did not start within {START_S:g} s.")
+
+    def _answers(self) -> bool:
+        """Whether the process answers at all. A hung one is still connected to, by the system, so that needs a whole request."""
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)) as line:
+            try:
+                line.request("GET", "/", headers={HEADER: "none"})  # a world that there is not
+                line.getresponse()
+            except (OSError, HTTPException):
+                return False
+        return True
 
 
 def _free(port: int) -> int:

@@ -3,7 +3,8 @@
 An episode is scored once, when the agent stops or after `max_steps`, as WebArena does. (BrowserGym scores after every step, and its pages
 are visited in the agent's own tab.) At `max_steps` the answer is empty, where the original's is "Early stop: Reach max steps 30". Leaving
 the sites of a task is not possible, so it needs no rule. A login is made once for each set of sites, and its cookies are kept for later
-episodes; the sites themselves are not reset between tasks, as in VisualAgentBench.
+episodes, which log in anew where the site asks for a password again. A login for each episode would end those of others: Magento lets an
+administrator be logged in once. The sites themselves are not reset between tasks, as in VisualAgentBench.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dreamgym.envs.connect import function_at
 from dreamgym.envs.web.session import WebSession
 from dreamgym.envs.web.webarena import evaluators, tasks
 from dreamgym.envs.web.webarena.evaluators import Judge
-from dreamgym.envs.web.webarena.helpers import LOGINS, site_helpers
+from dreamgym.envs.web.webarena.helpers import LOGINS, login_expired, site_helpers
 from dreamgym.envs.web.webarena.tasks import SITES, WebArenaTask
 from dreamgym.errors import ServerError, UsageError
 from dreamgym.types import Action, Observation, Task
@@ -82,7 +83,7 @@ class WebArenaLite:
         return (task.goal or {}).get("webarena") in self.known
 
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
-        login = self._logins.get(self._record(task).sites)
+        login = self._logins.get(_with_login(self._record(task)))
         return {"storage_state": login} if login else {}
 
     def sites(self, task: Task) -> Sequence[str]:
@@ -95,13 +96,7 @@ class WebArenaLite:
 
     def begin(self, session: WebSession, task: Task) -> None:
         record = self._record(task)
-        if record.sites not in self._logins:
-            first = session.page
-            for site in record.sites:
-                if site in LOGINS:
-                    LOGINS[site](session.context.new_page(), self.addresses[site])
-            session.page = first  # each login opened a tab, which became the active one, and closed it
-            self._logins[record.sites] = session.context.storage_state()
+        self._log_in(session, _with_login(record))
         for place, url in enumerate(self._resolved(record).start_url.split(" |AND| ")):
             if place:
                 session.page = session.context.new_page()
@@ -122,6 +117,19 @@ class WebArenaLite:
     def close(self) -> None:
         """The sites are somebody else's."""
 
+    def _log_in(self, session: WebSession, sites: tuple[str, ...]) -> None:
+        """Log in where that was not done before, or where what was kept of it is not valid any more."""
+        first, tab = session.page, session.context.new_page
+        if sites in self._logins and any(login_expired(tab(), site, self.addresses[site]) for site in sites):
+            log.info("a login at WebArena's %s has expired and is made anew", " and ".join(sites))
+            del self._logins[sites]
+            session.context.clear_cookies()  # the forms are not shown to whoever is still logged in at one of several sites
+        if sites not in self._logins:
+            for site in sites:
+                LOGINS[site](tab(), self.addresses[site])
+            self._logins[sites] = session.context.storage_state()
+        session.page = first  # each tab became the active one, and was closed
+
     def _record(self, task: Task) -> WebArenaTask:
         return self.known[(task.goal or {})["webarena"]]
 
@@ -132,6 +140,11 @@ class WebArenaLite:
             text = text.replace(f"__{site.upper()}__", self.addresses[site])
         filled = json.loads(text)
         return WebArenaTask(record.id, record.sites, record.intent, filled["start_url"], filled["eval"], record.template)
+
+
+def _with_login(record: WebArenaTask) -> tuple[str, ...]:
+    """The sites of a task that somebody logs in at."""
+    return tuple(site for site in record.sites if site in LOGINS)
 
 
 def reset_sites(*, get: Callable[[str], tuple[int, str]], wait: Callable[[float], None] = time.sleep) -> None:

@@ -22,6 +22,9 @@ ACCOUNTS = {
     "shopping_admin": ("admin", "admin1234"),
 }
 """(user, password) that the images come with."""
+FOR_MEMBERS = {"reddit": "/submit", "gitlab": "/-/profile", "shopping": "/wishlist/", "shopping_admin": ""}
+"""The path of a page that shows a form to log in by to whoever is not logged in."""
+PASSWORD = "input[type=password]:visible"
 ROLE = """(name) => {
     const accounts = [...document.querySelectorAll("td[data-label='Account'] span.gl-avatar-labeled-sublabel")];
     return document.querySelectorAll("td.col-max-role span")[accounts.findIndex((one) => one.outerText === "@" + name)].outerText;
@@ -42,7 +45,7 @@ def _login(site: str, path: str, user: str, button: str, *, first: str = "", exa
         page.get_by_role("button", name=button).click()
         page.wait_for_load_state("domcontentloaded")
         try:
-            page.locator("input[type=password]:visible").first.wait_for(state="hidden")
+            page.locator(PASSWORD).first.wait_for(state="hidden")
         except TimeoutError as error:
             raise EnvironmentFailure(
                 f"The site '{site}' at {address} did not log '{ACCOUNTS[site][0]}' in: its form still asks for a password. Is it the "
@@ -59,6 +62,14 @@ LOGINS: Mapping[str, Callable[[Any, str], None]] = {
     "shopping": _login("shopping", "/customer/account/login/", "Email", "Sign In", exact=True),
     "shopping_admin": _login("shopping_admin", "", "Username", "Sign in"),
 }
+
+
+def login_expired(page: Any, site: str, address: str) -> bool:
+    """Whether the site asks for a password where it would show a page to whoever is logged in. Closes the page."""
+    page.goto(f"{address}{FOR_MEMBERS[site]}", wait_until="domcontentloaded")
+    asked = page.locator(PASSWORD).count() > 0
+    page.close()
+    return bool(asked)
 
 
 def site_helpers(addresses: Mapping[str, str]) -> dict[str, Helper]:

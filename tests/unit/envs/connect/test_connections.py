@@ -226,6 +226,7 @@ def test_calls_are_limited_in_an_episode_and_in_all() -> None:
     budget = CallBudget(env, 3, [0])
     budget.start([TASK], seed=0)
     act(budget, "a()\nb()")
+    assert budget.seconds == env.seconds > 0
     with pytest.raises(UsageError, match="max_calls.*it resumes"):
         act(budget, "a()\nb()")
 

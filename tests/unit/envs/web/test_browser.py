@@ -8,10 +8,11 @@ import signal
 import stat
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from web_pages import browser, page_env, page_task
+from web_pages import browser, page_env, page_task, silent_site
 
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.web import chromium
@@ -39,6 +40,13 @@ def folder(tmp_path: Path) -> Path:
 
 def write(folder: Path, name: str, html: str) -> None:
     (folder / name).write_text(html)
+
+
+@dataclass(frozen=True)
+class FakeServer:
+    """Where a benchmark of pages takes its pages from."""
+
+    site: str
 
 
 def state(raw: dict) -> str:
@@ -73,6 +81,18 @@ def test_a_killed_browser_costs_its_episode_which_is_redone(folder: Path):
     assert state(env.step("click [1]")[0]).endswith("\n2")
     assert browser().generation == before + 1
     assert env.step("click [1]")[1:] == (1.0, True)
+
+
+def test_a_driver_that_is_killed_costs_its_episodes_which_are_redone_by_another(folder: Path):
+    env = page_env(folder)
+    for _ in range(2):
+        env.reset(page_task("counter.html"))
+        env.step("click [1]")
+        driver = chromium.playwright()
+        os.kill(driver._impl_obj._connection._transport._proc.pid, signal.SIGKILL)
+        assert state(env.step("click [1]")[0]).endswith("\n2")
+        assert chromium.playwright() is not driver
+        assert env.step("click [1]")[1:] == (1.0, True)
 
 
 def test_an_episode_that_does_not_repeat_is_a_failed_rollout_and_the_others_go_on(folder: Path):
@@ -125,6 +145,26 @@ def test_a_site_that_does_not_answer_is_named(folder: Path):
     env.benchmark.server.close()
     with pytest.raises(EnvironmentFailure, match="ERR_CONNECTION_REFUSED"):
         env.reset(page_task("counter.html"))
+
+
+def test_an_episode_at_a_site_that_is_connected_to_and_never_answers_is_a_failed_rollout_in_time_and_the_others_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    envs = [page_env(folder, timeout_s=1.0), page_env(folder, step_limit_s=4.0, timeout_s=1.0), page_env(folder)]
+    pool = EnvPool(lambda: envs.pop(0), WebRules())
+    with silent_site() as silent:
+        monkeypatch.setattr(envs[0].benchmark, "server", FakeServer(silent))
+        monkeypatch.setattr(envs[1].benchmark, "sites", lambda task, known=envs[1].benchmark.server.site: [known, silent])
+        write(folder, "link.html", f"<title>Link</title><a href='http://{silent}/'>away</a>")
+        began = time.monotonic()
+        pool.start([page_task("counter.html"), page_task("link.html"), page_task("counter.html")], seed=0)
+        never, left, kept = pool.step([0, 1, 2], ["click [1]"] * 3)
+        assert time.monotonic() - began < 20
+    assert "does not answer within 1 s" in (never.info.error or "")
+    assert "within 4 s (env.options.step_limit_s)" in (left.info.error or "")
+    assert kept.info.error is None and kept.observation.text.endswith("\n1")
+    assert not any(result.terminated or result.reward for result in (never, left, kept))
+    assert pool.step([2], ["click [1]"])[0].observation.text.endswith("\n2")
 
 
 def test_a_page_reaches_nothing_but_the_sites_of_its_task(folder: Path, tmp_path_factory: pytest.TempPathFactory):

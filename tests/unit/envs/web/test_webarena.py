@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from web_pages import browser
 
+from dreamgym import plugins
 from dreamgym.envs.web.env import OpenSessions, WebEnv
 from dreamgym.envs.web.page_text import DONE
 from dreamgym.envs.web.rules import WebRules
@@ -188,7 +189,8 @@ class FormSite:
 
     def __init__(self, **pages: str) -> None:
         """`pages`: other texts, by path without its first slash; a number is an answer of that status."""
-        asked = self.asked = list[str]()
+        asked, self.pages = list[str](), pages
+        self.asked = asked
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -209,7 +211,9 @@ class FormSite:
 
 
 @pytest.mark.slow
-def test_an_episode_that_logs_in_begins_once_and_in_the_first_tab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_login_is_made_once_and_again_where_the_site_asks_for_it_and_the_episode_begins_in_the_first_tab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     site = FormSite()
     for variable in VARIABLES.values():
         monkeypatch.setenv(variable, site.address)
@@ -217,14 +221,28 @@ def test_an_episode_that_logs_in_begins_once_and_in_the_first_tab(tmp_path: Path
     (one,) = suite.all_tasks()
     env = WebEnv(suite, OpenSessions(browser(), 4), WebRules(), timeout_s=5, quiet_s=0.05, step_limit_s=60)
     try:
-        for asked in (["/", "/login", "/done", "/f/books"], ["/f/books"]):
+        login = ["/", "/login", "/done"]
+        for asked in ([*login, "/f/books"], ["/submit", "/f/books"]):
             site.asked.clear()
             raw = env.reset(one)
             assert [path for path in site.asked if path != "/favicon.ico"] == asked
             assert WebRules().abstract(raw).text == "page: Books\nbooks"
+        site.asked.clear()
+        site.pages["submit"] = FormSite.PAGES["/login"]  # as sites do where a login has expired, or somebody has logged out
+        raw = env.reset(one)
+        assert [path for path in site.asked if path != "/favicon.ico"] == ["/submit", *login, "/f/books"]
+        assert WebRules().abstract(raw).text == "page: Books\nbooks"
     finally:
         env.close()
         site.server.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "open_at_once"), [({}, 4), ({"max_open": 7}, 7)])
+def test_four_episodes_share_the_sites_side_by_side_where_nothing_else_is_set(tmp_path: Path, options: dict[str, int], open_at_once: int):
+    browser()
+    suite = plugins.make("envs", "web", benchmark="webarena_lite", tasks_file=str(file_of(tmp_path, record(1))), **options)
+    assert suite.max_parallel == suite.sessions.limit == open_at_once
 
 
 def test_a_shop_without_orders_is_named(monkeypatch: pytest.MonkeyPatch):

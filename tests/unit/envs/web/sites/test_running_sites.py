@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from web_pages import browser
 
 from dreamgym import plugins
+from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.web import SITES
 from dreamgym.envs.web.forum.site import forum
 from dreamgym.envs.web.shop.site import shop
@@ -86,6 +89,44 @@ def test_a_site_that_was_killed_starts_again_with_the_next_episode():
         process.wait()
         assert suite.rules.abstract(env.reset(task)).text == first
         assert suite.benchmark.server.address == address and suite.benchmark.server.process is not process
+    finally:
+        suite.close()
+
+
+def test_a_site_that_hangs_fails_the_step_under_way_in_time_and_starts_again_for_every_episode_after_it():
+    """A stopped process is still connected to, and never answers."""
+    installed("forum")
+    browser()
+    suite = plugins.make("envs", "web", benchmark="forum", step_limit_s=12.0)
+    try:
+        tasks, pool = suite.tasks("train", 2), EnvPool(suite.require_env, suite.rules)
+        first = pool.start(tasks, seed=0)
+        followed = pool.step([1], ["click [8]"])[0].observation
+        server = suite.benchmark.server
+        address, process = server.address, server.process
+        os.kill(process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        (hung,) = pool.step([0], ["click [1]"])
+        assert "within 12 s (env.options.step_limit_s)" in (hung.info.error or "") and time.monotonic() - began < 20
+        (sibling,) = pool.step([1], ["scroll [up]"])
+        assert sibling.info.error is None and sibling.observation == followed != first[1], "it was redone in the world that it had"
+        assert server.address == address and server.process is not process and process.returncode == -signal.SIGKILL
+        assert pool.begin(0, tasks[0]) == first[0] and pool.step([0], ["click [8]"])[0].observation != first[0]
+    finally:
+        suite.close()
+
+
+def test_a_site_that_hangs_between_episodes_costs_none_of_them(caplog: pytest.LogCaptureFixture):
+    installed("forum")
+    browser()
+    suite = plugins.make("envs", "web", benchmark="forum")
+    try:
+        (task,) = suite.tasks("train", 1)
+        before = suite.demonstrate(task, "expert", seed=0)
+        os.kill(suite.benchmark.server.process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        assert suite.demonstrate(task, "expert", seed=0) == before and before.success
+        assert time.monotonic() - began < 60 and "the forum does not answer within 5 s" in caplog.text
     finally:
         suite.close()
 

@@ -14,6 +14,7 @@ from web_pages import browser
 from dreamgym import plugins
 from dreamgym.envs.web import SITES, WebSuite
 from dreamgym.envs.web.actions import parse
+from dreamgym.envs.web.page_text import rough_tokens
 from dreamgym.envs.web.shop.content import content
 from dreamgym.envs.web.sites.tasks import SiteTask
 from dreamgym.types import Task, Trajectory, Turn
@@ -104,3 +105,22 @@ def test_who_repeats_the_experts_actions_with_the_words_of_the_task_and_does_not
         for task in islice(played.tasks("test", template), 1)
     ]
     assert len(found) > 25 and sum(found) / len(found) <= 0.15
+
+
+def test_the_pages_of_every_template_have_at_most_the_tokens_allowed(played: Played):
+    most = played.suite.config.max_tokens
+    states = [state.text for episode in played.episodes.values() for t in episode.transitions for state in (t.state, t.next_state)]
+    assert most == 1500 and len(set(states)) > 100
+    assert not [text.split("\n")[0] for text in states if rough_tokens(text) > most]
+
+
+def test_pages_that_do_not_fit_are_cut_to_the_viewport_at_the_start_and_after_a_step(played: Played, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(played.suite.rules, "max_tokens", 300)
+    env, cut = played.suite.require_env(), 0
+    for template in islice(played.episodes, 6):
+        env.reset(next(played.tasks("train", template)))
+        for action in ("scroll [down]", "scroll [up]"):
+            text = played.suite.rules.abstract(env.step(action)[0]).text
+            assert rough_tokens(text) <= 300
+            cut += "scroll" in text
+    assert cut, "some pages are longer than that"

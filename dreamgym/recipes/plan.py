@@ -1,0 +1,138 @@
+"""What a run will do, by its settings alone: its RL loops, and the pretrained models that are in memory in each of its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dreamgym.engines.instruct import InstructConfig
+from dreamgym.experience.verifiers.learned import ProbesConfig
+from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
+from dreamgym.recipes.rows import MODES, OFFLINE, ROWS, World, ablated, row_of
+
+if TYPE_CHECKING:
+    from dreamgym.llm.memory import Held
+
+
+class Loop(NamedTuple):
+    """A call of the RL loop."""
+
+    name: str
+    block: RLBlock
+    world: World
+    config: SharedConfig
+    """The settings of its experience model and guard: those of the run, or of an ablation."""
+
+    @property
+    def probes(self) -> ProbesConfig | None:
+        """The probes of the learned verifier, where one judges its dreams."""
+        found = self.config.experience.verifier
+        learned = found and found.name == "learned" and self.world != "real"
+        return ProbesConfig.model_validate(found.settings["probes"]) if found and learned else None
+
+
+def loops_of(config: SharedConfig) -> Iterator[Loop]:
+    """The RL loops of one seed, in order."""
+    if isinstance(config, TrainConfig):
+        name = "dream" if config.mode == "s2r" else MODES[config.mode]
+        yield Loop(name, config.rl, ROWS[name].world, config)
+        if config.mode == "s2r":
+            yield Loop("s2r", config.s2r.after(config.rl), "real", config)
+    elif isinstance(config, RunConfig):
+        yield Loop("dream", config.dream, "dream", config)
+        real = {"s2r": config.s2r, "real_only": config.real_only}
+        yield from (Loop(name, block, "real", config) for name, block in real.items() if block.iterations)
+        if config.equal_budget:
+            yield Loop("real_equal", config.dream, "real", config)
+        for name in config.ablations:
+            yield Loop(ablated("dream", name), config.dream.without(name), "dream", config.without(name))
+    elif isinstance(config, CompareConfig):
+        yield from _arms(config)
+
+
+def _arms(config: CompareConfig) -> Iterator[Loop]:
+    done = set[str]()
+    for arm in [*config.arms, *([config.ablated] if config.ablations else [])]:
+        if arm in OFFLINE:
+            continue
+        algorithm, _, mode = arm.rpartition("-")
+        first = f"{algorithm}-dream" if mode == "s2r" else arm
+        if first not in done:
+            yield Loop(first, config.block(first), row_of(first).world, config)
+        if first != arm and arm not in done:
+            yield Loop(arm, config.s2r.after(config.block(arm)), "real", config)
+        done |= {first, arm}
+    for name in config.ablations:
+        yield Loop(ablated(config.ablated, name), config.block(config.ablated).without(name), "dream", config.without(name))
+
+
+def held_in(config: SharedConfig) -> dict[str, list[Held]]:
+    """The pretrained models that are in memory at once, by the phase. Models from scratch are small beside them."""
+    from dreamgym.llm.memory import Held
+
+    policy, dream, found = config.policy.backbone, config.experience.backbone, dict[str, list[Held]]()
+    if dream and config.dreams:
+        found["experience"] = [Held("experience.backbone", dream)]
+    if policy:
+        found["warm_start"] = [Held("policy.backbone", policy)]
+    for loop in loops_of(config):
+        held, algorithm = list(found.get("warm_start", [])), loop.block.algorithm.model_dump()
+        if policy and algorithm.get("kl_coef"):
+            held.append(Held("the reference of kl_coef", policy, trains=False))
+        if loop.world != "real":
+            held += _dreaming(loop.config)
+            if loop.block.on_gap == "refresh" and loop.config.experience.backbone:
+                held.append(Held("the refreshed experience.backbone", loop.config.experience.backbone))
+        found[loop.name] = held
+    return {name: held for name, held in found.items() if held}
+
+
+def held_by_worker(config: SharedConfig) -> list[Held]:
+    """The pretrained models that a remote worker samples from itself."""
+    from dreamgym.llm.memory import Held
+
+    policy = None if config.policy_served else config.policy.backbone
+    acting = [Held("policy.backbone", policy, trains=False)] if policy else []
+    return acting + (_dreaming(config) if config.dreams and not config.dream_served else [])
+
+
+def require_memory(config: SharedConfig) -> None:
+    """UsageError where the models of a phase take more memory together than this machine has."""
+    from dreamgym.llm import memory
+
+    for held in held_in(config).values():
+        memory.require_memory(held)
+
+
+def most_memory(config: SharedConfig) -> int:
+    """Bytes that the models of the phase that holds most take at least."""
+    from dreamgym.llm import memory
+
+    return max((sum(memory.memory_of_each(held)) for held in held_in(config).values()), default=0)
+
+
+def _dreaming(config: SharedConfig) -> list[Held]:
+    """What a dream samples from: the fitted experience model, and engines that answer chats in this process."""
+    from dreamgym.llm.memory import Held
+
+    block, found = config.experience, list[Held]()
+    if block.backbone:
+        found.append(Held("experience.backbone", block.backbone, trains=False))
+    elif backbone := _instruct(block.settings.get("engine")):
+        found.append(Held("experience.engine", backbone, trains=False, frozen=True))
+    settings = block.verifier.settings if block.verifier else {}
+    if backbone := _instruct(settings.get("engine")):
+        found.append(Held("experience.verifier.engine", backbone, trains=False, frozen=True))
+    if settings.get("head", "hashed") != "hashed" and (read := settings.get("backbone") or block.settings.get("backbone")):
+        plain = BackboneConfig.model_validate(read).model_copy(update={"lora": None, "markers": False})
+        found.append(Held("experience.verifier.backbone", plain, trains=False, frozen=True))
+    return found
+
+
+def _instruct(engine: Mapping[str, Any] | None) -> BackboneConfig | None:
+    """The model of the engine `instruct`; None for other engines, whose memory is their own affair."""
+    if not engine or engine.get("name") != "instruct":
+        return None
+    return InstructConfig.model_validate({key: value for key, value in engine.items() if key != "name"}).backbone

@@ -1,0 +1,83 @@
+"""Training on WebArena-Lite from recorded episodes, as the tutorial prints it, on hand-made tasks, recordings and a site of four pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import bash_lines
+from test_webarena import FormSite, file_of, record
+from toy import LOOP, SHARED, command, object_in, shrink
+from web_pages import browser
+
+from dreamgym.envs.web.webarena.benchmark import VARIABLES
+from dreamgym.runs.rundir import RunDir
+
+ROOT = Path(__file__).parents[4]
+TASKS = 30
+
+
+def printed(run: str) -> list[str]:
+    """The arguments of the tutorial's command with that run directory."""
+    lines = bash_lines((ROOT / "docs/tutorials/web.md").read_text("utf-8"))
+    return next(shlex.split(line)[1:] for line in lines if re.match(rf"dreamgym train {run}\b", line))
+
+
+def recorded(number: int) -> list[dict[str, Any]]:
+    """BrowserGym's steps of an episode of one task: two in three are solved."""
+    tree = f"RootWebArea 'Books', focused\n\t[12] link 'Shelf {number}', clickable, visible\n\tStaticText 'books'"
+    observed = {"goal": f"Which  colour {number}?", "axtree_txt": tree}
+    solved = number % 3 > 0
+    answer = f"send_msg_to_user('{'blue' if solved else 'red'}')"
+    actions = [{"obs": observed, "action": action, "reward": 0.0} for action in ("click('12')", answer)]
+    return [*actions, {"obs": observed, "action": None, "reward": float(solved), "terminated": True}]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with tasks and a study of recorded episodes, and a site at all of WebArena's addresses."""
+    site = FormSite()
+    for variable in VARIABLES.values():
+        monkeypatch.setenv(variable, site.address)
+    monkeypatch.chdir(tmp_path)
+    shrink(monkeypatch)
+    file_of(tmp_path, *(record(number) for number in range(TASKS)))
+    for number in range(TASKS):
+        (tmp_path / f"agentlab_results/{number}").mkdir(parents=True)
+        (tmp_path / f"agentlab_results/{number}/steps_info.json").write_text(json.dumps(recorded(number)))
+    yield tmp_path
+    site.server.shutdown()
+
+
+def test_without_recorded_episodes_the_command_says_what_is_missing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    browser()
+    options = 'env.options={benchmark = "webarena_lite", tasks_file = "tasks.json"}'
+    code, _, err = command(monkeypatch, capsys, "train", "run", "env.name=web", options)
+    assert code == 2 and "no scripted policies" in err and "Set logs.files" in err
+
+
+@pytest.mark.slow
+def test_the_command_of_the_tutorial_trains_from_imported_episodes_and_is_scored_at_the_site(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    browser()
+    code, out, _ = command(monkeypatch, capsys, "web", "import", "agentlab_results/", "--out", "episodes.jsonl")
+    assert code == 0 and f"{TASKS} episodes" in out
+    given = printed("runs/webarena")
+    assert 'logs.files=["episodes.jsonl"]' in given
+    (place / "small.toml").write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    tasks = '"webarena_lite", tasks_file = "tasks.json"'
+    smaller = [one.replace('"webarena_lite"', tasks) for one in given if not one.startswith("env.workers")]  # whose browsers take long
+    smaller += ["logs.task_pairs=0", "experience.replayed_starts=true", "experience.training.epochs=20"]
+    code, out, err = command(monkeypatch, capsys, *smaller, "--config", "small.toml", "--json")
+    assert code == 0, err
+    logs = RunDir.view(place / "runs/webarena").data("logs")
+    assert object_in(out)["dream"]["episodes"] >= 1 and logs["real_seconds"] == 0.0
+    assert 0 < logs["successes"] < logs["trajectories"] < TASKS, "recordings of held-out tasks are left out"
