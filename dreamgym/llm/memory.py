@@ -37,8 +37,8 @@ class Held:
 
 def memory_of(module: Any, *, trains: bool = True) -> int:
     """Bytes that the model takes at least: its weights (on the meta device or not), and, where it `trains`, of those that are trained a
-    gradient and Adam's two moments in float32."""
-    return sum(p.numel() * (p.element_size() + (12 if trains and p.requires_grad else 0)) for p in module.parameters())
+    gradient and Adam's two moments, which torch keeps at the precision of the weights."""
+    return sum(p.numel() * p.element_size() * (4 if trains and p.requires_grad else 1) for p in module.parameters())
 
 
 def memory_of_each(models: Sequence[Held]) -> list[int]:

@@ -79,12 +79,14 @@ def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
 
 
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
-    """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones."""
-    episodes = list[Trajectory]()
+    """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones, unless
+    those are of one task of several."""
+    episodes, several = list[Trajectory](), len({task.id for task, *_ in jobs}) > 1
     with progress(len(jobs), "scripted episodes") as advance:
         for task, behaviour, seed in jobs:
             episodes.append(attempt(suite, task, behaviour, seed=seed))
-            if len(episodes) == FIRST and all(episode.error is not None for episode in episodes):
+            whole = not several or len({episode.task.id for episode in episodes}) > 1
+            if whole and len(episodes) >= FIRST and all(episode.error is not None for episode in episodes):
                 without_failed(episodes)
             advance()
     return episodes

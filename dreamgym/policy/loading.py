@@ -106,6 +106,10 @@ def check_publication(block: PolicyBlock, served: Path) -> None:
     if block.engine.get("name") != "server" or block.backbone is None:
         return
     from dreamgym.engines.server.publication_check import check_publication as check
+    from dreamgym.engines.server.weight_sync import LOADERS
+
+    if block.engine.get("dialect") not in LOADERS:
+        return
 
     model, tokenizer = backbones.load(block.backbone)
     with closing(build_engine(block.engine, model=model, tokenizer=tokenizer)) as llm:

@@ -219,8 +219,16 @@ class ExperienceBlock(Config):
     @property
     def backbone(self) -> BackboneConfig | None:
         """The pretrained model that is fitted; None where the small transformer is, or nothing."""
-        found = self.settings.get("backbone")
-        return BackboneConfig.model_validate(found) if found else None
+        return _backbone(self.settings.get("backbone"))
+
+    @property
+    def verifier_backbone(self) -> BackboneConfig | None:
+        """The pretrained model of its own that the verifier reads claims with; None for none."""
+        return _backbone(self.verifier.settings.get("backbone")) if self.verifier else None
+
+
+def _backbone(settings: Any) -> BackboneConfig | None:
+    return BackboneConfig.model_validate(settings) if settings else None
 
 
 BACKBONE_TRAINING = SFTConfig(epochs=1.0, lr=2e-4, batch_tokens=2048)

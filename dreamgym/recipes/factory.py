@@ -70,6 +70,7 @@ def checked_suite(config: SharedConfig) -> EnvSuite:
     check_device(config.model.device)
     check_backbone(config.policy.backbone)
     check_backbone(config.experience.backbone)
+    check_backbone(config.experience.verifier_backbone)
     check_mix(suite, config.logs.mix)
     check_replay(config.replay)
     check_reasoning(config, explained=bool(config.rules == "suite" or config.logs.files or suite.log_files))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dreamgym.envs.batch import SyncBatchEnv
-from dreamgym.errors import MissingModel, UsageError
+from dreamgym.errors import EnvironmentFailure, MissingModel, UsageError
 from dreamgym.recipes import plan, rates
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.factory import checked_suite, learn_tokenizer, replay_in_memory, vocabulary
@@ -84,7 +84,12 @@ def measure(config: Planned) -> Pilot:
     for n in (FIRST, FEW, PILOT):  # the many only where the few are played at once
         few = config.model_copy(update={"logs": config.logs.model_copy(update={"trajectories": n, "transitions": None, "task_pairs": 0})})
         start = time.monotonic()
-        logs = read_logs(files, suite) if files else offline(suite, few, None)
+        try:
+            logs = read_logs(files, suite) if files else offline(suite, few, None)
+        except EnvironmentFailure:
+            if n > FIRST:
+                raise
+            continue  # a run leaves out an episode in which the environment fails
         played_s = time.monotonic() - start
         if files:
             recorded, logs = len(logs), logs[:PILOT]

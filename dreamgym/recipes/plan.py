@@ -73,8 +73,9 @@ def held_in(config: SharedConfig) -> dict[str, list[Held]]:
     from dreamgym.llm.memory import Held
 
     policy, dream, found = config.policy.backbone, config.experience.backbone, dict[str, list[Held]]()
-    if dream and config.dreams:
-        found["experience"] = [Held("experience.backbone", dream)]
+    judges = _judges(config) if config.dreams else []
+    if config.dreams:
+        found["experience"] = ([Held("experience.backbone", dream)] if dream else []) + judges
     if policy:
         found["warm_start"] = [Held("policy.backbone", policy)]
     for loop in loops_of(config):
@@ -82,8 +83,8 @@ def held_in(config: SharedConfig) -> dict[str, list[Held]]:
         if policy and algorithm.get("kl_coef"):
             held.append(Held("the reference of kl_coef", policy, trains=False))
         if loop.world != "real":
-            held += _dreaming(loop.config)
-            if loop.block.on_gap == "refresh" and loop.config.experience.backbone:
+            held += [*_dreamers(loop.config), *_judges(loop.config)]
+            if loop.block.on_gap == "refresh" and loop.block.probe_every and loop.config.experience.backbone:
                 held.append(Held("the refreshed experience.backbone", loop.config.experience.backbone))
         found[loop.name] = held
     return {name: held for name, held in found.items() if held}
@@ -95,7 +96,8 @@ def held_by_worker(config: SharedConfig) -> list[Held]:
 
     policy = None if config.policy_served else config.policy.backbone
     acting = [Held("policy.backbone", policy, trains=False)] if policy else []
-    return acting + (_dreaming(config) if config.dreams and not config.dream_served else [])
+    dreaming = _dreamers(config) if config.dreams and not config.dream_served else []
+    return [*acting, *dreaming, *(_judges(config) if config.dreams else [])]
 
 
 def require_memory(config: SharedConfig) -> None:
@@ -113,8 +115,8 @@ def most_memory(config: SharedConfig) -> int:
     return max((sum(memory.memory_of_each(held)) for held in held_in(config).values()), default=0)
 
 
-def _dreaming(config: SharedConfig) -> list[Held]:
-    """What a dream samples from: the fitted experience model, and engines that answer chats in this process."""
+def _dreamers(config: SharedConfig) -> list[Held]:
+    """What a dream samples from: the fitted experience model, or an engine that answers chats in this process."""
     from dreamgym.llm.memory import Held
 
     block, found = config.experience, list[Held]()
@@ -122,6 +124,14 @@ def _dreaming(config: SharedConfig) -> list[Held]:
         found.append(Held("experience.backbone", block.backbone, trains=False))
     elif backbone := _instruct(block.settings.get("engine")):
         found.append(Held("experience.engine", backbone, trains=False, frozen=True))
+    return found
+
+
+def _judges(config: SharedConfig) -> list[Held]:
+    """What the verifier of a dream reads claims with, which stays in the process that dreams wherever the dream is sampled."""
+    from dreamgym.llm.memory import Held
+
+    block, found = config.experience, list[Held]()
     settings = block.verifier.settings if block.verifier else {}
     if backbone := _instruct(settings.get("engine")):
         found.append(Held("experience.verifier.engine", backbone, trains=False, frozen=True))

@@ -99,7 +99,8 @@ def of(builds: Sequence[Callable[[], tuple[Any, Any]]], load: Workload, rows: in
         on_cpu = next(model.parameters()).device.type == "cpu"
         fitted = _fitted_per_s(model, load, CPU_TOKENS if on_cpu else load.training.batch_tokens)
         engine = build_engine(load.engine, model=model, tokenizer=tokenizer, exact=load.exact)
-        read, sampled = _engine_per_s(engine, load.row[0], rows, CPU_TOKENS if on_cpu else 16 * CPU_TOKENS)
+        fits = load.row[0][: max(1, engine.max_context - DECODED - 2)]  # where rollouts are cut too
+        read, sampled = _engine_per_s(engine, fits, rows, CPU_TOKENS if on_cpu else 16 * CPU_TOKENS)
         found.append(Rates(fitted, read, sampled))
         del model, engine
     return found

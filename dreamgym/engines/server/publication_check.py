@@ -52,13 +52,14 @@ def check_publication(engine: ServerEngine, save: Callable[[], Path]) -> None:
                 publish_saved(engine, save(), 0, scorer)
         except ServerError as error:
             # A gap to the weights before as well is of another model, or of a coarser precision, as the error says.
-            if _failed(error) or largest_gap(scored[-1].logprobs, score(module, scored[-1])) > engine.tolerance:
+            if _failed(error) or not scored or largest_gap(scored[-1].logprobs, score(module, scored[-1])) > engine.tolerance:
                 raise
             raise ServerError(f"{KEEPS} It was sent weights with noise. {error} {ADVICE}") from error
+        before = len(scored)
         try:
             publish_saved(engine, save(), 0, scorer)
         except ServerError as error:
-            if _failed(error):
+            if _failed(error) or len(scored) == before:
                 raise
             raise ServerError(f"{KEEPS} It took weights with noise, but not those of the policy after them. {error} {ADVICE}") from error
     finally:
@@ -73,7 +74,8 @@ ADVICE = (
 
 
 def _failed(error: ServerError) -> bool:
-    """Whether a server failed or refused a request, rather than answering by other weights."""
+    """Whether a server failed or refused a request, rather than answering by other weights. One that refuses with status 200 is known by
+    that nothing was scored."""
     return error.gone or error.status is not None
 
 

@@ -18,7 +18,7 @@ from dreamgym.experience.learned_verifier.hidden_states import Head, reader, req
 from dreamgym.experience.learned_verifier.labels import labelled_claims
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepared
 from dreamgym.experience.verifiers import VerifierInputs
-from dreamgym.llm.backbone_settings import BackboneConfig, check_backbone
+from dreamgym.llm.backbone_settings import BackboneConfig
 
 ON_DISAGREEMENT = "zero"  # what it is not sure of it masks itself
 
@@ -57,10 +57,9 @@ Config = LearnedVerifierConfig
 
 
 def check(backbone: BackboneConfig | None, /, **settings: Any) -> None:
-    """UsageError for a head that reads with a pretrained model where there is none; ConfigError for one that is not there."""
+    """UsageError for a head that reads with a pretrained model where none is named."""
     found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     require_backbone(found.head, found.backbone or backbone)
-    check_backbone(found.backbone)
 
 
 def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:

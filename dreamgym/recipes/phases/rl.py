@@ -104,6 +104,7 @@ class RLPhase:
         opened.callback(self.collector.close)
         self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
         self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
+        self.failed_in_a_row = 0  # iterations of which every rollout failed
         self._real_before: float | None = 0.0  # seconds of waiting before an interruption; None: an earlier version did not count them
         self._real_began = self.envs.real.seconds
         self.verifier_probes = self._verifier_probes(start)
@@ -236,8 +237,9 @@ class RLPhase:
         by_verifier = self.verifier_probes.stopped if self.verifier_probes else ""
         failure = _common_failure(trajectories)
         self.stopped = self.prober.stopped or by_verifier or self.collector.budget_exhausted(self.seconds)
-        if failure and not self.stopped and found["iterations_without_reward"] >= 2:  # the iteration before may have been an outage
-            self.stopped = f"every rollout failed ({failure}), and nothing was earned in the iteration before either"
+        self.failed_in_a_row = self.failed_in_a_row + 1 if failure else 0
+        if self.failed_in_a_row >= 2 and not self.stopped:  # one may have been an outage
+            self.stopped = f"every rollout of two iterations in a row failed: {failure}"
         if self.stopped:
             self.collector.discard()
         self._save()
@@ -282,6 +284,7 @@ class RLPhase:
             "seconds": self.seconds,
             "real_seconds": self.real_seconds,
             "stopped": self.stopped,
+            "failed_in_a_row": self.failed_in_a_row,
             "ahead": begun.iteration if begun else None,
         }
         checkpoint.save(self._path, state)
@@ -313,6 +316,7 @@ class RLPhase:
         if self.verifier_probes:
             self.verifier_probes.load_state_dict(state["verifier_probes"])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
+        self.failed_in_a_row = state.get("failed_in_a_row", 0)
         self._real_before = state.get("real_seconds")
         if (i := state["ahead"]) is not None:
             if not (played := self.run.trajectories(self._ahead(i))):

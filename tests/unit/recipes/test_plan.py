@@ -63,7 +63,7 @@ def test_a_dream_holds_the_policy_with_its_optimiser_and_what_the_dream_samples_
     found = roles(settings(tmp_path, model))
     assert found == {"experience": [("experience.backbone", True)], "warm_start": [policy], "dream": [policy, dream]}
     assert roles(settings(tmp_path, model, mode="s2r"))["s2r"] == [policy]
-    refreshed = roles(settings(tmp_path, model, **{"rl.on_gap": "refresh"}))["dream"]
+    refreshed = roles(settings(tmp_path, model, **{"rl.on_gap": "refresh", "rl.probe_every": 2}))["dream"]
     assert refreshed == [policy, dream, ("the refreshed experience.backbone", True)]
     assert ("the reference of kl_coef", False) in roles(settings(tmp_path, model, **{"rl.algorithm.kl_coef": 0.1}))["dream"]
     verifier = {"name": "chat", "engine": {"name": "instruct", "model": model}}

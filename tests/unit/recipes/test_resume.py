@@ -417,7 +417,21 @@ def test_rl_stops_by_name_where_every_rollout_of_two_iterations_failed(prepared:
     session.collector.roll = lambda *of, **how: [replace(t, error="the first state could not be read") for t in roll(*of, **how)]  # type: ignore[method-assign]
     session.run_loop()
     assert len(run.read_jsonl("metrics.jsonl")) == 2
-    assert session.stopped.startswith("every rollout failed (the first state could not be read)")
+    assert session.stopped == "every rollout of two iterations in a row failed: the first state could not be read"
+
+
+def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):
+    run, context = prepared("outage")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.s2r, world="real")
+    step, roll = session.envs.real.step, session.collector.roll
+    session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
+
+    def broken_once(tasks: Any, i: int, *of: Any, **how: Any) -> Any:
+        return [replace(t, error="the site is away") if i == 1 else t for t in roll(tasks, i, *of, **how)]
+
+    session.collector.roll = broken_once  # type: ignore[method-assign]
+    session.run_loop()
+    assert len(run.read_jsonl("metrics.jsonl")) == 4 and not session.stopped
 
 
 @pytest.mark.parametrize(("bf16", "exact"), [(True, False), (False, True)])

@@ -13,6 +13,7 @@ from model_server import ModelServer
 from test_publication_in_bfloat16 import Coarse
 
 from dreamgym.engines import build_engine
+from dreamgym.engines.server import publication_check
 from dreamgym.engines.server.publication_check import check_publication, noise
 from dreamgym.engines.server.weight_sync import probe
 from dreamgym.errors import ServerError
@@ -110,6 +111,17 @@ def test_a_server_that_refuses_adapters_says_why(checkpoint: Path, tmp_path: Pat
     with ModelServer(checkpoint) as server:
         server.manages_weights = False
         with pytest.raises(ServerError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
+            check(server, model, tokenizer, tmp_path / "served")
+
+
+def test_a_server_that_refuses_weights_without_a_status_says_why(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ServerError("it did not take the weights: {'success': False}")
+
+    model, tokenizer = policy(checkpoint, lora=True)
+    with ModelServer(checkpoint) as server:
+        monkeypatch.setattr(publication_check, "publish_saved", refuse)
+        with pytest.raises(ServerError, match="^it did not take the weights"):
             check(server, model, tokenizer, tmp_path / "served")
 
 
