@@ -207,5 +207,5 @@ def test_a_real_chat_model_rolls_out_and_the_learner_agrees_with_it(window: int 
     rows = [row for i, episode in enumerate(episodes) for row in sequences_of(episode, i)]
     assert len(rows) == (2 if window is None else 4)  # of three turns each
     found, _ = token_logprobs(model, pad([r.ids for r in rows], [r.mask for r in rows], range(len(rows))))
-    sampled = [p for r in rows for p, m in zip(r.logprobs, r.mask, strict=True) if m]
+    sampled = [p for r in rows for p, m in zip(r.rollout_logprobs, r.mask, strict=True) if m]
     assert np.allclose(found.tolist(), sampled, atol=1e-4)
