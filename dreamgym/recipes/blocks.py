@@ -416,8 +416,9 @@ class EvalBlock(Config):
     seed: int = Field(default=1, ge=0)
     """Of the sampled rollouts."""
     paired_replays: int = Field(default=1024, ge=0, le=MOST)
-    """Dreamed episodes replayed in the real environment to measure the dream under the trained policy. Without an environment, dreams of
-    every policy, whose success is uncertified."""
+    """Dreamed episodes of each arm of the audit, replayed in the real environment. 0 skips the audit."""
+    uncertified_dreams: int = Field(default=1024, ge=0, le=MOST)
+    """Dreamed episodes of each policy in a run without an environment. 0 skips them."""
     gap_tasks: int = Field(default=0, ge=0, le=MOST)
     """Training tasks that the policy of the dream plays once in the dream and once in the real environment, sampled: the gap. It needs no
     replay, so that it can be measured where a dream draws what the world hides. 0 leaves it out."""

@@ -7,12 +7,12 @@ arm is a phase of that run, so an interrupted comparison goes on where it was, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.worker_pool import WorkerPool
-from dreamgym.recipes import comparison, context
+from dreamgym.recipes import comparison, context, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.comparison import Entry
 from dreamgym.recipes.config import CompareConfig
@@ -66,12 +66,13 @@ def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], No
     train_experience(directory, shared)
     warm_start(directory, shared)
     evaluate_policies(directory, shared, ["warm_start"])
+    loops = {loop.name: loop for loop in plan.loops_of(config)}
     for name in names[1:]:
-        train_arm(directory, shared, config, name, say)
-    for name in config.ablations:
-        if not directory.done(f"eval-{ablated(config.ablated, name)}"):
-            say(f"  {config.ablated} without {name}")
-            run_ablation(directory, shared, config.ablated, name, config.block(config.ablated))
+        train_arm(directory, shared, config, name, say, loops)
+    for loop in loops.values():
+        if loop.ablation and not directory.done(f"eval-{loop.name}"):
+            say(f"  {config.ablated} without {loop.ablation}")
+            run_ablation(directory, shared, config.ablated, loop.ablation, loop.block)
 
 
 def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
@@ -83,8 +84,10 @@ def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
     return whole, {"": tables.entry(directory, config.ablated, arm(config.ablated)), **less}
 
 
-def train_arm(directory: RunDir, shared: RunContext, config: CompareConfig, name: str, say: Callable[[str], None]) -> None:
-    """Everything from the warm start to the arm's evaluation; whatever is finished is not done again."""
+def train_arm(
+    directory: RunDir, shared: RunContext, config: CompareConfig, name: str, say: Callable[[str], None], loops: Mapping[str, plan.Loop]
+) -> None:
+    """Everything from the warm start to the arm's evaluation; whatever is finished is not done again. `loops` are those of the run."""
     if directory.done(f"eval-{name}"):
         return
     say(f"  {name}")
@@ -92,12 +95,6 @@ def train_arm(directory: RunDir, shared: RunContext, config: CompareConfig, name
         converge_sft(directory, shared, config.sft, patience=config.sft_patience)
         if name == "dpo":
             train_dpo(directory, shared, config.dpo)
-    else:
-        algorithm, _, mode = name.rpartition("-")
-        block = config.block(name)
-        if mode == "s2r":
-            run_rl_phase(directory, shared, f"{algorithm}-dream", start="warm_start", block=block, world="dream")
-            run_rl_phase(directory, shared, name, start=f"{algorithm}-dream", block=config.s2r.after(block), world="real")
-        else:
-            run_rl_phase(directory, shared, name, start="warm_start", block=block, world=arm(name).world)
+    for loop in (loops[phase] for phase in arm(name).made_of if phase in loops):
+        run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, world=loop.world)
     evaluate_policies(directory, shared, [name])

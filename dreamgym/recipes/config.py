@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dreamgym import exec as executors
 from dreamgym import plugins
-from dreamgym.config import Config
+from dreamgym.config import Config, build
 from dreamgym.errors import ConfigError
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.policy.settings import PolicyBlock
@@ -268,11 +268,43 @@ def _setting(config: SharedConfig, block: RLBlock, key: str) -> Any:
     return found
 
 
+class SimToReal(Config):
+    """The second stage of sim-to-real: the loop of the dream, continued in the real environment. What is not named here stays as it was."""
+
+    iterations: int = Field(default=8, ge=0, le=MOST)
+    """Rollouts and an update, so often; 0 leaves the stage out of a quickstart."""
+    tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
+    """Tasks that an iteration rolls out."""
+    max_real_steps: int | None = Field(default=2000, ge=1)
+    """Stop before an iteration that would use more real steps than this."""
+    learner: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the learner that differ from the dream's; `lr` is 1e-4 and `minibatches` is 1 unless they are given."""
+    algorithm: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the algorithm that differ from the dream's. With the `name` of another algorithm, all of its settings."""
+
+    def after(self, block: RLBlock) -> RLBlock:
+        """The block of the second stage. ConfigError for a setting that there is none of."""
+        dream = block.model_dump()
+        changed = self.algorithm.get("name", block.algorithm.name) != block.algorithm.name
+        own = {
+            **self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps"}),
+            "learner": dream["learner"] | {"lr": 1e-4, "minibatches": 1} | self.learner,
+            "algorithm": self.algorithm if changed else _over(dream["algorithm"], self.algorithm),
+        }
+        return build(RLBlock, dream | own, prefix="s2r.")
+
+
+def _over(below: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """`values` laid over `below`, table by table."""
+    both = {key: _over(below[key], value) for key, value in values.items() if isinstance(value, dict) and isinstance(below.get(key), dict)}
+    return below | values | both
+
+
 class RunConfig(BaselineConfig):
     """Everything a quickstart run is made of."""
 
     dream: RLBlock = RLBlock()
-    s2r: RLBlock = RLBlock(iterations=0)
+    s2r: SimToReal = SimToReal(iterations=0)
     real_only: RLBlock = RLBlock(iterations=0)
     equal_budget: bool = False
     """Also train in the real environment with the settings of `dream`: as many transitions and optimiser steps as the dream arm takes."""
@@ -284,31 +316,16 @@ class RunConfig(BaselineConfig):
         _check_ablations(self, self.dream)
         return self
 
+    @model_validator(mode="after")
+    def _check_s2r(self) -> Self:
+        self.s2r.after(self.dream)
+        return self
+
     @property
     def real_phases(self) -> tuple[str, ...]:
         """The settings that ask for RL in the real environment."""
         loops = tuple(f"{name}.iterations" for name in ("s2r", "real_only") if getattr(self, name).iterations)
         return (*loops, *(["equal_budget"] if self.equal_budget else []))
-
-
-class SimToReal(Config):
-    """The second stage of sim-to-real: the RL loop of the dream, continued in the real environment with these settings instead."""
-
-    iterations: int = Field(default=8, ge=0, le=MOST)
-    """Rollouts and an update, so often."""
-    tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
-    """Tasks that an iteration rolls out."""
-    lr: float = Field(default=1e-4, gt=0)
-    """The learning rate of the policy's AdamW."""
-    minibatches: int = Field(default=1, ge=1, le=10_000)
-    """Optimiser steps per epoch."""
-    max_real_steps: int | None = Field(default=2000, ge=1)
-    """Stop before an iteration that would use more real steps than this."""
-
-    def after(self, block: RLBlock) -> RLBlock:
-        """The block of the second stage; whatever is not named here stays as it was."""
-        learner = block.learner.model_copy(update={"lr": self.lr, "minibatches": self.minibatches})
-        return block.model_copy(update={**self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps"}), "learner": learner})
 
 
 Mode = Literal["dream", "real", "s2r", "mixed"]
@@ -342,6 +359,11 @@ class TrainConfig(SharedConfig):
     def dreams(self) -> bool:
         """Whether an experience model is needed: for RL in its dream, or as the start of the policy."""
         return self.mode != "real" or self.starts_as_experience
+
+    @model_validator(mode="after")
+    def _check_s2r(self) -> Self:
+        self.s2r.after(self.rl)
+        return self
 
     @model_validator(mode="after")
     def _check_refresh(self) -> Self:
@@ -378,7 +400,7 @@ class CompareConfig(BaselineConfig):
     def _check_arms(self) -> Self:
         """Every arm's algorithm and settings are checked before anything is trained."""
         for block in (self.dream, self.real, self.mixed):
-            if block.algorithm != RLBlock().algorithm:
+            if block.algorithm != RLBlock().algorithm or self.s2r.algorithm:
                 raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
@@ -390,8 +412,11 @@ class CompareConfig(BaselineConfig):
                 "The arm dpo compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other."
             )
         arms = [arm for arm in (*self.arms, *([self.ablated] if self.ablations else [])) if arm not in OFFLINE]
+        self.s2r.after(self.dream)
         for arm in arms:
-            self.block(arm)
+            block = self.block(arm)
+            if arm.endswith("-s2r"):
+                self.s2r.after(block)
         for name, settings in self.algorithms.items():
             if settings != CompareConfig.model_fields["algorithms"].get_default(call_default_factory=True).get(name):
                 AlgorithmBlock.model_validate({"name": name, **settings})

@@ -153,9 +153,25 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
         policies += bool(config.sft.epochs)
     acted = 2.0 * config.eval.tasks * policies * pilot.has_env  # greedy and sampled
     yield PhaseCost("evaluation", acted=acted, real_steps=acted * pilot.steps)
-    if not isinstance(config, CompareConfig) and config.dreams and pilot.has_env:
-        repeated = float(config.eval.paired_replays)
-        yield PhaseCost("audit", acted=repeated, dreamed=repeated, real_steps=repeated * pilot.steps)
+    if not isinstance(config, CompareConfig) and loops[0].world != "real":
+        yield from _measured_dreams(config, loops, n, pilot)
+
+
+def _measured_dreams(config: SharedConfig, loops: Sequence[plan.Loop], n: float, pilot: Pilot) -> Iterator[PhaseCost]:
+    """What a trained policy dreams at the end of a run, and what is done in the real environment to compare: `n` are the logged episodes.
+
+    The control without a model dreams too, and its dreams sample nothing.
+    """
+    block, control = config.eval, "k" in config.experience.settings
+    if not pilot.has_env:  # tasks are those of the logs
+        dreams = min(float(block.uncertified_dreams), n) * (1 + len(loops))
+        yield PhaseCost("uncertified", acted=dreams, dreamed=dreams)
+        return
+    arms = 2 + control  # with the guard, without it, and the control
+    each = float(block.paired_replays)
+    yield PhaseCost("audit", acted=arms * each, dreamed=2 * each, real_steps=arms * each * pilot.steps)
+    if tasks := float(block.gap_tasks):  # in the dream, in the control's where a state hides things, and in the real environment
+        yield PhaseCost("gap", acted=(2 + (control and pilot.hides)) * tasks, dreamed=tasks, real_steps=tasks * pilot.steps)
 
 
 def _experience(phase: str, config: SharedConfig, pilot: Pilot, judged_s: float = 0.0) -> PhaseCost:

@@ -217,7 +217,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
         "",
         "[eval]",
         "tasks = 0  # nothing can be evaluated without an environment",
-        "paired_replays = 64  # dreams of every policy, uncertified",
+        "uncertified_dreams = 64  # of every policy; nothing real confirms their success",
         "",
         "[rl]",
         f"iterations = {ITERATIONS}",

@@ -46,7 +46,9 @@ def candidates(path: Path, n: int) -> list[Candidate]:
     names = names or [name for name in run.episode_names() if name == "audit-with_guard"]
     episodes = [episode for name in names for episode in run.read_episodes(name) if episode.error is None and episode.turns]
     if not episodes:
-        raise RunDirError(f"'{path}' keeps no dreamed episodes to label. Finish the run with eval.paired_replays above 0.")
+        has_env = run.done("logs") and run.data("logs").get("has_env", True)
+        setting = "eval.paired_replays" if has_env else "eval.uncertified_dreams"
+        raise RunDirError(f"'{path}' keeps no dreamed episodes to label. Finish the run with {setting} above 0.")
     claims = [episode for episode in episodes if episode.success]
     others = [episode for episode in episodes if not episode.success]
     size = min(len(claims), max(round(CLAIMS * n), n - len(others)))

@@ -61,6 +61,8 @@ class Pilot:
     """Episodes of the files that the logs are read from; 0: scripted policies play them."""
     has_env: bool = True
     """Whether there is an environment to probe."""
+    hides: bool = False
+    """Whether an environment shows a part of its state at a time."""
     read_s: float = 0.0
     """Of reading the episode for a learned verifier."""
     judged_s: float = 0.0
@@ -102,6 +104,7 @@ def measure(config: Planned) -> Pilot:
         real_step_s=0.0 if files else played_s / max(1, steps),
         recorded=recorded,
         has_env=suite.has_env,
+        hides=suite.rules.partially_observed,
     )
     if missing := _missing(config):
         return replace(found, missing=missing, unknown=f"'{missing}' is not here")

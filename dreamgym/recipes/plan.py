@@ -10,7 +10,7 @@ from dreamgym.experience.verifiers.learned import ProbesConfig
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
-from dreamgym.recipes.rows import MODES, OFFLINE, ROWS, World, ablated, row_of
+from dreamgym.recipes.rows import MODES, OFFLINE, World, ablated, row_of
 
 if TYPE_CHECKING:
     from dreamgym.llm.memory import Held
@@ -20,10 +20,15 @@ class Loop(NamedTuple):
     """A call of the RL loop."""
 
     name: str
+    """Also of the policy that it makes."""
+    start: str
+    """The policy that it starts from."""
     block: RLBlock
     world: World
     config: SharedConfig
     """The settings of its experience model and guard: those of the run, or of an ablation."""
+    ablation: str = ""
+    """The part of the method that it is without; "" for none."""
 
     @property
     def probes(self) -> ProbesConfig | None:
@@ -36,20 +41,33 @@ class Loop(NamedTuple):
 def loops_of(config: SharedConfig) -> Iterator[Loop]:
     """The RL loops of one seed, in order."""
     if isinstance(config, TrainConfig):
-        name = "dream" if config.mode == "s2r" else MODES[config.mode]
-        yield Loop(name, config.rl, ROWS[name].world, config)
+        yield _loop("dream" if config.mode == "s2r" else MODES[config.mode], config.rl, config)
         if config.mode == "s2r":
-            yield Loop("s2r", config.s2r.after(config.rl), "real", config)
+            yield _loop("s2r", config.s2r.after(config.rl), config)
     elif isinstance(config, RunConfig):
-        yield Loop("dream", config.dream, "dream", config)
-        real = {"s2r": config.s2r, "real_only": config.real_only}
-        yield from (Loop(name, block, "real", config) for name, block in real.items() if block.iterations)
+        yield _loop("dream", config.dream, config)
+        if config.s2r.iterations:
+            yield _loop("s2r", config.s2r.after(config.dream), config)
+        if config.real_only.iterations:
+            yield _loop("real_only", config.real_only, config)
         if config.equal_budget:
-            yield Loop("real_equal", config.dream, "real", config)
-        for name in config.ablations:
-            yield Loop(ablated("dream", name), config.dream.without(name), "dream", config.without(name))
+            yield _loop("real_equal", config.dream, config)
+        yield from _ablations("dream", config.dream, config)
     elif isinstance(config, CompareConfig):
         yield from _arms(config)
+        if config.ablations:
+            yield from _ablations(config.ablated, config.block(config.ablated), config)
+
+
+def _loop(name: str, block: RLBlock, config: SharedConfig) -> Loop:
+    """The loop that makes a row of the tables."""
+    row = row_of(name)
+    return Loop(name, row.start, block, row.world, config)
+
+
+def _ablations(policy: str, block: RLBlock, config: RunConfig | CompareConfig) -> Iterator[Loop]:
+    for name in config.ablations:
+        yield _loop(ablated(policy, name), block.without(name), config.without(name))._replace(ablation=name)
 
 
 def _arms(config: CompareConfig) -> Iterator[Loop]:
@@ -60,12 +78,10 @@ def _arms(config: CompareConfig) -> Iterator[Loop]:
         algorithm, _, mode = arm.rpartition("-")
         first = f"{algorithm}-dream" if mode == "s2r" else arm
         if first not in done:
-            yield Loop(first, config.block(first), row_of(first).world, config)
+            yield _loop(first, config.block(first), config)
         if first != arm and arm not in done:
-            yield Loop(arm, config.s2r.after(config.block(arm)), "real", config)
+            yield _loop(arm, config.s2r.after(config.block(arm)), config)
         done |= {first, arm}
-    for name in config.ablations:
-        yield Loop(ablated(config.ablated, name), config.block(config.ablated).without(name), "dream", config.without(name))
 
 
 def held_in(config: SharedConfig) -> dict[str, list[Held]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import InvariantError
-from dreamgym.recipes import context
+from dreamgym.recipes import context, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
@@ -24,6 +24,13 @@ from dreamgym.recipes.phases.warm_start import warm_start
 from dreamgym.runs.rundir import RunDir
 
 ROWS = ("warm_start", "sft", "dream", "s2r", "real_only", "real_equal")
+BEGINNINGS = {
+    "dream": "4/7 dream: {} inside the experience model, without one real training step",
+    "s2r": "5/7 sim-to-real: the same loop in the real environment, a small budget",
+    "real_only": "   real only: the same loop in the real environment from the warm start, a large budget",
+    "real_equal": "   real only, equal budget: the loop of the dream in the real environment, as many transitions and optimiser steps",
+}
+"""What is printed when a loop begins; {} is its algorithm."""
 
 
 def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -57,29 +64,19 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
             say("   SFT: the same logs until success on development tasks stops rising")
             converge_sft(run, shared, config.sft, patience=config.sft_patience)
             rows.append("sft")
-        say(f"4/7 dream: {config.dream.algorithm.name} inside the experience model, without one real training step")
-        run_rl_phase(run, shared, "dream", start="warm_start", block=config.dream, world="dream")
-        rows.append("dream")
-        if config.s2r.iterations:
-            say("5/7 sim-to-real: the same loop in the real environment, a small budget")
-            run_rl_phase(run, shared, "s2r", start="dream", block=config.s2r, world="real")
-            rows.append("s2r")
-        if config.real_only.iterations:
-            say("   real only: the same loop in the real environment from the warm start, a large budget")
-            run_rl_phase(run, shared, "real_only", start="warm_start", block=config.real_only, world="real")
-            rows.append("real_only")
-        if config.equal_budget:
-            say("   real only, equal budget: the loop of the dream in the real environment, as many transitions and optimiser steps")
-            run_rl_phase(run, shared, "real_equal", start="warm_start", block=config.dream, world="real")
-            rows.append("real_equal")
+        loops = list(plan.loops_of(config))
+        for loop in (one for one in loops if not one.ablation):
+            say(BEGINNINGS[loop.name].format(loop.block.algorithm.name))
+            run_rl_phase(run, shared, loop.name, start=loop.start, block=loop.block, world=loop.world)
+            rows.append(loop.name)
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)
         say("7/7 audit: the trained policy in the dream and in the real environment")
         audit(run, shared, "dream")
         measure_gap(run, shared, "dream")
-        for ablation in config.ablations:
-            say(f"   ablation: the dream without {ablation}, from the same warm start at the same budget")
-            run_ablation(run, shared, "dream", ablation, config.dream)
+        for loop in (one for one in loops if one.ablation):
+            say(f"   ablation: the dream without {loop.ablation}, from the same warm start at the same budget")
+            run_ablation(run, shared, "dream", loop.ablation, loop.block)
         for phase, reason in shared.skipped.items():
             say(f"skipped: {phase}, because {reason}")
         summary = summarise(run, shared, config, budget)

@@ -54,13 +54,14 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "dpo": ("dpo",),
     "algorithms": LOOPS,
     "rl": LOOPS,
-    "dream": (*DREAMS, "real_equal", "*-s2r"),
+    "dream": (*DREAMS, "real_equal", "s2r", "*-s2r"),
     "mixed": ("mixed", "*-mixed"),
     "s2r": ("s2r", "*-s2r"),
     "real": ("*-real",),
     "real_only": ("real_only",),
     "eval.seed": ("eval-*", "repeated", "audit", "gap", "uncertified"),
-    "eval.paired_replays": ("audit", "uncertified"),
+    "eval.paired_replays": ("audit",),
+    "eval.uncertified_dreams": ("uncertified",),
     "eval.gap_tasks": ("gap",),
 }
 """The start of a setting's name, and the phases that read it (patterns). Settings without an entry are read by all phases."""

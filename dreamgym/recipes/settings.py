@@ -17,7 +17,8 @@ BUDGETS = ("small", "default", "large", "gpu")
 QUICKSTART_ENV = "telecom"
 QUICKSTART_ENVS = (QUICKSTART_ENV, "webshop", "alfworld", "web")
 PRETRAINED = ("smollm2",)
-COMMANDS: Mapping[str, type[SharedConfig]] = {"train": TrainConfig, "compare": CompareConfig, "quickstart": RunConfig}
+COMMANDS: Mapping[str, type[SharedConfig]] = {"train": TrainConfig, "quickstart": RunConfig, "compare": CompareConfig}
+"""The configuration of each command. A quickstart's may be one of a comparison too, so it comes first."""
 S = TypeVar("S", bound=SharedConfig)
 
 

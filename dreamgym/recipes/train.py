@@ -8,9 +8,8 @@ from typing import Any
 
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
-from dreamgym.recipes import context
+from dreamgym.recipes import context, plan
 from dreamgym.recipes import summary as tables
-from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.fidelity import measure_recorded
@@ -24,11 +23,8 @@ from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
 from dreamgym.recipes.phases.uncertified import dream_uncertified, repeat_recorded
 from dreamgym.recipes.phases.warm_start import warm_start
-from dreamgym.recipes.rows import LOOPS, World
+from dreamgym.recipes.rows import LOOPS
 from dreamgym.runs.rundir import RunDir
-
-Loop = tuple[str, str, RLBlock, World]
-"""The name of a loop and of the policy it makes, the policy it starts from, its settings, and where it collects."""
 
 
 def run(
@@ -52,11 +48,12 @@ def run(
             say("warm start: " + ("the policy imitates the successful logs" if config.warm_start.epochs else "none"))
         warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
         repeat_recorded(directory, shared)
-        for name, start, block, world in loops(config):
-            how = f"{block.algorithm.name}, {counted(block.iterations, 'iteration')}, {WHERE[world]}"
-            say(f"{name}: " + ("done" if directory.done(name) else how))
-            run_rl_phase(directory, shared, name, start=start, block=block, world=world)
-        names = [name for name, *_ in loops(config)]
+        loops = list(plan.loops_of(config))
+        for loop in loops:
+            how = f"{loop.block.algorithm.name}, {counted(loop.block.iterations, 'iteration')}, {WHERE[loop.world]}"
+            say(f"{loop.name}: " + ("done" if directory.done(loop.name) else how))
+            run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, world=loop.world)
+        names = [loop.name for loop in loops]
         say("evaluation: held-out tasks in the real environment")
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real":
@@ -92,16 +89,6 @@ def run(
 WHERE = {"dream": "in the dream", "real": "in the real environment", "mixed": "in the dream and the real environment"}
 
 
-def loops(config: TrainConfig) -> list[Loop]:
-    """The calls of the loop that a mode stands for, in order."""
-    if config.mode == "real":
-        return [("real_only", "warm_start", config.rl, "real")]
-    if config.mode == "mixed":
-        return [("mixed", "warm_start", config.rl, "mixed")]
-    dream: Loop = ("dream", "warm_start", config.rl, "dream")
-    return [dream] if config.mode == "dream" else [dream, ("s2r", "dream", config.s2r.after(config.rl), "real")]
-
-
 def _require_work(directory: RunDir, config: TrainConfig) -> None:
     """Fail when the first loop never moved the policy. A later one may find nothing left to learn."""
     if warning := _without_gradient(directory, config):
@@ -110,8 +97,9 @@ def _require_work(directory: RunDir, config: TrainConfig) -> None:
 
 def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
     """That the first loop never moved the policy, as a message; "" where it did."""
-    name, _, block, _ = loops(config)[0]
-    if not block.iterations or had_gradient(directory, name):
+    first = next(plan.loops_of(config))
+    name = first.name
+    if not first.block.iterations or had_gradient(directory, name):
         return ""
     found = directory.data(name) if directory.done(name) else {}
     if (stopped := found.get("stopped")) and not found["iterations"]:

@@ -39,6 +39,7 @@ bf16 = false
 tasks = 3
 dev_tasks = 3
 paired_replays = 0
+uncertified_dreams = 0
 """
 LOOP = """
 iterations = 2

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from dreamgym.config import PRESETS, Config, build, dump, find, merge, read
 from dreamgym.errors import ConfigError
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import AlgorithmBlock, RLBlock
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 
 
@@ -205,6 +205,47 @@ def test_the_second_stage_is_bounded_with_the_groups_of_the_first():
         build(TrainConfig, {"rl": {"group_size": 100}, "s2r": {"tasks_per_iter": 20_000}})
     with pytest.raises(ConfigError, match="s2r.tasks_per_iter = 20,000 groups of dream.group_size = 100"):
         build(CompareConfig, {"dream": {"group_size": 100}, "s2r": {"tasks_per_iter": 20_000}})
+
+
+def test_the_second_stage_is_the_first_but_for_what_it_names():
+    dream = {"iterations": 3, "group_size": 4, "logged_tasks": True, "max_seconds": 9.0, "learner": {"epochs": 2, "lr": 1e-3}}
+    config = build(RunConfig, {"dream": dream, "s2r": {"iterations": 2, "learner": {"epochs": 1}}})
+    block = config.s2r.after(config.dream)
+    assert (block.iterations, block.tasks_per_iter, block.max_real_steps) == (2, 8, 2000)
+    assert (block.learner.lr, block.learner.minibatches, block.learner.epochs) == (1e-4, 1, 1)
+    own = {"iterations", "tasks_per_iter", "max_real_steps", "learner"}
+    assert block.model_dump(exclude=own) == config.dream.model_dump(exclude=own)
+    assert RunConfig().s2r.iterations == 0 and TrainConfig().s2r.iterations == 8
+
+
+def test_an_algorithm_of_the_second_stage_replaces_the_dreams_or_some_of_its_settings():
+    ppo = {"name": "ppo", "gamma": 0.9, "critic": {"kind": "separate", "coef": 0.25}}
+    config = build(RunConfig, {"dream": {"algorithm": ppo}, "s2r": {"algorithm": {"gamma": 0.8, "critic": {"coef": 1.0}}}})
+    found = config.s2r.after(config.dream).algorithm.model_dump()
+    assert found["name"] == "ppo" and found["gamma"] == 0.8 and found["critic"]["coef"] == 1.0 and found["critic"]["kind"] == "separate"
+    other = build(RunConfig, {"dream": {"algorithm": ppo}, "s2r": {"algorithm": {"name": "grpo"}}})
+    assert other.s2r.after(other.dream).algorithm == AlgorithmBlock.model_validate({"name": "grpo"})
+
+
+@pytest.mark.parametrize("kind", [RunConfig, TrainConfig, CompareConfig])
+@pytest.mark.parametrize(
+    ("s2r", "words"),
+    [
+        ({"lr": 1e-4}, "Unknown key 's2r.lr'"),
+        ({"learner": {"minibatch": 2}}, "Unknown key 's2r.learner.minibatch' in .*Did you mean 'minibatches'"),
+        ({"learner": {"lr": -1.0}}, "'s2r.learner.lr'"),
+    ],
+)
+def test_a_setting_that_the_second_stage_cannot_have_is_refused_when_the_file_is_read(kind: type[Config], s2r: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        build(kind, {"s2r": s2r}, where="run.toml")
+
+
+def test_an_algorithm_of_the_second_stage_is_checked_and_a_comparison_names_its_own():
+    with pytest.raises(ConfigError, match="entropy_coeff"):
+        build(RunConfig, {"s2r": {"algorithm": {"entropy_coeff": 0.1}}})
+    with pytest.raises(ConfigError, match="Arms name their algorithms"):
+        build(CompareConfig, {"s2r": {"algorithm": {"entropy_coef": 0.1}}})
 
 
 def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a_cap_that_weighs_them():

@@ -23,11 +23,9 @@ from dreamgym.llm.sizes import parameters
 from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy, check_publication
 from dreamgym.recipes import factory, plan
-from dreamgym.recipes.blocks import RLBlock
-from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
+from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import INDUCED, RunContext, induced_rules, logs_of, that_fit
 from dreamgym.recipes.recorded import require_logs
-from dreamgym.recipes.rows import OFFLINE
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
@@ -109,13 +107,7 @@ def prepare_logs(
 
 def temperatures(config: SharedConfig) -> list[float]:
     """Those at which the loops of a run sample actions to learn from; 1 where it has no loop."""
-    if isinstance(config, CompareConfig):
-        arms = [*config.arms, *([config.ablated] if config.ablations else [])]
-        loops = [config.block(arm) for arm in arms if arm not in OFFLINE]
-    else:
-        begun = isinstance(config, TrainConfig)  # whose loop may have iterations in the real environment alone
-        loops = [block for _, block in config if isinstance(block, RLBlock) and (block.iterations or begun)]
-    return sorted({loop.learner.temperature for loop in loops}) or [1.0]
+    return sorted({loop.block.learner.temperature for loop in plan.loops_of(config) if loop.block.iterations}) or [1.0]
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,11 @@ def contradicts_its_logs(run: RunDir) -> str:
 
 def dream_uncertified(run: RunDir, context: RunContext, policies: Sequence[str]) -> None:
     """The phase `uncertified`: each policy's sampled success in the dream, with the guard, on training tasks; at most
-    `eval.paired_replays` of them. The episodes are kept as `uncertified-<policy>`."""
+    `eval.uncertified_dreams` of them. The episodes are kept as `uncertified-<policy>`."""
     block = context.config.eval
-    if run.done("uncertified") or context.suite.has_env or not block.paired_replays:
+    if run.done("uncertified") or context.suite.has_env or not block.uncertified_dreams:
         return
-    tasks = trained_on(run, context, policies[-1], block.paired_replays)
+    tasks = trained_on(run, context, policies[-1], block.uncertified_dreams)
     context = after(run, context, policies[-1])
     found: dict[str, Any] = {}
     for name in policies:

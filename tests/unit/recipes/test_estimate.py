@@ -119,8 +119,35 @@ def test_a_quickstart_takes_its_loops_its_evaluations_and_its_audit():
     found = estimate.cost(config, replace(PILOT, basis="measured"))
     assert list(found.phases) == ["logs", "experience", "warm_start", "dream", "s2r", "evaluation", "audit"]
     assert found.learned_tokens == (8 + 2) * 64 * 200
-    assert found.real_steps == 400 * 10 + 2 * 24 * 10 + 2 * 64 * 10 + 2 * 128 * 3 * 10 + 64 * 10
+    assert found.real_steps == 400 * 10 + 2 * 24 * 10 + 2 * 64 * 10 + 2 * 128 * 3 * 10 + 3 * 64 * 10
     assert "(measured): " in str(found) and "dream " in str(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pilot_changes", "policy", "dreamed", "real"),
+    [
+        ({"eval.paired_replays": 7}, {}, 3 * 7, 2 * 7, 3 * 7),  # the control's dreams sample nothing
+        ({"eval.gap_tasks": 7}, {}, 2 * 7, 7, 7),
+        ({"eval.gap_tasks": 7}, {"hides": True}, 3 * 7, 7, 7),
+        ({"eval.gap_tasks": 7, "eval.paired_replays": 7, "mode": "real"}, {}, 0, 0, 0),
+        ({"eval.uncertified_dreams": 7}, {}, 0, 0, 0),
+        ({"eval.uncertified_dreams": 7, "eval.paired_replays": 7}, {"has_env": False}, 2 * 7, 2 * 7, 0),
+        ({"eval.uncertified_dreams": 5000}, {"has_env": False}, 2 * 100, 2 * 100, 0),  # no more than there are logged tasks
+    ],
+)
+def test_the_dreams_that_are_measured_at_the_end_of_a_training_cost_what_they_sample(
+    changes: dict[str, Any], pilot_changes: dict[str, Any], policy: int, dreamed: int, real: int, tmp_path: Path
+):
+    (tmp_path / "train.toml").write_text('[env]\nname = "corridor"\n')
+    none = {"logs.trajectories": 100, "eval.tasks": 0, "eval.paired_replays": 0, "eval.uncertified_dreams": 0, "rl.probe_every": 0}
+    mode = {"mode": changes.get("mode", "dream")}
+    plain, more = (
+        estimate.cost(read(TrainConfig, tmp_path / "train.toml", none | mode | one), replace(PILOT, **pilot_changes))
+        for one in ({}, changes)
+    )
+    assert more.sampled_tokens is not None and plain.sampled_tokens is not None
+    assert more.sampled_tokens - plain.sampled_tokens == pytest.approx(policy * 50 + dreamed * 100)
+    assert more.real_steps - plain.real_steps == pytest.approx(real * 10)
 
 
 def test_frozen_weights_that_both_roles_share_are_counted_once_and_caches_as_far_as_engines_keep_them(tmp_path: Path):

@@ -87,6 +87,14 @@ def test_judged_claims_are_probes_of_a_verifier_and_skipped_ones_and_failures_ar
     assert "labels" in learned.fit(inputs) and (tmp_path / "verifier").is_dir()
 
 
+@pytest.mark.parametrize(("has_env", "setting"), [(False, "eval.uncertified_dreams"), (True, "eval.paired_replays")])
+def test_a_run_without_dreams_names_the_setting_that_keeps_some(has_env: bool, setting: str, tmp_path: Path):
+    with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
+        run.mark("logs", {"has_env": has_env})
+    with pytest.raises(RunDirError, match=f"keeps no dreamed episodes to label. Finish the run with {setting} above 0"):
+        label.candidates(tmp_path / "run", 3)
+
+
 def test_labels_that_do_not_fit_the_run_are_named(tmp_path: Path):
     run = dreamed(tmp_path / "run")
     with pytest.raises(RunDirError, match="has no labels. Judge its dreams with: dreamgym label"):

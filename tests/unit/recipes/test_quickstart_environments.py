@@ -12,7 +12,7 @@ from dreamgym.envs import alfworld
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.recipes.config import CompareConfig, RunConfig
 from dreamgym.recipes.quickstart import run_one
-from dreamgym.recipes.settings import budget_config, run_name
+from dreamgym.recipes.settings import budget_config, command_of, run_name
 
 
 @pytest.mark.parametrize("budget", ["small", "default"])
@@ -41,7 +41,22 @@ def test_the_default_quickstart_is_an_arm_of_the_published_comparison():
     for name in ("env", "rules", "logs", "model", "experience", "guard", "warm_start", "policy", "replay", "dream"):
         assert getattr(quick, name) == getattr(compared, name), name
     assert quick.eval == compared.eval.model_copy(update={"gap_tasks": quick.eval.gap_tasks})  # a comparison measures no gap
-    assert quick.s2r == compared.s2r.after(compared.block("grpo-dream"))
+    assert quick.s2r == compared.s2r
+    assert quick.s2r.after(quick.dream) == compared.s2r.after(compared.block("grpo-dream"))
+
+
+@pytest.mark.parametrize("budget", ["small", "default", "large", "gpu"])
+def test_the_second_stage_in_the_shop_plays_few_tasks_and_is_capped(budget: str):
+    config = budget_config(budget, "webshop")
+    block = config.s2r.after(config.dream)
+    assert (block.tasks_per_iter, block.max_real_steps, block.learner.minibatches) == (8, 2000, 1)
+    assert 0 < block.iterations <= 8 and block.group_size == config.dream.group_size
+
+
+def test_every_preset_of_a_quickstart_is_one_of_that_command():
+    for name in configuration.presets():
+        if name.startswith("quickstart"):
+            assert command_of(Path(name)) == "quickstart", name
 
 
 def test_settings_of_the_command_line_win_over_the_budgets():

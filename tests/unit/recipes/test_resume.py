@@ -47,7 +47,7 @@ SETTINGS = {
         "training": {"epochs": 25.0, "seconds": None, "lr": 5e-3, "batch_tokens": 1024, "bf16": False},
     },
     "dream": BLOCK,
-    "s2r": BLOCK,
+    "s2r": {"iterations": 4, "tasks_per_iter": 6},
     "sft": {"epochs": 12.0, "lr": 5e-3, "batch_tokens": 512, "bf16": False},
     "sft_patience": 9,
     "eval": {"tasks": 3, "dev_tasks": 3},
@@ -106,7 +106,7 @@ def converge(run: RunDir, context: RunContext) -> None:
 
 def run_rl_phase(run: RunDir, context: RunContext, *, world: World, kill_in: int | None = None) -> RLPhase:
     """An RL phase run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
-    block = context.config.s2r if world == "real" else context.config.dream
+    block = context.config.dream
     if world == "mixed":
         block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})
     session = RLPhase(run, context, "policy", start="warm_start", block=block, world=world)
@@ -352,7 +352,7 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     free = unbroken("real")
     run, context = prepared("bound")
     limit = free.used["train"] - 1
-    block = context.config.s2r.model_copy(update={"max_real_steps": limit})
+    block = context.config.dream.model_copy(update={"max_real_steps": limit})
     bound = RLPhase(run, context, "s2r", start="warm_start", block=block, world="real")
     bound.run_loop()
     assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
@@ -374,7 +374,7 @@ def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unb
 
 def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: Prepared):
     run, context = prepared("refilled")
-    block = context.config.s2r.model_copy(update={"max_refills": 2, "tasks_per_iter": 3})
+    block = context.config.dream.model_copy(update={"max_refills": 2, "tasks_per_iter": 3})
     session = RLPhase(run, context, "policy", start="warm_start", block=block, world="real")
     session.run_loop()
     lines = run.read_jsonl("metrics.jsonl")
@@ -390,10 +390,10 @@ def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: P
 
 def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(prepared: Prepared):
     run, context = prepared("poor")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.s2r, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
     plain = session.collector.roll([t for t in session.curriculum.sample(6) for _ in range(4)], 0)
     steps = sum(len(t.turns) for t in plain)
-    session.collector.block = context.config.s2r.model_copy(update={"max_refills": 2, "max_real_steps": steps + 1, "tasks_per_iter": 7})
+    session.collector.block = context.config.dream.model_copy(update={"max_refills": 2, "max_real_steps": steps + 1, "tasks_per_iter": 7})
     assert session.collector.refill_tasks(plain) == []
     session.collector.block = session.collector.block.model_copy(update={"max_real_steps": 10_000})
     assert len(session.collector.refill_tasks(plain)) == 1, "seven tasks are all there are"
@@ -401,7 +401,7 @@ def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(pre
 
 def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepared: Prepared):
     run, context = prepared("hopeless")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.s2r, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
     step = session.envs.real.step
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
     session.run_loop()
@@ -412,7 +412,7 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
 
 def test_rl_stops_by_name_where_every_rollout_of_two_iterations_failed(prepared: Prepared):
     run, context = prepared("broken")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.s2r, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
     roll = session.collector.roll
     session.collector.roll = lambda *of, **how: [replace(t, error="the first state could not be read") for t in roll(*of, **how)]  # type: ignore[method-assign]
     session.run_loop()
@@ -422,7 +422,7 @@ def test_rl_stops_by_name_where_every_rollout_of_two_iterations_failed(prepared:
 
 def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):
     run, context = prepared("outage")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.s2r, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
     step, roll = session.envs.real.step, session.collector.roll
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
 
@@ -443,7 +443,7 @@ def test_a_learner_without_bfloat16_trains_with_a_sampler_without_it(
     built = loading.build_engine
     monkeypatch.setattr(loading, "build_engine", lambda settings, **how: asked.append(how["exact"]) or built(settings, **how))
     run, context = prepared("run")
-    block = context.config.s2r.model_copy(update={"learner": context.config.s2r.learner.model_copy(update={"bf16": bf16})})
+    block = context.config.dream.model_copy(update={"learner": context.config.dream.learner.model_copy(update={"bf16": bf16})})
     RLPhase(run, context, "policy", start="warm_start", block=block, world="real").replay.close()
     assert asked == [exact]
 

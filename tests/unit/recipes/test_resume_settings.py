@@ -19,7 +19,8 @@ from dreamgym.recipes.resume import READ_BY, read_by
         ("experience.training.lr", ("experience*",)),
         ("warm_start.epochs", ("warm_start",)),
         ("s2r.iterations", ("s2r", "*-s2r")),
-        ("eval.paired_replays", ("audit", "uncertified")),
+        ("eval.paired_replays", ("audit",)),
+        ("eval.uncertified_dreams", ("uncertified",)),
     ],
 )
 def test_a_setting_belongs_to_the_phases_that_read_it(setting: str, phases: tuple[str, ...]):

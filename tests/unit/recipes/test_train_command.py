@@ -20,7 +20,7 @@ from toy import LOOP, SHARED, SIZE, command, object_in, shrink, weights
 from dreamgym.config import PRESETS, assignments, dump, presets, read
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, InvariantError, UsageError
-from dreamgym.recipes import context
+from dreamgym.recipes import context, plan
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.phases.logs import prepare_logs, read_logs
@@ -127,14 +127,14 @@ def test_a_training_whose_rollouts_all_failed_names_the_error(tmp_path: Path, re
 
 def test_every_mode_is_a_list_of_loops(real: Path):
     def loops(mode: str) -> list[tuple[str, str, str]]:
-        return [(name, start, world) for name, start, _, world in recipe.loops(read(TrainConfig, real, {"mode": mode}))]
+        return [(loop.name, loop.start, loop.world) for loop in plan.loops_of(read(TrainConfig, real, {"mode": mode}))]
 
     assert loops("dream") == [("dream", "warm_start", "dream")]
     assert loops("real") == [("real_only", "warm_start", "real")]
     assert loops("mixed") == [("mixed", "warm_start", "mixed")]
     assert loops("s2r") == [("dream", "warm_start", "dream"), ("s2r", "dream", "real")]
-    config = read(TrainConfig, real, {"mode": "s2r", "rl.algorithm": {"name": "ppo"}, "s2r.lr": 3e-5})
-    first, second = (block for _, _, block, _ in recipe.loops(config))
+    config = read(TrainConfig, real, {"mode": "s2r", "rl.algorithm": {"name": "ppo"}, "s2r.learner.lr": 3e-5})
+    first, second = (loop.block for loop in plan.loops_of(config))
     assert second.algorithm == first.algorithm and (second.learner.lr, second.tasks_per_iter, second.max_real_steps) == (3e-5, 8, 2000)
 
 

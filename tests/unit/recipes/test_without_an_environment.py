@@ -52,7 +52,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
     shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
     file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
-    shared_settings = ("eval.dev_tasks=20", "eval.paired_replays=6", "experience.replayed_starts=true")
+    shared_settings = ("eval.dev_tasks=20", "eval.uncertified_dreams=6", "experience.replayed_starts=true")
     code, _, err = command(monkeypatch, capsys, "train", tmp_path / "run", *shared_settings, "--config", file, "--json")
     assert code == 0, err
     found: Any = RunDir.view(tmp_path / "run").summary()
@@ -96,7 +96,7 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
     logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
     shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
     file.write_text(f'mode = "dream"\n[env]\nname = "logs"\noptions = {{files = ["{logs}"]}}\n{shared}\n[rl]\n{LOOP}')
-    code, out, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.paired_replays=6", "--config", file)
+    code, out, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.uncertified_dreams=6", "--config", file)
     run = RunDir.view(tmp_path / "run")
     assert code == 0 and "3 of 30 recorded successes succeed there too, and 0 of 30 recorded failures; 0 episodes were left out" in out, err
     (warning,) = (run.summary() or {})["warnings"]

@@ -106,7 +106,7 @@ def test_an_rl_phase_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_w
         "env": {"name": "corridor", "options": {"length": 4, "keys": False, "max_steps": 3}},
         "logs": {"trajectories": 30},
         "model": {"size": "test", "vocab_size": 320},
-        "s2r": {
+        "dream": {
             "iterations": 3, "tasks_per_iter": 4, "group_size": 2, "train_tasks": 12, "probe_every": 0,
             "algorithm": {"name": "ppo", "bootstrap": True, "critic": {"kind": "separate"}},
             "learner": {"min_trajectories": 1, "minibatches": 2},
@@ -116,8 +116,8 @@ def test_an_rl_phase_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_w
     config = build(RunConfig, settings)
 
     def run_rl_phase(context: RunContext, run: RunDir, name: str, iterations: int) -> RLPhase:
-        session = RLPhase(run, context, name, start="tokenizer", block=config.s2r, world="real")
-        session.block = config.s2r.model_copy(update={"iterations": iterations})
+        session = RLPhase(run, context, name, start="tokenizer", block=config.dream, world="real")
+        session.block = config.dream.model_copy(update={"iterations": iterations})
         session.run_loop()
         session.replay.close()
         return session
