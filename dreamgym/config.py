@@ -296,4 +296,5 @@ def _explain(kind: type[Config], item: Any, where: str, prefix: str) -> str:
         known = _keys(kind, item["loc"][:-1])
         hint = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
         return f"Unknown key '{location}' in {where}.{hint}"
-    return f"'{location}' in {where}: {item['msg'].removeprefix('Value error, ')} (got {item['input']!r})."
+    got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"  # a whole block says too much
+    return f"'{location}' in {where}: {item['msg'].removeprefix('Value error, ')}{got}."

@@ -270,7 +270,10 @@ class AlgorithmBlock(Config):
         named = {"name": cls.model_fields["name"].default, **values}
         if not isinstance(named["name"], str):
             raise ValueError("an algorithm's name is text such as 'grpo'")
-        algorithm = plugins.named("train.algos", named)
+        try:
+            algorithm = plugins.named("train.algos", named)
+        except ConfigError as error:
+            raise ValueError(str(error).rstrip(".")) from error  # pydantic names the block that it is of
         _check_algorithm(named["name"], algorithm)
         return {"name": named["name"], **algorithm.config.model_dump()}
 
