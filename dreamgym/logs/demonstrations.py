@@ -17,7 +17,8 @@ Job = tuple[Task, str, int]
 Play = Callable[[Sequence[Job]], list[Trajectory]]
 """Plays jobs: an episode for each, in order. One that the environment fails in carries the `error`."""
 FIRST = 10
-"""Episodes after which an environment that failed in all of them is given up: one that is away is named soon, not after hours."""
+"""Episodes after which an environment that failed in all of them is given up: one that is away is named soon. Only where this process
+plays them; worker processes try all."""
 log = logging.getLogger(__name__)
 
 
@@ -79,14 +80,14 @@ def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
 
 
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
-    """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones, unless
-    those are of one task of several."""
-    episodes, several = list[Trajectory](), len({task.id for task, *_ in jobs}) > 1
+    """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones, if those
+    are of as many tasks as `FIRST`, or of all there are: a few broken tasks may come first."""
+    episodes, tasks = list[Trajectory](), len({task.id for task, *_ in jobs})
     with progress(len(jobs), "scripted episodes") as advance:
         for task, behaviour, seed in jobs:
             episodes.append(attempt(suite, task, behaviour, seed=seed))
-            whole = not several or len({episode.task.id for episode in episodes}) > 1
-            if whole and len(episodes) >= FIRST and all(episode.error is not None for episode in episodes):
+            enough = len(episodes) >= FIRST and len({episode.task.id for episode in episodes}) >= min(FIRST, tasks)
+            if enough and all(episode.error is not None for episode in episodes):
                 without_failed(episodes)
             advance()
     return episodes

@@ -269,7 +269,7 @@ def _setting(config: SharedConfig, block: RLBlock, key: str) -> Any:
 
 
 class SimToReal(Config):
-    """The second stage of sim-to-real: the loop of the dream, continued in the real environment. What is not named here stays as it was."""
+    """The second stage of sim-to-real: RL in the real environment from the dream's policy, with the dream's settings but for these."""
 
     iterations: int = Field(default=8, ge=0, le=MOST)
     """Rollouts and an update, so often; 0 leaves the stage out of a quickstart."""
@@ -277,6 +277,10 @@ class SimToReal(Config):
     """Tasks that an iteration rolls out."""
     max_real_steps: int | None = Field(default=2000, ge=1)
     """Stop before an iteration that would use more real steps than this."""
+    max_seconds: float | None = Field(default=None, gt=0)
+    """Stop after this many seconds of this stage; a limit of the dream is not one of this stage."""
+    logged_tasks: bool | None = None
+    """Whether only tasks of the logs are trained on; not set: as in the dream."""
     learner: dict[str, Any] = Field(default_factory=dict)
     """Settings of the learner that differ from the dream's; `lr` is 1e-4 and `minibatches` is 1 unless they are given."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
@@ -287,7 +291,8 @@ class SimToReal(Config):
         dream = block.model_dump()
         changed = self.algorithm.get("name", block.algorithm.name) != block.algorithm.name
         own = {
-            **self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps"}),
+            **self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps", "max_seconds"}),
+            "logged_tasks": dream["logged_tasks"] if self.logged_tasks is None else self.logged_tasks,
             "learner": dream["learner"] | {"lr": 1e-4, "minibatches": 1} | self.learner,
             "algorithm": self.algorithm if changed else _over(dream["algorithm"], self.algorithm),
         }

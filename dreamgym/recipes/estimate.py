@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from dreamgym.errors import counted
 from dreamgym.recipes import plan
 from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig
 from dreamgym.recipes.pilot import Pilot, Planned, measure
@@ -135,7 +136,7 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
     wins = n * pilot.successes * pilot.policy_tokens
     loops = list(plan.loops_of(config))
     yield PhaseCost("logs", real_steps=n * pilot.steps * (not pilot.recorded))
-    judges = config.experience.verifier is not None and config.experience.verifier.name == "learned"
+    judges = config.dreams and config.experience.verifier is not None and config.experience.verifier.name == "learned"
     yield _experience("experience", config, pilot, judged_s=n * (pilot.read_s + pilot.judged_s) * judges)
     for name in config.ablations if isinstance(config, CompareConfig | RunConfig) else ():
         if config.refitted_without(name):
@@ -229,4 +230,4 @@ def _short(n: float) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{60 * hours:.0f} minutes" if hours < 1.5 else f"{hours:.1f} hours"
+    return counted(max(1, round(60 * hours)), "minute") if hours < 1.5 else f"{hours:.1f} hours"

@@ -212,8 +212,8 @@ def _unmeasured(config: SharedConfig) -> str:
         engines["experience.engine"] = config.experience.settings.get("engine") or {}
         engines["experience.verifier.engine"] = verifier.settings.get("engine") or {} if verifier else {}
     other = [f"{where} '{name}'" for where, engine in engines.items() if (name := engine.get("name", "local")) != "local"]
-    if config.dreams and verifier and verifier.settings.get("head", "hashed") != "hashed":
-        other.append(f"experience.verifier.head '{verifier.settings['head']}'")
+    if config.dreams and verifier and verifier.settings.get("features", "hashed") != "hashed":
+        other.append(f"experience.verifier.features '{verifier.settings['features']}'")
     return "; ".join(f"what {name} takes is not measured" for name in other)
 
 

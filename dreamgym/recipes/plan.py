@@ -89,15 +89,16 @@ def held_in(config: SharedConfig) -> dict[str, list[Held]]:
     from dreamgym.llm.memory import Held
 
     policy, dream, found = config.policy.backbone, config.experience.backbone, dict[str, list[Held]]()
-    judges = _judges(config) if config.dreams else []
     if config.dreams:
-        found["experience"] = ([Held("experience.backbone", dream)] if dream else []) + judges
+        found["experience"] = ([Held("experience.backbone", dream)] if dream else []) + _reader(config)
     if policy:
         found["warm_start"] = [Held("policy.backbone", policy)]
     for loop in loops_of(config):
         held, algorithm = list(found.get("warm_start", [])), loop.block.algorithm.model_dump()
         if policy and algorithm.get("kl_coef"):
             held.append(Held("the reference of kl_coef", policy, trains=False))
+        if policy and (algorithm.get("critic") or {}).get("kind") == "separate":
+            held.append(Held("the critic", policy))
         if loop.world != "real":
             held += [*_dreamers(loop.config), *_judges(loop.config)]
             if loop.block.on_gap == "refresh" and loop.block.probe_every and loop.config.experience.backbone:
@@ -151,10 +152,19 @@ def _judges(config: SharedConfig) -> list[Held]:
     settings = block.verifier.settings if block.verifier else {}
     if backbone := _instruct(settings.get("engine")):
         found.append(Held("experience.verifier.engine", backbone, trains=False, frozen=True))
-    if settings.get("head", "hashed") != "hashed" and (read := settings.get("backbone") or block.settings.get("backbone")):
+    return found + _reader(config)
+
+
+def _reader(config: SharedConfig) -> list[Held]:
+    """The pretrained model that a learned verifier reads claims with, also when it is fitted."""
+    from dreamgym.llm.memory import Held
+
+    block = config.experience
+    settings = block.verifier.settings if block.verifier else {}
+    if settings.get("features", "hashed") != "hashed" and (read := settings.get("backbone") or block.settings.get("backbone")):
         plain = BackboneConfig.model_validate(read).model_copy(update={"lora": None, "markers": False})
-        found.append(Held("experience.verifier.backbone", plain, trains=False, frozen=True))
-    return found
+        return [Held("experience.verifier.backbone", plain, trains=False, frozen=True)]
+    return []
 
 
 def _instruct(engine: Mapping[str, Any] | None) -> BackboneConfig | None:

@@ -26,9 +26,9 @@ from dreamgym.runs.rundir import RunDir
 ROWS = ("warm_start", "sft", "dream", "s2r", "real_only", "real_equal")
 BEGINNINGS = {
     "dream": "4/7 dream: {} inside the experience model, without one real training step",
-    "s2r": "5/7 sim-to-real: the same loop in the real environment, a small budget",
-    "real_only": "   real only: the same loop in the real environment from the warm start, a large budget",
-    "real_equal": "   real only, equal budget: the loop of the dream in the real environment, as many transitions and optimiser steps",
+    "s2r": "5/7 sim-to-real: {} in the real environment from the dream's policy, a small budget",
+    "real_only": "   real only: {} in the real environment from the warm start, a large budget",
+    "real_equal": "   real only, equal budget: {} in the real environment, with the dream's transitions and optimiser steps",
 }
 """What is printed when a loop begins; {} is its algorithm."""
 

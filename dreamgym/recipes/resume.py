@@ -40,6 +40,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "experience": ("experience*", *ANSWERED),
     **{f"experience.{name}": ANSWERED for name in ANSWERING},
     "experience.training": ("experience*",),
+    "experience.backbone": ("experience*", "verifier", *ANSWERED),
     "experience.segment_weights": ("experience*", *DREAMS),
     "experience.horizon": ANSWERED,
     "experience.verifier": ("verifier", *ANSWERED),

@@ -20,8 +20,8 @@ from dreamgym.experience.learned_verifier.features import ALWAYS, DIM, HASHED, C
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.types import Transition
 
-Head = Literal["hashed", "backbone", "both"]
-"""The features of claims: hashed words (`features`), the hidden states of the backbone, or both."""
+Features = Literal["hashed", "backbone", "both"]
+"""The features of claims: hashed words, the hidden states of the backbone, or both."""
 STEPS = 12  # the last ones are shown
 LETTERS = 400  # of what a step showed, from its beginning and its end
 TOKENS = 2048  # of a text
@@ -29,26 +29,26 @@ KEPT = 20_000  # hidden states in memory, of some kilobytes each
 QUESTION = "The agent ends here and claims that the task is done. Is that true? Verdict:"
 
 
-def require_backbone(head: Head, backbone: BackboneConfig | None) -> None:
-    """UsageError for a head that reads with a backbone in a run without one."""
-    if head != "hashed" and backbone is None:
+def require_backbone(features: Features, backbone: BackboneConfig | None) -> None:
+    """UsageError for features of a backbone in a run without one."""
+    if features != "hashed" and backbone is None:
         raise UsageError(
-            f"experience.verifier.head = '{head}' reads claims with a pretrained model, and neither experience.backbone nor "
-            "experience.verifier.backbone names one. Set one of them, such as {model = 'smollm2'}, or leave out `head`: hashed words need "
-            "no model."
+            f"experience.verifier.features = '{features}' reads claims with a pretrained model, and neither experience.backbone nor "
+            "experience.verifier.backbone names one. Set one of them, such as {model = 'smollm2'}, or leave out `features`: hashed words "
+            "need no model."
         )
 
 
-def reader(head: Head, backbone: BackboneConfig | None, kept: dict[Any, Any]) -> Reader:
-    """The features that `head` names, made once for all who share `kept`. UsageError without the backbone that it needs, and what
+def reader(features: Features, backbone: BackboneConfig | None, kept: dict[Any, Any]) -> Reader:
+    """The features of that kind, made once for all who share `kept`. UsageError without the backbone that it needs, and what
     `backbones.load` raises."""
-    require_backbone(head, backbone)
-    if head == "hashed" or backbone is None:
+    require_backbone(features, backbone)
+    if features == "hashed" or backbone is None:
         return rows_of
-    place = ("reader of claims", head, backbone.model_dump_json())
+    place = ("reader of claims", features, backbone.model_dump_json())
     if place not in kept:
         states = _hidden_states(backbone)
-        others = rows_of if head == "both" else _always
+        others = rows_of if features == "both" else _always
         kept[place] = lambda claims: others(claims).beside(states(claims))
     found: Reader = kept[place]
     return found
@@ -93,7 +93,9 @@ def _hidden_states(backbone: BackboneConfig) -> Reader:
             ids = [*ids[: limit // 4], *ids[len(ids) - (limit - limit // 4) :]]  # the instruction, and the end
         with torch.inference_mode():
             found = causal_lm.body(model)(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
-            return np.asarray(found.last_hidden_state[0].float().mean(0).cpu())  # better than the last one in the shop (docs/trust.md)
+            return np.asarray(
+                found.last_hidden_state[0].float().mean(0).cpu()
+            )  # better than the last one in the shop (docs/lab/log.md, 2026-11-28)
 
     def read(claims: Sequence[Claim]) -> SparseRows:
         n, columns = len(claims), np.arange(HASHED, HASHED + width)

@@ -14,7 +14,7 @@ from pydantic import Field
 from dreamgym import config
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
-from dreamgym.experience.learned_verifier.hidden_states import Head, reader, require_backbone
+from dreamgym.experience.learned_verifier.hidden_states import Features, reader, require_backbone
 from dreamgym.experience.learned_verifier.labels import labelled_claims
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepared
 from dreamgym.experience.verifiers import VerifierInputs
@@ -44,10 +44,10 @@ class ProbesConfig(config.Config):
 class LearnedVerifierConfig(CalibrationConfig):
     """Settings of the plug-in."""
 
-    head: Head = "hashed"
+    features: Features = "hashed"
     """What the verifier reads claims with: hashed words, a frozen `backbone`, or "both" beside each other."""
     backbone: BackboneConfig | None = None
-    """The pretrained model of that head; None: the experience model's. Adapters and markers it has none."""
+    """The pretrained model that it reads with; None: the experience model's. It is loaded without adapters and markers."""
     probes: ProbesConfig = ProbesConfig()
     labels: str = ""
     """A finished run whose claims of success a person has judged with `dreamgym label`: they join the logs as probes do."""
@@ -57,9 +57,9 @@ Config = LearnedVerifierConfig
 
 
 def check(backbone: BackboneConfig | None, /, **settings: Any) -> None:
-    """UsageError for a head that reads with a pretrained model where none is named."""
+    """UsageError for features of a pretrained model where none is named."""
     found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
-    require_backbone(found.head, found.backbone or backbone)
+    require_backbone(found.features, found.backbone or backbone)
 
 
 def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(found.labels)) if found.labels else []
-    read = reader(found.head, found.backbone or inputs.backbone, inputs.cache)
+    read = reader(found.features, found.backbone or inputs.backbone, inputs.cache)
     verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), found, labels=labels)
     verifier.save(inputs.checkpoint)
     return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
@@ -81,4 +81,4 @@ def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:
         raise UsageError(
             f"The verifier 'learned' has not been fitted: there is no '{inputs.checkpoint}'. Give the command that made the run again."
         )
-    return LearnedVerifier.load(inputs.checkpoint, reader(found.head, found.backbone or inputs.backbone, inputs.cache))
+    return LearnedVerifier.load(inputs.checkpoint, reader(found.features, found.backbone or inputs.backbone, inputs.cache))

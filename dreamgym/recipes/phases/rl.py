@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.engines.server.prefix_cache import PrefixCaches
-from dreamgym.errors import RunDirError
+from dreamgym.errors import EnvironmentFailure, RunDirError
 from dreamgym.evals.synthetic_tasks import evenly
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
@@ -239,6 +239,11 @@ class RLPhase:
         self.stopped = self.prober.stopped or by_verifier or self.collector.budget_exhausted(self.seconds)
         self.failed_in_a_row = self.failed_in_a_row + 1 if failure else 0
         if self.failed_in_a_row >= 2 and not self.stopped:  # one may have been an outage
+            if all(t.source == "real" for t in trajectories):  # not saved, so that the same command tries this iteration again
+                raise EnvironmentFailure(
+                    f"Every rollout of two iterations of '{self.name}' failed in the real environment: {failure}. See to it, then give the "
+                    "same command again."
+                )
             self.stopped = f"every rollout of two iterations in a row failed: {failure}"
         if self.stopped:
             self.collector.discard()

@@ -31,6 +31,8 @@ CASES = [
     ("policy.engine.x=1", "Unknown key 'x'"),
     ("experience.engine.x=1", "Unknown key 'x'"),
     ('experience.verifier={name="chta"}', "Did you mean 'chat'"),
+    ('experience.verifier={name="learned",features="both"}', "leave out `features`"),
+    ('experience.verifier={name="learned",features="both",backbone={model="/nowhere"}}', "No model at '/nowhere'"),
     ("rl.algorithm.name=grpoo", "Did you mean 'grpo'"),
     ("rl.learner.optimiser=x", "optimiser"),
 ]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dreamgym.config import build, dump
-from dreamgym.errors import RunDirError
+from dreamgym.errors import EnvironmentFailure, RunDirError
 from dreamgym.llm import sizes
 from dreamgym.policy import loading
 from dreamgym.recipes import context as make
@@ -410,14 +410,22 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
     assert rl._note(lines[-1], "") == "success 0.00, nothing earned for 4 iterations" and rl._note(lines[0], "") == "success 0.00"
 
 
-def test_rl_stops_by_name_where_every_rollout_of_two_iterations_failed(prepared: Prepared):
-    run, context = prepared("broken")
+@pytest.mark.parametrize("source", ["dream", "real"])
+def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real_outage_can_be_tried_again(source: str, prepared: Prepared):
+    run, context = prepared(f"broken {source}")
     session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
     roll = session.collector.roll
-    session.collector.roll = lambda *of, **how: [replace(t, error="the first state could not be read") for t in roll(*of, **how)]  # type: ignore[method-assign]
-    session.run_loop()
-    assert len(run.read_jsonl("metrics.jsonl")) == 2
-    assert session.stopped == "every rollout of two iterations in a row failed: the first state could not be read"
+    session.collector.roll = lambda *of, **how: [replace(t, error="it could not be read", source=source) for t in roll(*of, **how)]  # type: ignore[method-assign]
+    if source == "real":
+        with pytest.raises(EnvironmentFailure, match="two iterations of 'policy' failed.*could not be read"):
+            session.run_loop()
+        again = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
+        assert again.iteration == 1 and not again.stopped
+        again.replay.close()
+    else:
+        session.run_loop()
+        assert len(run.read_jsonl("metrics.jsonl")) == 2
+        assert session.stopped == "every rollout of two iterations in a row failed: it could not be read"
 
 
 def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):

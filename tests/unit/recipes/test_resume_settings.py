@@ -7,7 +7,7 @@ import pytest
 from dreamgym.config import _flat
 from dreamgym.engines.server import ServerEngineConfig
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
-from dreamgym.recipes.resume import READ_BY, read_by
+from dreamgym.recipes.resume import ANSWERED, READ_BY, read_by
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from dreamgym.recipes.resume import READ_BY, read_by
         ("env.name", ("*",)),
         ("seed", ("*",)),
         ("experience.training.lr", ("experience*",)),
+        ("experience.backbone.model", ("experience*", "verifier", *ANSWERED)),
         ("warm_start.epochs", ("warm_start",)),
         ("s2r.iterations", ("s2r", "*-s2r")),
         ("eval.paired_replays", ("audit",)),

@@ -199,7 +199,7 @@ def test_an_ablation_fits_an_experience_model_only_where_what_it_reads_or_writes
 def test_a_verifier_that_reads_with_a_pretrained_model_judges_dreams_and_is_refitted(tmp_path: Path):
     backbone = {"model": str(save_instruct_model(tmp_path / "blank")), "device": "cpu"}
     values = parse_text(dump(settings(iterations=2)), "the toy")
-    values["experience"]["verifier"] |= {"head": "backbone", "backbone": backbone}
+    values["experience"]["verifier"] |= {"features": "backbone", "backbone": backbone}
     recipe.run(resolve(TrainConfig, values), tmp_path / "run", say=lambda _: None)
     found = RunDir.view(tmp_path / "run").data("dream")
     assert found["verifier"]["probes"] > 0 and found["judged_with"] == "verifier-dream"
@@ -208,13 +208,13 @@ def test_a_verifier_that_reads_with_a_pretrained_model_judges_dreams_and_is_refi
 def test_a_verifier_that_reads_with_the_experience_models_backbone_does_so_in_the_control_without_a_model_too(tmp_path: Path):
     backbone = {"model": str(save_instruct_model(tmp_path / "blank")), "device": "cpu"}
     values = parse_text(dump(settings()), "the toy")
-    values["experience"]["verifier"]["head"] = "both"
-    with pytest.raises(UsageError, match=r"experience\.verifier\.head = 'both'"):
+    values["experience"]["verifier"]["features"] = "both"
+    with pytest.raises(UsageError, match=r"experience\.verifier\.features = 'both'"):
         resolve(TrainConfig, values)
     values["experience"]["backbone"] = values["policy"]["backbone"] = backbone
     control = resolve(TrainConfig, values).without("model").experience
     assert control.name == "no_model" and control.backbone is None and control.verifier
-    assert control.verifier.settings["backbone"]["model"] == backbone["model"] and control.verifier.settings["head"] == "both"
+    assert control.verifier.settings["backbone"]["model"] == backbone["model"] and control.verifier.settings["features"] == "both"
 
 
 def test_the_ablations_take_the_probes_or_the_verifier_away():

@@ -14,7 +14,7 @@ from shop_claims import LOGS, OTHERS, SHOP
 from transformers import AutoModelForCausalLM
 
 from dreamgym.engines.local import causal_lm
-from dreamgym.errors import ConfigError, UsageError
+from dreamgym.errors import UsageError
 from dreamgym.experience.learned_verifier import hidden_states
 from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
 from dreamgym.experience.learned_verifier.cases import ended, logged
@@ -129,10 +129,10 @@ def test_scores_of_left_out_claims_are_those_of_the_fitted_weights_on_hidden_sta
 def test_logs_are_read_once_and_a_saved_verifier_gives_the_same_verdicts(backbone: BackboneConfig, passes: list[int], tmp_path: Path):
     logs, kept = LOGS[:60], dict[Any, Any]()
     inputs = VerifierInputs(SHOP.rules, logs, checkpoint=tmp_path / "verifier", cache=kept, backbone=backbone)
-    assert learned.fit(inputs, head="both")["n"] > 0
+    assert learned.fit(inputs, features="both")["n"] > 0
     n = len(passes)
     verifier = fit_verifier(prepared(kept, logs, SHOP.rules, seed=0, read=reader("both", backbone, kept)), CalibrationConfig())
-    loaded = learned.make(inputs, head="both")
+    loaded = learned.make(inputs, features="both")
     assert len(passes) == n
     asked = [(one.instruction, one.steps) for one in CLAIMS]
     assert loaded.judge(asked) == verifier.judge(asked)
@@ -140,13 +140,11 @@ def test_logs_are_read_once_and_a_saved_verifier_gives_the_same_verdicts(backbon
 
 
 def test_without_a_pretrained_model_the_setting_is_named_with_the_way_out(backbone: BackboneConfig, tmp_path: Path):
-    for head in ("backbone", "both"):
-        with pytest.raises(UsageError, match=rf"experience\.verifier\.head = '{head}'.*experience\.backbone.*leave out `head`"):
-            learned.check(None, head=head)
-        with pytest.raises(UsageError, match="leave out `head`"):
-            learned.fit(VerifierInputs(SHOP.rules, LOGS, checkpoint=tmp_path), head=head)
-        learned.check(backbone, head=head)
-        learned.check(None, head=head, backbone=backbone.model_dump())
-    with pytest.raises(ConfigError, match="No model at"):
-        learned.check(None, head="both", backbone={"model": str(tmp_path / "none")})
+    for features in ("backbone", "both"):
+        with pytest.raises(UsageError, match=rf"experience\.verifier\.features = '{features}'.*experience\.backbone.*leave out `features`"):
+            learned.check(None, features=features)
+        with pytest.raises(UsageError, match="leave out `features`"):
+            learned.fit(VerifierInputs(SHOP.rules, LOGS, checkpoint=tmp_path), features=features)
+        learned.check(backbone, features=features)
+        learned.check(None, features=features, backbone=backbone.model_dump())
     learned.check(None)
