@@ -28,11 +28,11 @@ from dreamgym.evals.success import evaluate, success
 from dreamgym.logs.demonstrations import collect
 from dreamgym.logs.export import openai
 from dreamgym.plugins import make
+from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import open_context
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.rl import run_ablation
-from dreamgym.recipes.rows import ablated
 from dreamgym.runs.files import dumps, writing_lines
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import paired_difference

@@ -33,8 +33,8 @@ from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes import compare, context, factory
 from dreamgym.recipes import summary as tables
+from dreamgym.recipes.arms import arm_of
 from dreamgym.recipes.config import CompareConfig
-from dreamgym.recipes.rows import row_of
 from dreamgym.runs.files import dumps, read_json, write_atomic
 from dreamgym.runs.rundir import RunDir
 
@@ -97,7 +97,7 @@ def step(config: CompareConfig, data: Path, seed: int, arm: str) -> dict[str, An
     with context.open_run(data / f"seed-{seed}", stored) as run, factory.start_workers(one.effective_env) as workers:
         run.write_atomic(MADE, dumps(made) + "\n")
         compare.train_arms(run, one, lambda text: print(text, flush=True), workers)
-        found = tables.entry(run, arm, row_of(arm))
+        found = tables.entry(run, arm, arm_of(arm))
         if found is None:
             raise UsageError(f"'{run.path}' has no evaluation of '{arm}'. Set eval.tasks above 0.")
         made["devices"].setdefault(arm, device_name(config))

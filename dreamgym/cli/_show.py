@@ -11,13 +11,13 @@ import typer
 from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
-from dreamgym.recipes.rows import ROWS
+from dreamgym.recipes.arms import ARMS
 from dreamgym.recipes.summary import hours, intervals, percent
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
 KINDS = ("with_guard", "without_guard")
-ARMS = (*KINDS, "no_model")
+AUDITED_DREAMS = (*KINDS, "no_model")
 COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
 AUDIT = (
     "dream_success", "real_success", "false_success", "false_failure", "false_failure_at_most", "masked_share", "consistency",
@@ -30,7 +30,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(summary))
         return
     rows = []
-    entries = {name: summary.get(name) for name in ROWS}
+    entries = {name: summary.get(name) for name in ARMS}
     entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
     for name, entry in entries.items():
         if entry:
@@ -70,7 +70,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         table(
             "The trained policy's dreams, replayed in the real environment",
             ["", "with guard", "without guard", "no model, with guard"],
-            [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in ARMS)] for name in AUDIT],
+            [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in AUDITED_DREAMS)] for name in AUDIT],
         )
         show_decided(audit["with_guard"]["decided_by"])
         if guarded := audit["with_guard"].get("revisits"):

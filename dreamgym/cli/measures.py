@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dreamgym.cli._show import ARMS, AUDIT, KINDS, Json, Run, rate, show_decided, table
+from dreamgym.cli._show import AUDIT, AUDITED_DREAMS, KINDS, Json, Run, rate, show_decided, table
 from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 
@@ -114,7 +114,7 @@ def _print(audit: dict[str, Any]) -> None:
     table(
         "Dreams replayed in the real environment",
         ["", "with guard", "without guard", "no model, with guard"],
-        [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in ARMS)] for name in AUDIT],
+        [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in AUDITED_DREAMS)] for name in AUDIT],
     )
     show_decided(audit["with_guard"]["decided_by"])
     show_support(audit["with_guard"])

@@ -16,7 +16,7 @@ from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.errors import ConfigError, nearest
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.llm.backbone_settings import BackboneConfig
-from dreamgym.recipes.rows import ABLATIONS
+from dreamgym.recipes.ablations import ABLATIONS
 from dreamgym.replay.buffer import ReplayConfig
 from dreamgym.train.settings import LearnerConfig, SFTConfig
 

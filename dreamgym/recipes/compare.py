@@ -14,6 +14,8 @@ from typing import Any
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.recipes import comparison, context, plan
 from dreamgym.recipes import summary as tables
+from dreamgym.recipes.ablations import ablated
+from dreamgym.recipes.arms import OFFLINE_ARMS, ablation_arm, arm_of
 from dreamgym.recipes.comparison import Entry
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.context import RunContext
@@ -24,7 +26,6 @@ from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import run_ablation, run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
-from dreamgym.recipes.rows import OFFLINE, ablated, ablation_row, arm
 from dreamgym.runs.rundir import PROCESS, RunDir
 
 Rows = dict[str, Entry | None]
@@ -45,9 +46,10 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
             train_arms(directory, one, say, workers)
             found.append(rows(directory, one))
             commits |= dict.fromkeys(directory.data(PROCESS)["commits"])
-    table = {name: (arm(name).label, tables.pool([whole[name] for whole, _ in found])) for name in found[0][0]}
+    table = {name: (arm_of(name).label, tables.pool([whole[name] for whole, _ in found])) for name in found[0][0]}
+    base = arm_of(config.ablated)
     ablated = {
-        name: ((ablation_row(name, config.ablated) if name else arm(config.ablated)).label, tables.pool([less[name] for _, less in found]))
+        name: ((ablation_arm(name, config.ablated) if name else base).label, tables.pool([less[name] for _, less in found]))
         for name in found[0][1]
     }
     report = comparison.report_of(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
@@ -77,11 +79,11 @@ def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], No
 
 def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
     """(the entries of the warm start and of every arm, those of the ablated arm, named "", and of every ablation)."""
-    whole = {name: tables.entry(directory, name, arm(name)) for name in ("warm_start", *config.arms)}
+    whole = {name: tables.entry(directory, name, arm_of(name)) for name in ("warm_start", *config.arms)}
     if not config.ablations:
         return whole, {}
     less: Rows = {name: tables.ablation(directory, name, config.ablated) for name in config.ablations}
-    return whole, {"": tables.entry(directory, config.ablated, arm(config.ablated)), **less}
+    return whole, {"": tables.entry(directory, config.ablated, arm_of(config.ablated)), **less}
 
 
 def train_arm(
@@ -91,10 +93,10 @@ def train_arm(
     if directory.done(f"eval-{name}"):
         return
     say(f"  {name}")
-    if name in OFFLINE:
+    if name in OFFLINE_ARMS:
         converge_sft(directory, shared, config.sft, patience=config.sft_patience)
         if name == "dpo":
             train_dpo(directory, shared, config.dpo)
-    for loop in (loops[phase] for phase in arm(name).made_of if phase in loops):
-        run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, world=loop.world)
+    for loop in (loops[phase] for phase in arm_of(name).phases if phase in loops):
+        run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, source=loop.source)
     evaluate_policies(directory, shared, [name])

@@ -13,9 +13,9 @@ from typing import Any
 
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.recipes import summary as tables
+from dreamgym.recipes.arms import ARMS, ablation_arm
 from dreamgym.recipes.gains import gains
 from dreamgym.recipes.gains import lines as describe
-from dreamgym.recipes.rows import ROWS, ablation_row
 from dreamgym.runs.files import read_json, write_atomic
 from dreamgym.runs.rundir import RunDir
 
@@ -47,12 +47,12 @@ def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
         if any(key.startswith(f"{name}/") for key in table):
             name = f"{name}, {len(table)}"
         key, of = (f"{name}/", f" ({name})") if len(groups) > 1 else ("", "")
-        for row in ROWS:
+        for row in ARMS:
             if any(summary.get(row) for summary in summaries):
-                table[key + row] = (ROWS[row].label + of, tables.pool([summary.get(row) for summary in summaries]))
+                table[key + row] = (ARMS[row].label + of, tables.pool([summary.get(row) for summary in summaries]))
         for part in dict.fromkeys(part for summary in summaries for part in summary.get("ablations", {})):
             entries = [summary.get("ablations", {}).get(part) for summary in summaries]
-            ablated[key + part] = (ablation_row(part).label + of, tables.pool(entries))
+            ablated[key + part] = (ablation_arm(part).label + of, tables.pool(entries))
     every = [summary for members in groups.values() for _, summary in members]
     return report_of(
         table,

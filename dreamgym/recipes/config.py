@@ -12,6 +12,8 @@ from dreamgym.config import Config, build
 from dreamgym.errors import ConfigError
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.policy.settings import PolicyBlock
+from dreamgym.recipes.ablations import ABLATIONS
+from dreamgym.recipes.arms import MODES, OFFLINE_ARMS
 from dreamgym.recipes.blocks import (
     MOST,
     MOST_ROLLOUTS,
@@ -28,7 +30,6 @@ from dreamgym.recipes.blocks import (
     VerifierBlock,
     WarmStartConfig,
 )
-from dreamgym.recipes.rows import ABLATIONS, MODES, OFFLINE
 from dreamgym.train.settings import DPOConfig
 
 
@@ -397,7 +398,7 @@ class CompareConfig(BaselineConfig):
     @classmethod
     def _known(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
         for arm in arms:
-            if arm not in OFFLINE and arm.rpartition("-")[2] not in MODES:
+            if arm not in OFFLINE_ARMS and arm.rpartition("-")[2] not in MODES:
                 raise ValueError(f"'{arm}' is no arm. Write sft, dpo, or an algorithm and one of {', '.join(MODES)}: grpo-dream")
         return arms
 
@@ -410,13 +411,13 @@ class CompareConfig(BaselineConfig):
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
         _check_ablations(self, self.block(self.ablated) if self.ablations else RLBlock())
-        if set(OFFLINE) & set(self.arms) and not self.sft.epochs:
+        if set(OFFLINE_ARMS) & set(self.arms) and not self.sft.epochs:
             raise ConfigError("sft.epochs = 0 leaves out what the arms sft and dpo need. Set it above 0, or leave out the arms.")
         if "dpo" in self.arms and self.policy.window is not None:
             raise ConfigError(
                 "The arm dpo compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other."
             )
-        arms = [arm for arm in (*self.arms, *([self.ablated] if self.ablations else [])) if arm not in OFFLINE]
+        arms = [arm for arm in (*self.arms, *([self.ablated] if self.ablations else [])) if arm not in OFFLINE_ARMS]
         self.s2r.after(self.dream)
         for arm in arms:
             block = self.block(arm)

@@ -25,10 +25,10 @@ from dreamgym.logs.demonstrations import Job, played, without_failed
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.loading import Policies
 from dreamgym.protocols import RealEnv
+from dreamgym.recipes.arms import DREAM_ARMS
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.factory import make_suite, vocabulary
 from dreamgym.recipes.resume import read_by
-from dreamgym.recipes.rows import DREAMT
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
 
@@ -223,13 +223,13 @@ def logs_of(run: RunDir) -> list[Trajectory]:
 
 def latest_experience(run: RunDir) -> str:
     """The checkpoint of the run's experience model, after the last refresh while a policy was trained in it."""
-    checkpoints = [run.data(name).get("dreams_with") for name in reversed(DREAMT) if run.done(name)]
+    checkpoints = [run.data(name).get("dreams_with") for name in reversed(DREAM_ARMS) if run.done(name)]
     return next((name for name in checkpoints if name), "experience")
 
 
 def latest_verifier(run: RunDir) -> str:
     """The checkpoint of the run's verifier, after the last refit while a policy was trained against it."""
-    checkpoints = [run.data(name).get("judged_with") for name in reversed(DREAMT) if run.done(name)]
+    checkpoints = [run.data(name).get("judged_with") for name in reversed(DREAM_ARMS) if run.done(name)]
     return next((name for name in checkpoints if name), "verifier")
 
 

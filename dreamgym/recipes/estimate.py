@@ -13,9 +13,9 @@ from math import inf
 
 from dreamgym.errors import counted
 from dreamgym.recipes import plan
+from dreamgym.recipes.arms import OFFLINE_ARMS
 from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig
 from dreamgym.recipes.pilot import Pilot, Planned, measure
-from dreamgym.recipes.rows import OFFLINE
 
 RECOMPUTED = 1 / 3
 """What one more forward pass costs beside a forward and a backward one."""
@@ -142,7 +142,7 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
         if config.refitted_without(name):
             yield _experience(f"experience-no-{name}", config.without(name), pilot)
     yield PhaseCost("warm_start", imitated=wins * config.warm_start.epochs, most_s=config.warm_start.seconds or inf)
-    imitates = isinstance(config, RunConfig) or (isinstance(config, CompareConfig) and any(arm in OFFLINE for arm in config.arms))
+    imitates = isinstance(config, RunConfig) or (isinstance(config, CompareConfig) and any(arm in OFFLINE_ARMS for arm in config.arms))
     if isinstance(config, BaselineConfig) and imitates and config.sft.epochs:
         yield PhaseCost("sft", imitated=wins * config.sft.epochs, most_s=config.sft.seconds or inf)
     for loop in loops:
@@ -154,7 +154,7 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
         policies += bool(config.sft.epochs)
     acted = 2.0 * config.eval.tasks * policies * pilot.has_env  # greedy and sampled
     yield PhaseCost("evaluation", acted=acted, real_steps=acted * pilot.steps)
-    if not isinstance(config, CompareConfig) and loops[0].world != "real":
+    if not isinstance(config, CompareConfig) and loops[0].source != "real":
         yield from _measured_dreams(config, loops, n, pilot)
 
 
@@ -185,12 +185,12 @@ def _experience(phase: str, config: SharedConfig, pilot: Pilot, judged_s: float 
 
 def _loop(loop: plan.Loop, n: float, pilot: Pilot) -> PhaseCost:
     """An RL loop with its probes; `n` are the logged episodes, which a learned verifier reads again."""
-    block, world, probes = loop.block, loop.world, loop.probes
+    block, source, probes = loop.block, loop.source, loop.probes
     episodes = float(block.iterations * block.tasks_per_iter * block.group_size)
-    dreamed = episodes * {"dream": 1.0, "real": 0.0, "mixed": 1.0 - block.real_share}[world]
+    dreamed = episodes * {"dream": 1.0, "real": 0.0, "mixed": 1.0 - block.real_share}[source]
     acted, judged = episodes, 0.0
     real = min((episodes - dreamed) * pilot.steps, block.max_real_steps or inf)
-    if world != "real" and block.probe_every and pilot.has_env:
+    if source != "real" and block.probe_every and pilot.has_env:
         real += block.iterations // block.probe_every * block.probe_tasks * pilot.steps
     if probes:
         tried = block.iterations // probes.every if probes.every and pilot.has_env else 0

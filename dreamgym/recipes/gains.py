@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dreamgym.recipes.rows import row_of
+from dreamgym.recipes.arms import arm_of
 from dreamgym.statistics import CLAIM_SEEDS, SeedMean, paired_difference
 
 Entry = Mapping[str, Any]
@@ -28,12 +28,12 @@ def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dic
     assert base is not None
     found: dict[str, Any] = {"over": baseline, "policies": {}}
     for name, entry in rows.items():
-        if entry and row_of(name.rpartition("/")[2]).start:
+        if entry and arm_of(name.rpartition("/")[2]).start:
             found["policies"][name] = _difference(entry, base)
     greedy = {name: one["greedy"]["mean"] for name, one in found["policies"].items()}
-    kinds = {name: row_of(name.rpartition("/")[2]) for name in greedy}
-    reached = max((greedy[name] for name, row in kinds.items() if row.world == "real" and row.start == "warm_start"), default=0.0)
-    dreams = [name for name, row in kinds.items() if row.world == "dream"]
+    kinds = {name: arm_of(name.rpartition("/")[2]) for name in greedy}
+    reached = max((greedy[name] for name, arm in kinds.items() if arm.source == "real" and arm.start == "warm_start"), default=0.0)
+    dreams = [name for name, arm in kinds.items() if arm.source == "dream"]
     if reached > 0:
         found["share_of_ceiling"] = {name: greedy[name] / reached for name in dreams}
     dream = rows.get(dreams[0]) if dreams else None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dreamgym.engines.instruct import InstructConfig
 from dreamgym.experience.verifiers.learned import ProbesConfig
 from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.recipes.ablations import ablated
+from dreamgym.recipes.arms import MODES, OFFLINE_ARMS, RolloutSource, arm_of
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
-from dreamgym.recipes.rows import MODES, OFFLINE, World, ablated, row_of
 
 if TYPE_CHECKING:
     from dreamgym.llm.memory import Held
@@ -24,7 +25,7 @@ class Loop(NamedTuple):
     start: str
     """The policy that it starts from."""
     block: RLBlock
-    world: World
+    source: RolloutSource
     config: SharedConfig
     """The settings of its experience model and guard: those of the run, or of an ablation."""
     ablation: str = ""
@@ -34,7 +35,7 @@ class Loop(NamedTuple):
     def probes(self) -> ProbesConfig | None:
         """The probes of the learned verifier, where one judges its dreams."""
         found = self.config.experience.verifier
-        learned = found and found.name == "learned" and self.world != "real"
+        learned = found and found.name == "learned" and self.source != "real"
         return ProbesConfig.model_validate(found.settings["probes"]) if found and learned else None
 
 
@@ -60,9 +61,9 @@ def loops_of(config: SharedConfig) -> Iterator[Loop]:
 
 
 def _loop(name: str, block: RLBlock, config: SharedConfig) -> Loop:
-    """The loop that makes a row of the tables."""
-    row = row_of(name)
-    return Loop(name, row.start, block, row.world, config)
+    """The loop that makes an arm."""
+    arm = arm_of(name)
+    return Loop(name, arm.start, block, arm.source, config)
 
 
 def _ablations(policy: str, block: RLBlock, config: RunConfig | CompareConfig) -> Iterator[Loop]:
@@ -73,7 +74,7 @@ def _ablations(policy: str, block: RLBlock, config: RunConfig | CompareConfig) -
 def _arms(config: CompareConfig) -> Iterator[Loop]:
     done = set[str]()
     for arm in [*config.arms, *([config.ablated] if config.ablations else [])]:
-        if arm in OFFLINE:
+        if arm in OFFLINE_ARMS:
             continue
         algorithm, _, mode = arm.rpartition("-")
         first = f"{algorithm}-dream" if mode == "s2r" else arm
@@ -99,7 +100,7 @@ def held_in(config: SharedConfig) -> dict[str, list[Held]]:
             held.append(Held("the reference of kl_coef", policy, trains=False))
         if policy and (algorithm.get("critic") or {}).get("kind") == "separate":
             held.append(Held("the critic", policy))
-        if loop.world != "real":
+        if loop.source != "real":
             held += [*_dreamers(loop.config), *_judges(loop.config)]
             if loop.block.on_gap == "refresh" and loop.block.probe_every and loop.config.experience.backbone:
                 held.append(Held("the refreshed experience.backbone", loop.config.experience.backbone))

@@ -67,7 +67,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         loops = list(plan.loops_of(config))
         for loop in (one for one in loops if not one.ablation):
             say(BEGINNINGS[loop.name].format(loop.block.algorithm.name))
-            run_rl_phase(run, shared, loop.name, start=loop.start, block=loop.block, world=loop.world)
+            run_rl_phase(run, shared, loop.name, start=loop.start, block=loop.block, source=loop.source)
             rows.append(loop.name)
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)

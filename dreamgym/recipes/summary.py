@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dreamgym.evals.attribution import shares
-from dreamgym.recipes.rows import ROWS, Row, ablated, ablation_row
+from dreamgym.recipes.ablations import ablated
+from dreamgym.recipes.arms import ARMS, Arm, ablation_arm
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.statistics import seed_mean, wilson
 
@@ -18,7 +19,7 @@ AUDITED = ("dream_success", "false_success", "false_failure", "accepted_false")
 def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
     """An entry per row, None for policies that the run does not have; the dream's also says what its audit found, None for what was not
     measured."""
-    found = {name: entry(run, name, ROWS[name]) for name in rows}
+    found = {name: entry(run, name, ARMS[name]) for name in rows}
     if dream := found.get("dream"):
         measured = run.data("audit")["with_guard"] if run.done("audit") else run.data("gap") if run.done("gap") else {}
         dream |= {name: measured[name]["value"] if name in measured and measured[name]["n"] else None for name in AUDITED}
@@ -27,7 +28,7 @@ def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
 
 def ablation(run: RunDir, name: str, policy: str = "dream") -> dict[str, Any] | None:
     """The entry of a policy without one part of the method."""
-    return entry(run, ablated(policy, name), ablation_row(name, policy))
+    return entry(run, ablated(policy, name), ablation_arm(name, policy))
 
 
 def about(run: RunDir, seeds: Sequence[int]) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def about(run: RunDir, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
+def entry(run: RunDir, policy: str, arm: Arm) -> dict[str, Any] | None:
     """One policy: success, what it cost in real and dreamed transitions over all phases that made it, and seconds.
 
     Phases that the run did not need are left out. None while the policy was not evaluated.
@@ -48,7 +49,7 @@ def entry(run: RunDir, policy: str, row: Row) -> dict[str, Any] | None:
     if not run.done(f"eval-{policy}"):
         return None
     evaluated = run.data(f"eval-{policy}")
-    phases = {phase: run.data(phase) for phase in row.made_of if run.done(phase)}
+    phases = {phase: run.data(phase) for phase in arm.phases if run.done(phase)}
     loops = [phase for phase in phases.values() if "iterations" in phase]
     in_reality = [phase for phase in phases.values() if "iterations" in phase or "real_steps_dev" in phase]
     return {

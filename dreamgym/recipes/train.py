@@ -10,6 +10,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
 from dreamgym.recipes import context, plan
 from dreamgym.recipes import summary as tables
+from dreamgym.recipes.arms import RL_ARMS
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.fidelity import measure_recorded
@@ -23,7 +24,6 @@ from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
 from dreamgym.recipes.phases.uncertified import dream_uncertified, repeat_recorded
 from dreamgym.recipes.phases.warm_start import warm_start
-from dreamgym.recipes.rows import LOOPS
 from dreamgym.runs.rundir import RunDir
 
 
@@ -50,16 +50,16 @@ def run(
         repeat_recorded(directory, shared)
         loops = list(plan.loops_of(config))
         for loop in loops:
-            how = f"{loop.block.algorithm.name}, {counted(loop.block.iterations, 'iteration')}, {WHERE[loop.world]}"
+            how = f"{loop.block.algorithm.name}, {counted(loop.block.iterations, 'iteration')}, {WHERE[loop.source]}"
             say(f"{loop.name}: " + ("done" if directory.done(loop.name) else how))
-            run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, world=loop.world)
+            run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, source=loop.source)
         names = [loop.name for loop in loops]
         say("evaluation: held-out tasks in the real environment")
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real":
             audit(directory, shared, names[0])
             measure_gap(directory, shared, names[0])
-        table = tables.table(directory, ["warm_start", *LOOPS])
+        table = tables.table(directory, ["warm_start", *RL_ARMS])
         summary = table | {
             "gains": gains(table),
             "ablations": {},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from dreamgym.recipes.rows import base_of, row_of
+from dreamgym.recipes.arms import arm_of, base_arm
 from dreamgym.report.charts import Chart, Series, lines, stack
 from dreamgym.report.data import Run, block, number
 
@@ -38,7 +38,7 @@ class Loop:
 
     @property
     def dreams(self) -> bool:
-        return row_of(self.name).world != "real"
+        return arm_of(self.name).source != "real"
 
 
 def success(run: Run) -> list[Chart]:
@@ -87,7 +87,7 @@ def _loops(run: Run) -> list[Loop]:
     for name, row in run.loops.items():
         if run.lines.get(name):
             used = {loop.tone for loop in found}
-            tone = next((tone for tone in (TONES[base_of(name)], *COLOURS) if tone not in used), TONES[base_of(name)])
+            tone = next((tone for tone in (TONES[base_arm(name)], *COLOURS) if tone not in used), TONES[base_arm(name)])
             found.append(Loop(name, row.label, tone, run.lines[name]))
     return found
 
@@ -106,7 +106,7 @@ def _measured(records: Lines, key: str) -> list[tuple[float, float | None]]:
 
 
 def _training(loop: Loop) -> Series:
-    where, tone = WORLDS[row_of(loop.name).world]
+    where, tone = WORLDS[arm_of(loop.name).source]
     return Series(f"training episodes {where}", _points(loop.records, "success"), tone)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.errors import DreamGymError
-from dreamgym.recipes.rows import ABLATIONS, ROWS, ablated, ablation_row, base_of, row_of
-from dreamgym.recipes.rows import Row as Policy
+from dreamgym.recipes.ablations import ABLATIONS, ablated
+from dreamgym.recipes.arms import ARMS, Arm, ablation_arm, arm_of, base_arm
 from dreamgym.recipes.summary import entry
 from dreamgym.runs.files import is_number
 from dreamgym.runs.rundir import CONFIG, PROCESS, RunDir
@@ -77,7 +77,7 @@ class Decided:
     rewards_exact: Rate | None
 
 
-ARMS = ("with_guard", "without_guard", "no_model")
+AUDITED_DREAMS = ("with_guard", "without_guard", "no_model")
 FACTS: Mapping[str, tuple[str, ...]] = {
     "revisits": ("with_guard", "revisits", "faithful"),
     "determined": ("with_guard", "determined", "exact"),
@@ -123,11 +123,11 @@ class Run:
         return bool(self.summary) or self.compared
 
     @property
-    def loops(self) -> dict[str, Policy]:
+    def loops(self) -> dict[str, Arm]:
         """The RL phases that have begun, those of a quickstart in its order, and the policies that they make."""
         begun = [*self.lines, *(name for name, phase in self.phases.items() if "iterations" in phase)]
-        known = [name for name in dict.fromkeys([*ROWS, *begun]) if name in begun and base_of(name)]
-        return {name: row for name in known if (row := row_of(name)).start}
+        known = [name for name in dict.fromkeys([*ARMS, *begun]) if name in begun and base_arm(name)]
+        return {name: arm for name in known if (arm := arm_of(name)).start}
 
 
 def read(run: RunDir) -> Run:
@@ -146,7 +146,7 @@ def read(run: RunDir) -> Run:
         phases=phases,
         lines=_by_phase(run.read_jsonl("metrics.jsonl")),
         rows=[
-            *(row for key, policy in ROWS.items() if (row := _row(key, key, policy, summary.get(key), phases))),
+            *(row for key, arm in ARMS.items() if (row := _row(key, key, arm, summary.get(key), phases))),
             *_ablations(summary.get("ablations") or {}, phases),
             *_arms(run, phases),
         ],
@@ -211,7 +211,7 @@ def _ablations(entries: Mapping[str, Any], phases: Mapping[str, Mapping[str, Any
     """The dream without one part of the method each, as far as they were evaluated."""
     judged = [name.removeprefix("eval-dream-no-") for name in phases if name.startswith("eval-dream-no-")]
     rows = [
-        _row(f"no_{part}", ablated("dream", part), ablation_row(part), entries.get(part), phases)
+        _row(f"no_{part}", ablated("dream", part), ablation_arm(part), entries.get(part), phases)
         for part in dict.fromkeys([*entries, *judged])
         if part in ABLATIONS
     ]
@@ -221,19 +221,19 @@ def _ablations(entries: Mapping[str, Any], phases: Mapping[str, Mapping[str, Any
 def _arms(run: RunDir, phases: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """The arms of a comparison and their ablations, as far as they were evaluated."""
     judged = [name.removeprefix("eval-") for name in phases if name.startswith("eval-")]
-    arms = [name for name in judged if base_of(name) and name.partition("-no-")[0] not in ROWS]
-    rows = [_row(name, name, row_of(name), _entry(run, name), phases) for name in arms]
+    arms = [name for name in judged if base_arm(name) and name.partition("-no-")[0] not in ARMS]
+    rows = [_row(name, name, arm_of(name), _entry(run, name), phases) for name in arms]
     return [row for row in rows if row]
 
 
 def _entry(run: RunDir, policy: str) -> dict[str, Any] | None:
     """What the summary of a comparison says of a policy; None where a phase has left less than that."""
     with suppress(KeyError, TypeError):
-        return entry(run, policy, row_of(policy))
+        return entry(run, policy, arm_of(policy))
     return None
 
 
-def _row(key: str, phase: str, policy: Policy, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
+def _row(key: str, phase: str, arm: Arm, entry: Any, phases: Mapping[str, Mapping[str, Any]]) -> Row | None:
     """A row from the summary, or, while there is none, from what its evaluation left."""
     if not isinstance(entry, Mapping):
         judged = phases.get(f"eval-{phase}")
@@ -247,8 +247,8 @@ def _row(key: str, phase: str, policy: Policy, entry: Any, phases: Mapping[str, 
         greedy = rate({"value": entry.get("real_success"), "n": entry.get("episodes")} | bounds)
     return Row(
         key=key,
-        label=policy.label,
-        meaning=policy.meaning,
+        label=arm.label,
+        meaning=arm.meaning,
         greedy=greedy,
         sampled=rate({**block(entry, "sampled"), **_bounds(entry.get("seed_ci95_sampled"))}),
         per_seed=tuple(value for value in map(number, entry.get("per_seed") or ()) if value is not None),
@@ -272,7 +272,7 @@ def _audits(value: Any, seeds: Any) -> list[Audit]:
     found = value if several else [value]
     names = seeds if isinstance(seeds, list) and len(seeds) == len(found) else range(len(found))
     return [
-        Audit(f"seed {name}" if several else "", **{arm: _fidelity(audit.get(arm)) for arm in ARMS}, facts=_facts(audit))
+        Audit(f"seed {name}" if several else "", **{arm: _fidelity(audit.get(arm)) for arm in AUDITED_DREAMS}, facts=_facts(audit))
         for name, audit in zip(names, found, strict=True)
         if isinstance(audit, Mapping) and audit
     ]

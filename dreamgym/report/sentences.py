@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dreamgym.evals.gap import gap_sentence
+from dreamgym.recipes.arms import ARMS, RL_ARMS, base_arm
 from dreamgym.recipes.gains import lines
-from dreamgym.recipes.rows import LOOPS, ROWS, base_of
 from dreamgym.report.data import Audit, Fidelity, Row, Run, block, number
 from dreamgym.statistics import CLAIM_SEEDS, Rate, paired_difference, wilson
 
@@ -75,7 +75,7 @@ def _configured(run: Run) -> list[tuple[str, str]]:
 
     def asked_for(loop: str) -> bool:
         """A comparison shows the loops that have begun, and a training in one mode no loop of another."""
-        return loop in map(base_of, run.loops) if run.compared else loop != "s2r" or config.get("mode", "s2r") == "s2r"
+        return loop in map(base_arm, run.loops) if run.compared else loop != "s2r" or config.get("mode", "s2r") == "s2r"
 
     return [
         ("environment", " ".join(filter(None, (str(env.get("name", "")), f"({options})" if options else "")))),
@@ -83,7 +83,7 @@ def _configured(run: Run) -> list[tuple[str, str]]:
         ("model", str(block(config, "model").get("size", ""))),
         ("memories shown", "" if k is None else f"{k} a step"),
         ("guard", ", ".join(rules) or "off" if guard else ""),
-        *((ROWS[name].label, _loop(block(config, name))) for name in LOOPS if asked_for(name)),
+        *((ARMS[name].label, _loop(block(config, name))) for name in RL_ARMS if asked_for(name)),
         ("RL", _loop(block(config, "rl"))),
     ]
 

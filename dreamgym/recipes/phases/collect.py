@@ -16,10 +16,10 @@ from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv, ReplayBuffer
 from dreamgym.recipes import factory
+from dreamgym.recipes.arms import RolloutSource
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
-from dreamgym.recipes.rows import World
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout_in_parts
 from dreamgym.types import Task, Trajectory
@@ -39,13 +39,13 @@ class Ahead:
 class Environments:
     """The environments of an RL phase: its dream, where it has one, and the real environment."""
 
-    def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, world: World) -> None:
-        self.context, self.replay, self.name, self.world = context, replay, name, world
+    def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, source: RolloutSource) -> None:
+        self.context, self.replay, self.name, self.source = context, replay, name, source
         self.refreshes = 0
         self.verifier = context.verifier  # its checkpoint
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
-        if world != "real":
+        if source != "real":
             self.enter_dream(0)
         self.real = context.real()
 
@@ -73,7 +73,7 @@ class Environments:
 
 
 class Collector:
-    """Rolls out an iteration's tasks, each group in its world, and counts steps."""
+    """Rolls out an iteration's tasks, each group in the dream or in the real environment, and counts steps."""
 
     def __init__(
         self,
@@ -170,22 +170,22 @@ class Collector:
         return [task for task in curriculum.sample(missing + len(seen)) if task.id not in seen][:missing]
 
     def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, played_by: RolloutFunction | None = None) -> list[Trajectory]:
-        """One rollout per task, in order, each in its world."""
+        """One rollout per task, in order, each in the dream or in the real environment."""
         if played_by is None and self.remote is not None:
             played_by = self.remote()
         real = self._real_slots(tasks)
         dreamed = [k for k in range(len(tasks)) if k not in real]
-        stream = 2 * refill
+        of_dream, of_real = 2 * refill, 2 * refill + (self.envs.source == "mixed")
         found: dict[int, Trajectory] = {}
-        for env, slots, part in ((self.envs.dream, dreamed, stream), (self.envs.real, sorted(real), stream + (self.envs.world == "mixed"))):
+        for env, slots, part in ((self.envs.dream, dreamed, of_dream), (self.envs.real, sorted(real), of_real)):
             if env is not None and slots:
                 found |= zip(slots, self._rollout([tasks[k] for k in slots], env, i, part, played_by), strict=True)
         return [found[k] for k in range(len(tasks))]
 
     def _real_slots(self, tasks: Sequence[Task]) -> set[int]:
         """The places of the rollouts in the real environment, whole groups each."""
-        if self.envs.world != "mixed":
-            return set(range(len(tasks))) if self.envs.world == "real" else set()
+        if self.envs.source != "mixed":
+            return set(range(len(tasks))) if self.envs.source == "real" else set()
         size = self.block.group_size
         known = [k for k in range(0, len(tasks), size) if tasks[k].source == "real"]
         n = max(1, round(self.block.real_share * len(tasks) / size))
@@ -211,7 +211,7 @@ class Collector:
     @property
     def _limit(self) -> int:
         """The most real steps that the phase may take; 0: no limit."""
-        return self.block.max_real_steps or 0 if self.envs.world != "dream" else 0
+        return self.block.max_real_steps or 0 if self.envs.source != "dream" else 0
 
 
 def real_steps(trajectories: Sequence[Trajectory]) -> int:

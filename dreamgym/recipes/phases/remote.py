@@ -25,11 +25,11 @@ from dreamgym.llm import memory
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv
 from dreamgym.recipes import factory, plan
+from dreamgym.recipes.arms import RolloutSource
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.phases.collect import Environments, RolloutFunction
-from dreamgym.recipes.rows import World
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.rollout import rollout_in_parts
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
@@ -71,13 +71,13 @@ class RolloutShard:
 class RemoteRollouts:
     """The driver's side: workers, and the replay service beside the driver."""
 
-    def __init__(self, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
+    def __init__(self, context: RunContext, name: str, *, start: str, block: RLBlock, source: RolloutSource) -> None:
         self.context, self.block = context, block
         self.executor = executors.executor(context.config.exec)
         try:
             spec = ContextSpec(context.path, context.config, context.experience, context.verifier)
             self.replay = RemoteReplay(self.executor.service(partial(_service, spec, name), name="replay service"))
-            self.pool = self.executor.pool(partial(_Worker, spec, name, start, block, world, self.replay), name=f"'{name}'")
+            self.pool = self.executor.pool(partial(_Worker, spec, name, start, block, source, self.replay), name=f"'{name}'")
         except BaseException:
             self.executor.close()
             raise
@@ -161,10 +161,10 @@ def _served(engine: LLM | None) -> Served | None:
 class _Worker:
     """A worker's side: `exec.JobFunction`."""
 
-    def __init__(self, spec: ContextSpec, name: str, start: str, block: RLBlock, world: World, replay: RemoteReplay) -> None:
+    def __init__(self, spec: ContextSpec, name: str, start: str, block: RLBlock, source: RolloutSource, replay: RemoteReplay) -> None:
         self.replay, context = replay, spec.open()
         memory.require_memory(plan.held_by_worker(context.config))  # the driver can look at its own node alone
-        self.envs = Environments(context, replay, name, world)
+        self.envs = Environments(context, replay, name, source)
         self.model = None if context.config.policy_served else context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad} if self.model is not None else {}

@@ -23,16 +23,17 @@ from dreamgym.loop import train
 from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum, ReplayBuffer
 from dreamgym.recipes import factory
+from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.annotate import used
+from dreamgym.recipes.arms import RolloutSource
 from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
-from dreamgym.recipes.phases.probe import Prober, last_good
+from dreamgym.recipes.phases.probes import GapProbes, Probes, last_good
 from dreamgym.recipes.phases.uncertified import contradicts_its_logs
 from dreamgym.recipes.phases.verifier import VerifierProbes
-from dreamgym.recipes.rows import World, ablated
 from dreamgym.runs.episodes import lines_of
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     from dreamgym.recipes.phases.remote import RemoteRollouts
 
 
-def run_rl_phase(run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
-    """One call of the loop: from checkpoint `start`, in `world`, to checkpoint `name`."""
+def run_rl_phase(run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, source: RolloutSource) -> None:
+    """One call of the loop: from checkpoint `start`, with rollouts in `source`, to checkpoint `name`."""
     if run.done(name):
         return
-    phase = RLPhase(run, context, name, start=start, block=block, world=world)
+    phase = RLPhase(run, context, name, start=start, block=block, source=source)
     try:
         phase.run_loop()
         context.save_policy(phase.model, name)
@@ -61,32 +62,32 @@ def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, b
     """The dream `policy` without one part of the method, from the same warm start at the same budget, to its evaluation."""
     name, reduced = ablated(policy, ablation), context.without(ablation)
     train_experience(run, reduced)
-    run_rl_phase(run, reduced, name, start="warm_start", block=block.without(ablation), world="dream")
+    run_rl_phase(run, reduced, name, start="warm_start", block=block.without(ablation), source="dream")
     evaluate_policies(run, context, [name])
 
 
 class RLPhase:
     """Owns the collaborators of one loop and the checkpoint that bridges interruptions."""
 
-    def __init__(self, run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, world: World) -> None:
+    def __init__(self, run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, source: RolloutSource) -> None:
         self.run, self.context, self.name, self.block = run, context, name, block
         with ExitStack() as opened:  # what is open when one of them fails is closed: nobody else could, as there is no phase yet
-            self._build(start, world, opened)
+            self._build(start, source, opened)
             self._opened = opened.pop_all()
         self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
 
-    def _build(self, start: str, world: World, opened: ExitStack) -> None:
+    def _build(self, start: str, source: RolloutSource, opened: ExitStack) -> None:
         """The collaborators, as they begin or as the checkpoint has them."""
         run, context, name, block = self.run, self.context, self.name, self.block
         self.remote: RemoteRollouts | None = None
         if context.config.exec:
             from dreamgym.recipes.phases.remote import RemoteRollouts
 
-            self.remote = RemoteRollouts(context, name, start=start, block=block, world=world)
+            self.remote = RemoteRollouts(context, name, start=start, block=block, source=source)
             opened.callback(self.remote.close)
         self.replay: ReplayBuffer = self.remote.replay if self.remote else factory.replay_buffer(context, name)
         opened.callback(self.replay.close)
-        self.envs = Environments(context, self.replay, name, world)
+        self.envs = Environments(context, self.replay, name, source)
         self.model = context.policy(start)
         self.agent = context.agent(self.model, exact=not block.learner.bf16)
         algorithm = named("train.algos", block.algorithm.model_dump())
@@ -102,13 +103,15 @@ class RLPhase:
         self.curriculum = factory.curriculum(context, block, self.replay, self._vary if self.envs.experience else None)
         self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)
         opened.callback(self.collector.close)
-        self.prober = Prober(run, self.envs, self.agent, self.model, block, start=start)
+        self.gap_probes = GapProbes(run, self.envs, self.agent, self.model, block, start=start)
+        self.verifier_probes = self._verifier_probes(start)
+        self.probes: dict[str, Probes] = {"gap_probes": self.gap_probes}
+        if self.verifier_probes:
+            self.probes["verifier_probes"] = self.verifier_probes
         self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
         self.failed_in_a_row = 0  # iterations of which every rollout failed
         self._real_before: float | None = 0.0  # seconds of waiting before an interruption; None: an earlier version did not count them
         self._real_began = self.envs.real.seconds
-        self.verifier_probes = self._verifier_probes(start)
-        self.probe_every = block.probe_every if self.envs.dream and "probes" not in context.skipped else 0
         self.replaced = self._replaced()  # workers, by the end of the iteration before
         self.prefix_caches = PrefixCaches()
         self._restore()
@@ -155,23 +158,26 @@ class RLPhase:
 
     def _keep_good(self) -> None:
         """Keep the policy for a rollback where a probe of this iteration found nothing wrong, and none did of late."""
-        verdicts = [one.passed for one in (self.prober, self.verifier_probes) if one]
-        open_ = self.prober.open_gaps or (self.verifier_probes.false_in_a_row if self.verifier_probes else 0)
-        if True in verdicts and not open_:
+        passed = any(one.passed for one in self.probes.values())
+        if passed and not any(one.failed_in_a_row for one in self.probes.values()):
             self.context.save_policy(self.model, last_good(self.name))
 
     @property
     def used(self) -> dict[str, int]:
         """Steps; the "real" ones are among "train"."""
-        probed = self.verifier_probes.steps if self.verifier_probes else 0
-        return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": self.prober.steps + probed}
+        probed = sum(one.steps for one in self.probes.values())
+        return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": probed}
 
     @property
     def real_seconds(self) -> float | None:
         """Wall-clock seconds of waiting for the real environment. None where they are not known: remote workers count none."""
-        if self._real_before is None or (self.remote and self.envs.world != "dream"):
+        if self._real_before is None or (self.remote and self.envs.source != "dream"):
             return None
         return self._real_before + self.envs.real.seconds - self._real_began
+
+    @property
+    def _stopped_by_probes(self) -> str:
+        return next((one.stopped for one in self.probes.values() if one.stopped), "")
 
     def result(self) -> dict[str, Any]:
         """What later phases and the summary read."""
@@ -214,13 +220,11 @@ class RLPhase:
         found: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
         if self.block.max_refills:
             found["refills"] = self.collector.refills
-        if self.envs.world == "mixed":
+        if self.envs.source == "mixed":
             found |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
-        self.prober.passed = None
-        if self.probe_every and self.iteration % self.probe_every == 0:
-            found |= self.prober.probe(trajectories, self.iteration)
-        if self.verifier_probes and not self.prober.stopped:
-            found |= self.verifier_probes.observe(trajectories, self.iteration)
+        for probes in self.probes.values():
+            if not self._stopped_by_probes:
+                found |= probes.observe(trajectories, self.iteration)
         self._keep_good()
         if self.remote:
             by = [t.policy_version for t in trajectories if t.turns]
@@ -234,9 +238,8 @@ class RLPhase:
         self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **found})
         if i % 10 == 0 or self.iteration == self.block.iterations:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
-        by_verifier = self.verifier_probes.stopped if self.verifier_probes else ""
         failure = _common_failure(trajectories)
-        self.stopped = self.prober.stopped or by_verifier or self.collector.budget_exhausted(self.seconds)
+        self.stopped = self._stopped_by_probes or self.collector.budget_exhausted(self.seconds)
         self.failed_in_a_row = self.failed_in_a_row + 1 if failure else 0
         if self.failed_in_a_row >= 2 and not self.stopped:  # one may have been an outage
             if all(t.source == "real" for t in trajectories):  # not saved, so that the same command tries this iteration again
@@ -282,8 +285,8 @@ class RLPhase:
         if begun:
             self.run.write_atomic(self._ahead(begun.iteration), lines_of(self.collector.wait(), completions=True))
         state = {
-            **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector", "prober")},
-            **({"verifier_probes": self.verifier_probes.state_dict()} if self.verifier_probes else {}),
+            **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector")},
+            **{name: probes.state_dict() for name, probes in self.probes.items()},
             "replay": {"sequence": self.replay.sequence, "refused": self.replay.refused},
             "iteration": self.iteration,
             "seconds": self.seconds,
@@ -310,16 +313,15 @@ class RLPhase:
         try:
             for name in ("learner", "curriculum", "collector"):
                 getattr(self, name).load_state_dict(state[name])
+            self.replay.rollback(state["replay"]["sequence"])
+            self.replay.refused = state["replay"]["refused"]
+            for name, probes in self.probes.items():
+                probes.load_state_dict(state[name])
         except KeyError as error:
             raise RunDirError(
                 f"'{self._path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to "
                 "begin this phase again."
             ) from error
-        self.replay.rollback(state["replay"]["sequence"])
-        self.replay.refused = state["replay"]["refused"]
-        self.prober.load_state_dict(state["prober"])
-        if self.verifier_probes:
-            self.verifier_probes.load_state_dict(state["verifier_probes"])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
         self.failed_in_a_row = state.get("failed_in_a_row", 0)
         self._real_before = state.get("real_seconds")

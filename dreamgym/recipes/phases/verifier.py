@@ -23,7 +23,7 @@ from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
-from dreamgym.recipes.phases.probe import roll_back
+from dreamgym.recipes.phases.probes import roll_back
 from dreamgym.rollout import rollout_in_parts
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.statistics import Rate, weighted_rate
@@ -106,21 +106,21 @@ class VerifierProbes:
         self.probes: list[Probe] = []
         self.tried: list[TriedClaim] = []
         self.steps = 0  # real steps of probes
-        self.false_in_a_row = 0  # refits before which accepted claims had proved false
-        self.passed: bool | None = None  # whether accepted claims held at the last probe; None: none was tried, or it cannot be said
+        self.failed_in_a_row = 0  # probes in which accepted claims proved false
+        self.passed: bool | None = None  # whether the accepted claims of this iteration's probe held
         self.stopped = ""
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
-            "false_in_a_row": self.false_in_a_row,
+            "failed_in_a_row": self.failed_in_a_row,
             "tried": json.dumps([asdict(one) for one in self.tried]),
             "probes": json.dumps([asdict(p) | {"episode": trajectory_to_json(p.episode, completions=False)} for p in self.probes]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the verifier that the probes give: the same probes always give the same."""
-        self.steps, self.false_in_a_row = state["steps"], state["false_in_a_row"]
+        self.steps, self.failed_in_a_row = state["steps"], state["failed_in_a_row"]
         self.tried = [TriedClaim(**one) for one in json.loads(state["tried"])]
         found = json.loads(state["probes"])
         self.probes = [Probe(**{**one, "episode": trajectory_from_json(one["episode"])}) for one in found]
@@ -237,9 +237,9 @@ class VerifierProbes:
             return
         most = self.settings.probes.max_accepted_false
         bad = rate.low > most
-        self.false_in_a_row = self.false_in_a_row + 1 if bad else 0
+        self.failed_in_a_row = self.failed_in_a_row + 1 if bad else 0
         self.passed = False if bad else True if rate.value <= most else None  # too few claims to stop, but no proof of a good policy
-        if self.false_in_a_row >= 2:
+        if self.failed_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.start)
             self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
 

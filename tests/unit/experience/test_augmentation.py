@@ -17,9 +17,9 @@ from dreamgym.experience.dataset import memory_texts, up_to
 from dreamgym.experience.guard import FAILURE_STATE
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes.ablations import ABLATIONS
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.factory import open_replay
-from dreamgym.recipes.rows import ABLATIONS
 from dreamgym.replay.random_retrieval import RandomRetrieval
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 

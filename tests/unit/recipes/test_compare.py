@@ -16,10 +16,10 @@ from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, RunDirError, UsageError
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import compare, comparison
+from dreamgym.recipes.ablations import ABLATIONS
 from dreamgym.recipes.config import CompareConfig, RunConfig
 from dreamgym.recipes.factory import checked_suite
 from dreamgym.recipes.phases.logs import prepare_logs
-from dreamgym.recipes.rows import ABLATIONS
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import wilson

@@ -61,7 +61,7 @@ def test_the_loops_of_a_run_are_those_that_its_settings_ask_for(
 def test_a_loop_starts_from_the_policy_that_its_row_names_and_ablations_from_the_warm_start() -> None:
     changes: dict[str, Any] = {"s2r": {"iterations": 2}, "real_only": {"iterations": 3}, "equal_budget": True, "ablations": ["model"]}
     loops = {loop.name: loop for loop in plan.loops_of(resolve(RunConfig, changes))}
-    starts = {name: (loop.start, loop.world, loop.ablation) for name, loop in loops.items()}
+    starts = {name: (loop.start, loop.source, loop.ablation) for name, loop in loops.items()}
     assert starts == {
         "dream": ("warm_start", "dream", ""),
         "s2r": ("dream", "real", ""),
@@ -72,7 +72,7 @@ def test_a_loop_starts_from_the_policy_that_its_row_names_and_ablations_from_the
     assert loops["s2r"].block.learner.lr == 1e-4 and loops["s2r"].block.tasks_per_iter == 8
     assert loops["dream-no-model"].block.curriculum.synthetic_share == 0.0 < loops["dream"].block.curriculum.synthetic_share
     arms = resolve(CompareConfig, {"arms": ["ppo-s2r", "gigpo-mixed"], "ablations": ["history"], "ablated": "grpo-dream"})
-    assert {loop.name: (loop.start, loop.world) for loop in plan.loops_of(arms)} == {
+    assert {loop.name: (loop.start, loop.source) for loop in plan.loops_of(arms)} == {
         "ppo-dream": ("warm_start", "dream"),
         "ppo-s2r": ("ppo-dream", "real"),
         "gigpo-mixed": ("warm_start", "mixed"),

@@ -17,6 +17,7 @@ from dreamgym.errors import EnvironmentFailure, RunDirError
 from dreamgym.llm import sizes
 from dreamgym.policy import loading
 from dreamgym.recipes import context as make
+from dreamgym.recipes.arms import RolloutSource
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import open_replay
@@ -27,7 +28,6 @@ from dreamgym.recipes.phases.fit import fit
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import RLPhase, had_gradient
 from dreamgym.recipes.phases.warm_start import demonstrations
-from dreamgym.recipes.rows import World
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import checkpoint, sft
@@ -53,7 +53,7 @@ SETTINGS = {
     "eval": {"tasks": 3, "dev_tasks": 3},
 }
 Prepared = Callable[[str], tuple[RunDir, RunContext]]
-Unbroken = Callable[[World], RLPhase]
+Unbroken = Callable[[RolloutSource], RLPhase]
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +90,10 @@ def prepared(trained: dict[str, Any], tmp_path: Path) -> Iterator[Prepared]:
 
 @pytest.fixture(scope="module")
 def unbroken(trained: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unbroken]:
-    """A function that gives the uninterrupted RL phase of a world, run once."""
+    """A function that gives the uninterrupted RL phase with rollouts of a source, run once."""
     folder = tmp_path_factory.mktemp("unbroken")
     with ExitStack() as opened:
-        yield cache(lambda world: run_rl_phase(*fresh_run(trained, folder / world, opened), world=world))
+        yield cache(lambda source: run_rl_phase(*fresh_run(trained, folder / source, opened), source=source))
 
 
 class Killed(BaseException): ...
@@ -104,12 +104,12 @@ def converge(run: RunDir, context: RunContext) -> None:
     converge_sft(run, context, config.sft, patience=config.sft_patience)
 
 
-def run_rl_phase(run: RunDir, context: RunContext, *, world: World, kill_in: int | None = None) -> RLPhase:
+def run_rl_phase(run: RunDir, context: RunContext, *, source: RolloutSource, kill_in: int | None = None) -> RLPhase:
     """An RL phase run to its end, or killed within iteration `kill_in`, when all is done but the checkpoint."""
     block = context.config.dream
-    if world == "mixed":
+    if source == "mixed":
         block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})
-    session = RLPhase(run, context, "policy", start="warm_start", block=block, world=world)
+    session = RLPhase(run, context, "policy", start="warm_start", block=block, source=source)
     if kill_in is not None:
         save = session._save
 
@@ -148,46 +148,46 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
         assert a[name] == b[name], name
 
 
-@pytest.mark.parametrize(("world", "kills"), [("real", [1]), ("real", [1, 1, 3]), ("dream", [1]), ("dream", [1, 1, 3]), ("mixed", [2])])
+@pytest.mark.parametrize(("source", "kills"), [("real", [1]), ("real", [1, 1, 3]), ("dream", [1]), ("dream", [1, 1, 3]), ("mixed", [2])])
 def test_an_rl_phase_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does(
-    prepared: Prepared, unbroken: Unbroken, world: World, kills: list[int]
+    prepared: Prepared, unbroken: Unbroken, source: RolloutSource, kills: list[int]
 ):
-    whole = unbroken(world)
+    whole = unbroken(source)
     start = whole.context.load("warm_start").parameters()
     assert any(not torch.equal(a, b) for a, b in zip(whole.model.parameters(), start, strict=True))
     expected = facts(whole)
     run, context = prepared("broken")
     for kill_in in kills:
-        run_rl_phase(run, context, world=world, kill_in=kill_in)
-    assert_same(expected, facts(run_rl_phase(run, context, world=world)))
+        run_rl_phase(run, context, source=source, kill_in=kill_in)
+    assert_same(expected, facts(run_rl_phase(run, context, source=source)))
     assert [m["iteration"] for m in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3]
 
 
 def test_an_rl_phase_killed_before_its_first_checkpoint_starts_anew(prepared: Prepared, unbroken: Unbroken):
     expected = facts(unbroken("real"))
     run, context = prepared("broken")
-    run_rl_phase(run, context, world="real", kill_in=0)
-    assert_same(expected, facts(run_rl_phase(run, context, world="real")))
+    run_rl_phase(run, context, source="real", kill_in=0)
+    assert_same(expected, facts(run_rl_phase(run, context, source="real")))
 
 
 def test_the_training_state_of_another_version_is_refused_with_what_it_lacks(prepared: Prepared):
     run, context = prepared("older")
-    run_rl_phase(run, context, world="real", kill_in=1)
+    run_rl_phase(run, context, source="real", kill_in=1)
     file = run.path / "checkpoints" / "policy.pt"
     state = checkpoint.load(file)
     del state["learner"]["iterations_without_reward"]
     checkpoint.save(file, state)
     with pytest.raises(RunDirError, match="another version of dreamgym: it has no 'iterations_without_reward'"):
-        run_rl_phase(run, context, world="real")
+        run_rl_phase(run, context, source="real")
 
 
 @pytest.mark.slow
 def test_an_rl_phase_whose_checkpoint_was_removed_starts_anew_from_the_logs_alone(prepared: Prepared, unbroken: Unbroken):
     expected = facts(unbroken("dream"))
     run, context = prepared("broken")
-    run_rl_phase(run, context, world="dream", kill_in=2)
+    run_rl_phase(run, context, source="dream", kill_in=2)
     (run.path / "checkpoints" / "policy.pt").unlink()
-    assert_same(expected, facts(run_rl_phase(run, context, world="dream")))
+    assert_same(expected, facts(run_rl_phase(run, context, source="dream")))
 
 
 @pytest.mark.parametrize("every_s", [-1.0, 1e9])
@@ -259,7 +259,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
     run, context = prepared("gap")
     strict = {"dream": context.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -1.0, "probe_every": 1})}
     context.config = context.config.model_copy(update=strict)
-    session = run_rl_phase(run, context, world="dream")
+    session = run_rl_phase(run, context, source="dream")
     assert session.iteration == 2 and "rolled back to the policy it started from" in session.stopped
     start = context.load("warm_start").state_dict()
     assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
@@ -275,14 +275,14 @@ def refreshing(context: RunContext) -> RunContext:
 
 def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_loop_goes_on(prepared: Prepared):
     run, context = prepared("refreshed")
-    session = run_rl_phase(run, refreshing(context), world="dream")
+    session = run_rl_phase(run, refreshing(context), source="dream")
     assert (session.envs.refreshes, session.iteration, session.stopped) == (2, 4, "")
     assert session.envs.experience.version == session.envs.dream.version == 3 and session.result()["dreams_with"] == "experience-policy-2"
     old, new = (context.load(name).state_dict() for name in ("experience", "experience-policy-2"))
     assert any(not torch.equal(value, new[name]) for name, value in old.items())
-    probed = session.prober.episodes
+    probed = session.gap_probes.episodes
     assert (
-        sum(len(episode.turns) for episode in probed) == session.used["probe"] == session.prober.meter.real_steps > 0
+        sum(len(episode.turns) for episode in probed) == session.used["probe"] == session.gap_probes.meter.real_steps > 0
     )  # each real step is charged
     assert all(t.info.reasoning for episode in probed for t in episode.transitions) and {e.source for e in probed} == {"real"}
     with open_replay(run.path / "replay" / "policy.sqlite", []) as replay:
@@ -294,21 +294,21 @@ def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_l
 
 def test_an_rl_phase_that_was_killed_after_a_refresh_ends_where_an_unbroken_one_does(prepared: Prepared):
     run, context = prepared("unbroken")
-    expected = run_rl_phase(run, refreshing(context), world="dream")
+    expected = run_rl_phase(run, refreshing(context), source="dream")
     run, context = prepared("broken")
-    run_rl_phase(run, refreshing(context), world="dream", kill_in=3)
-    resumed = run_rl_phase(run, context, world="dream")
+    run_rl_phase(run, refreshing(context), source="dream", kill_in=3)
+    resumed = run_rl_phase(run, context, source="dream")
     assert_same(facts(expected), facts(resumed))
     assert resumed.envs.refreshes == expected.envs.refreshes == 2
-    assert [e.id for e in resumed.prober.episodes] == [e.id for e in expected.prober.episodes]
+    assert [e.id for e in resumed.gap_probes.episodes] == [e.id for e in expected.gap_probes.episodes]
     one, other = (session.context.load("experience-policy-2").state_dict() for session in (expected, resumed))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_a_probe_without_a_sound_episode_neither_opens_the_gap_nor_vouches_for_the_policy(prepared: Prepared):
     run, context = prepared("nothing")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="dream")
-    assert set(session.prober.probe([], 0).values()) == {None} and session.prober.open_gaps == 0
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="dream")
+    assert set(session.gap_probes.probe([], 0).values()) == {None} and session.gap_probes.failed_in_a_row == 0
     assert not context.checkpoint("policy-good").exists()
 
 
@@ -327,7 +327,7 @@ def test_every_number_that_an_rl_phase_writes_is_explained(prepared: Prepared):
     run, context = prepared("explained")
     bf16 = {"learner": context.config.dream.learner.model_copy(update={"bf16": True})}
     context.config = context.config.model_copy(update={"dream": context.config.dream.model_copy(update=bf16)})
-    run_rl_phase(run, context, world="mixed")
+    run_rl_phase(run, context, source="mixed")
     written = {name for line in run.read_jsonl("metrics.jsonl") for name in line} - {"phase", "iteration"}
     assert {"mismatch", "refills", "real_part_success", "gap"} <= written
     assert written <= {name for group in METRICS.values() for name in group}
@@ -335,8 +335,8 @@ def test_every_number_that_an_rl_phase_writes_is_explained(prepared: Prepared):
 
 def test_a_finished_rl_phase_has_nothing_left_to_do(prepared: Prepared):
     run, context = prepared("finished")
-    first = facts(run_rl_phase(run, context, world="real"))
-    assert_same(first, facts(run_rl_phase(run, context, world="real")))
+    first = facts(run_rl_phase(run, context, source="real"))
+    assert_same(first, facts(run_rl_phase(run, context, source="real")))
 
 
 def test_every_real_step_is_charged_and_dreams_cost_only_their_probes(unbroken: Unbroken):
@@ -344,7 +344,7 @@ def test_every_real_step_is_charged_and_dreams_cost_only_their_probes(unbroken: 
     assert real.used == {"train": real.envs.real.steps, "real": real.envs.real.steps, "probe": 0} and real.used["train"] > 24 * 4 / 2
     dream = unbroken("dream")
     assert dream.used["real"] == 0 and dream.used["train"] == dream.envs.dream.steps
-    assert 0 < dream.envs.real.steps == dream.used["probe"] == dream.prober.meter.real_steps <= 2 * 2 * 4 * 4
+    assert 0 < dream.envs.real.steps == dream.used["probe"] == dream.gap_probes.meter.real_steps <= 2 * 2 * 4 * 4
     assert dream.result()["iterations"] == 4 and dream.result()["replay"]["dream"] > 0
 
 
@@ -353,7 +353,7 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     run, context = prepared("bound")
     limit = free.used["train"] - 1
     block = context.config.dream.model_copy(update={"max_real_steps": limit})
-    bound = RLPhase(run, context, "s2r", start="warm_start", block=block, world="real")
+    bound = RLPhase(run, context, "s2r", start="warm_start", block=block, source="real")
     bound.run_loop()
     assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
 
@@ -366,7 +366,7 @@ def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unb
     assert session.result()["real_steps"] == session.used["real"] > 0
     (first,) = (run.read_episodes(name) for name in run.episode_names() if name == "policy-0000")
     by_group = [{t.source for t in first[i : i + 4]} for i in range(0, len(first), 4)]
-    assert {"real"} in by_group and {"dream"} in by_group and {"dream", "real"} not in by_group, "a group is of one world"
+    assert {"real"} in by_group and {"dream"} in by_group and {"dream", "real"} not in by_group, "a group is of one source"
     assert len({t.id for t in first}) == len(first)
     replay = session.result()["replay"]
     assert replay["dream"] > 0 and replay["real"] > 0, "both worlds are remembered"
@@ -375,7 +375,7 @@ def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unb
 def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: Prepared):
     run, context = prepared("refilled")
     block = context.config.dream.model_copy(update={"max_refills": 2, "tasks_per_iter": 3})
-    session = RLPhase(run, context, "policy", start="warm_start", block=block, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=block, source="real")
     session.run_loop()
     lines = run.read_jsonl("metrics.jsonl")
     drawn = [sum(count for name, count in line.items() if name.startswith("groups_")) for line in lines]
@@ -390,7 +390,7 @@ def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: P
 
 def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(prepared: Prepared):
     run, context = prepared("poor")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
     plain = session.collector.roll([t for t in session.curriculum.sample(6) for _ in range(4)], 0)
     steps = sum(len(t.turns) for t in plain)
     session.collector.block = context.config.dream.model_copy(update={"max_refills": 2, "max_real_steps": steps + 1, "tasks_per_iter": 7})
@@ -401,7 +401,7 @@ def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(pre
 
 def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepared: Prepared):
     run, context = prepared("hopeless")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
     step = session.envs.real.step
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
     session.run_loop()
@@ -413,13 +413,13 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
 @pytest.mark.parametrize("source", ["dream", "real"])
 def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real_outage_can_be_tried_again(source: str, prepared: Prepared):
     run, context = prepared(f"broken {source}")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
     roll = session.collector.roll
     session.collector.roll = lambda *of, **how: [replace(t, error="it could not be read", source=source) for t in roll(*of, **how)]  # type: ignore[method-assign]
     if source == "real":
         with pytest.raises(EnvironmentFailure, match="two iterations of 'policy' failed.*could not be read"):
             session.run_loop()
-        again = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
+        again = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
         assert again.iteration == 1 and not again.stopped
         again.replay.close()
     else:
@@ -430,7 +430,7 @@ def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real
 
 def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):
     run, context = prepared("outage")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, world="real")
+    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
     step, roll = session.envs.real.step, session.collector.roll
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
 
@@ -452,7 +452,7 @@ def test_a_learner_without_bfloat16_trains_with_a_sampler_without_it(
     monkeypatch.setattr(loading, "build_engine", lambda settings, **how: asked.append(how["exact"]) or built(settings, **how))
     run, context = prepared("run")
     block = context.config.dream.model_copy(update={"learner": context.config.dream.learner.model_copy(update={"bf16": bf16})})
-    RLPhase(run, context, "policy", start="warm_start", block=block, world="real").replay.close()
+    RLPhase(run, context, "policy", start="warm_start", block=block, source="real").replay.close()
     assert asked == [exact]
 
 

@@ -294,9 +294,9 @@ def test_a_probe_in_which_most_accepted_claims_are_false_makes_no_good_policy_ev
     false: int, of: int, passed: bool | None
 ):
     probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
-    probes.settings, probes.false_in_a_row, probes.passed = SimpleNamespace(probes=SimpleNamespace(max_accepted_false=0.5)), 0, None
+    probes.settings, probes.failed_in_a_row, probes.passed = SimpleNamespace(probes=SimpleNamespace(max_accepted_false=0.5)), 0, None
     probes._stop_if_false(phase.accepted_false([phase.TriedClaim(True, i >= false, 1.0, 0) for i in range(of)]))
-    assert probes.passed is passed and probes.false_in_a_row == (passed is False)
+    assert probes.passed is passed and probes.failed_in_a_row == (passed is False)
 
 
 def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):

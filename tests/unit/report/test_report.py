@@ -18,8 +18,8 @@ from dreamgym import plugins, report
 from dreamgym.errors import RunDirError
 from dreamgym.evals.bound import measure
 from dreamgym.evals.paired_replay import Replay
+from dreamgym.recipes.arms import ARMS, RL_ARMS
 from dreamgym.recipes.gains import gains
-from dreamgym.recipes.rows import LOOPS, ROWS
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.report import charts, data, sentences
 from dreamgym.report.episodes import chosen
@@ -274,7 +274,7 @@ def test_the_results_tell_rate_interval_and_cost_and_leave_out_absent_rows(page:
 
 def test_the_headline_does_not_claim_more_than_the_intervals():
     def run_of(summary: dict[str, Any]) -> data.Run:
-        rows = [data._row(key, key, ROWS[key], summary[key], {}) for key in ("warm_start", "dream")]
+        rows = [data._row(key, key, ARMS[key], summary[key], {}) for key in ("warm_start", "dream")]
         return data.Run("r", {}, "", summary, {}, {}, [row for row in rows if row], [])
 
     run = run_of(SUMMARY)
@@ -356,14 +356,14 @@ def test_the_dreams_that_are_shown_are_of_the_loop_itself(tmp_path: Path):
     assert [one.file for one in shown] == ["dream-0029", "dream-0029", "eval-dream-greedy"]
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", RL_ARMS)
 def test_every_kind_of_loop_has_its_curves(name: str, tmp_path: Path):
     with RunDir.open(tmp_path / "run", CONFIG) as run:
         for i in range(12):
             line = {"success": 0.1 * i, "entropy": 1.0, "grad_norm": 0.3, "length": 4.0, "groups_mixed": 3.0, "remembered": 9.0}
             run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "seconds": float(i), **line})
     found = words(report.write(tmp_path / "run").read_text("utf-8"))
-    assert f"{ROWS[name].label}: success in training" in found
+    assert f"{ARMS[name].label}: success in training" in found
 
 
 def test_a_seed_of_a_comparison_shows_its_arms_and_their_ablations(tmp_path: Path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
@@ -31,28 +31,55 @@ def roll_back(context: RunContext, model: Any, phase: str, start: str) -> str:
     return f"rolled back to the {'last good policy' if found else 'policy it started from'}"
 
 
-class Prober:
-    """Owns the gap meter, the probed episodes, and what follows from an open gap."""
+class Probes(Protocol):
+    """Real episodes during an RL phase, by which a dream is checked, and what follows from them."""
+
+    steps: int
+    """Real steps so far."""
+    failed_in_a_row: int
+    """Probes in a row that found the dream wrong."""
+    passed: bool | None
+    """Whether the probe of this iteration found nothing wrong; None: there was none, or it cannot be said."""
+    stopped: str
+    """Why training stops, in words; "" while it goes on."""
+
+    def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
+        """Probe, if one is due after an iteration that rolled out `trajectories`; metrics."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class GapProbes:
+    """Measures the gap between dream and real success every `probe_every` iterations. An open gap refreshes the experience model, or two
+    in a row stop training."""
 
     def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLBlock, *, start: str) -> None:
         self.run, self.envs, self.agent, self.model, self.block, self.start = run, envs, agent, model, block, start
         self.context, self.name = envs.context, envs.name
+        self.every = block.probe_every if envs.dream and "probes" not in self.context.skipped else 0
         self.meter = GapMeter(self.context.suite, self.context.real())
         self.steps = 0  # real steps of probes
-        self.open_gaps = 0  # consecutive probes above `max_gap`
+        self.failed_in_a_row = 0  # probes with a gap above `max_gap`
         self.episodes: list[Trajectory] = []  # real episodes of probes, kept for refreshes of the experience model
-        self.passed: bool | None = None  # whether the last probe found nothing wrong; None: it measured nothing
+        self.passed: bool | None = None
         self.stopped = ""
 
     def state_dict(self) -> dict[str, Any]:
         episodes = json.dumps([trajectory_to_json(episode, completions=False) for episode in self.episodes])
-        return {"steps": self.steps, "open_gaps": self.open_gaps, "refreshes": self.envs.refreshes, "episodes": episodes}
+        return {"steps": self.steps, "failed_in_a_row": self.failed_in_a_row, "refreshes": self.envs.refreshes, "episodes": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps, self.open_gaps = state["steps"], state["open_gaps"]
+        self.steps, self.failed_in_a_row = state["steps"], state["failed_in_a_row"]
         self.episodes = [trajectory_from_json(record) for record in json.loads(state["episodes"])]
         if state["refreshes"]:
             self.envs.enter_dream(state["refreshes"])
+
+    def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
+        """Probe where `iteration` is one of every `probe_every`."""
+        self.passed = None
+        return self.probe(trajectories, iteration) if self.every and iteration % self.every == 0 else {}
 
     def probe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
         """Measure the gap of the dreamed trajectories; the real episodes join the replay buffer. With `on_gap = "refresh"` an open gap
@@ -71,9 +98,9 @@ class Prober:
             if gap.gap > self.block.max_gap:
                 self._refresh()
             return gap.metrics() | {"refreshes": float(self.envs.refreshes)}
-        self.open_gaps = self.open_gaps + 1 if gap.gap > self.block.max_gap else 0
-        self.passed = self.open_gaps == 0
-        if self.open_gaps >= 2 and self.block.on_gap != "warn":
+        self.failed_in_a_row = self.failed_in_a_row + 1 if gap.gap > self.block.max_gap else 0
+        self.passed = self.failed_in_a_row == 0
+        if self.failed_in_a_row >= 2 and self.block.on_gap != "warn":
             self.stopped = f"the gap opened to {gap.gap:.2f}"
             if self.block.on_gap == "rollback":
                 self.stopped += f", {roll_back(self.context, self.model, self.name, self.start)}"
