@@ -264,13 +264,13 @@ class Query:
     history: tuple[Transition, ...]
     state: Observation
     action: Action
-    key: tuple[int, ...] = ()  # (rollout, episode, step): seeds the sampling
-    owner: tuple[int, ...] = ()  # the episode's unique name while it runs; key[:2] by default
+    stream: tuple[int, ...] = ()  # (rollout, episode, step): names the random numbers that its answer is sampled with
+    episode_name: tuple[int, ...] = ()  # unique while the episode runs; stream[:2] by default
 
     @property
     def episode(self) -> tuple[int, ...]:
         """What names the episode among those under way."""
-        return self.owner or self.key[:2]
+        return self.episode_name or self.stream[:2]
 
     def transition(self, prediction: Prediction) -> Transition:
         """The transition that the prediction makes of this query."""

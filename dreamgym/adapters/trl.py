@@ -119,4 +119,6 @@ class DreamRollouts:
             )
         model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
         template = instruct_template(self.rules, tokenizer, **self.template)
-        return Agent(make(module=model, tokenizer=tokenizer, exact=True), template, self.rules, max_reply_tokens=self.max_reply_tokens)
+        return Agent(
+            make(module=model, tokenizer=tokenizer, full_precision=True), template, self.rules, max_reply_tokens=self.max_reply_tokens
+        )

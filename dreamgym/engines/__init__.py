@@ -2,7 +2,7 @@
 
 An engine is a module of this folder, or any module by its dotted path, with a function
 
-    make(*, module=None, tokenizer=None, exact=False, external_publisher=False, **settings) -> protocols.LLM (or protocols.Chat)
+    make(*, module=None, tokenizer=None, full_precision=False, external_publisher=False, **settings) -> protocols.LLM (or protocols.Chat)
 
 that names those of the first four that it uses: the torch module to sample from, its tokenizer, whether it must compute at the module's
 own precision, and whether another process publishes the weights to the server. Optional beside it:
@@ -64,13 +64,13 @@ def check_engine(
 
 
 def build_engine(
-    settings: Mapping[str, Any], *, model: Any = None, tokenizer: Any = None, exact: bool = False, external_publisher: bool = False
+    settings: Mapping[str, Any], *, model: Any = None, tokenizer: Any = None, full_precision: bool = False, external_publisher: bool = False
 ) -> Any:
-    """The engine that `settings` name (`name = "local"` when left out). `exact`: at the model's own precision, as a learner without bf16
-    computes; else in bfloat16 where that is faster. `external_publisher`: an engine in another process publishes the weights to the
-    server."""
+    """The engine that `settings` name (`name = "local"` when left out). `full_precision`: at the model's own precision, as a learner
+    without bf16 computes; else in bfloat16 where that is faster. `external_publisher`: an engine in another process publishes the weights
+    to the server."""
     plugin, _ = _config(settings, "engine")
-    context = {"module": model, "tokenizer": tokenizer, "exact": exact, "external_publisher": external_publisher}
+    context = {"module": model, "tokenizer": tokenizer, "full_precision": full_precision, "external_publisher": external_publisher}
     taken = {name: context[name] for name in context if name in inspect.signature(plugin.make).parameters}
     return plugins.make("engines", settings.get("name", DEFAULT), **taken | _rest(settings))
 

@@ -125,7 +125,7 @@ def forecast(
     """
     rounds: dict[int, dict[tuple[int, bool], list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, question in enumerate(questions):
-        _, episode, step = question.query.key
+        _, episode, step = question.query.stream
         rounds[episode // batch][step, not question.near_miss].append(place)
     answers: dict[int, Prediction] = {}
     for chunk in rounds.values():
@@ -133,7 +133,7 @@ def forecast(
             places = chunk[when]
             answers |= dict(zip(places, model.predict([questions[place].query for place in places]), strict=True))
         if forget:
-            forget(sorted({questions[place].query.key[:2] for places in chunk.values() for place in places}))
+            forget(sorted({questions[place].query.stream[:2] for places in chunk.values() for place in places}))
     return [answers[place] for place in range(len(questions))]
 
 
@@ -225,7 +225,7 @@ def agreement_by_step(questions: Sequence[Question], right: Sequence[bool]) -> l
     episodes: dict[Any, dict[int, bool]] = defaultdict(dict)
     for question, hit in zip(questions, right, strict=True):
         if not question.near_miss:
-            *episode, step = question.query.key
+            *episode, step = question.query.stream
             episodes[tuple(episode)][step] = hit
     found, share = list[float](), 1.0
     for t in range(max((max(steps) + 1 for steps in episodes.values()), default=0)):

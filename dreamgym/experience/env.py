@@ -54,7 +54,7 @@ class DreamBatch(AsyncBatchEnv):
                 history=tuple(self.histories[slot]),
                 state=self.states[slot],
                 action=self.rules.canonical(action),
-                key=(self.rollout, slot, len(self.histories[slot])),
+                stream=(self.rollout, slot, len(self.histories[slot])),
             )
             for slot, action in zip(slots, actions, strict=True)
         ]

@@ -63,11 +63,13 @@ class Policies:
     def save(self, model: Any, path: Path) -> Path:
         return backbones.save(model, self.tokenizer, path)
 
-    def agent(self, model: Any, *, exact: bool, external_publisher: bool = False) -> Agent:
-        """A policy that samples from `model`, which may be in training. `exact`: at the model's own precision, as a learner without bf16
-        computes; else in bfloat16 where that is faster. `external_publisher`: another process publishes the
-        weights to the server that samples."""
-        llm = build_engine(self.block.engine, model=model, tokenizer=self.tokenizer, exact=exact, external_publisher=external_publisher)
+    def agent(self, model: Any, *, full_precision: bool, external_publisher: bool = False) -> Agent:
+        """A policy that samples from `model`, which may be in training. `full_precision`: at the model's own precision, as a learner
+        without bf16 computes; else in bfloat16 where that is faster. `external_publisher`: another process publishes the weights to the
+        server that samples."""
+        llm = build_engine(
+            self.block.engine, model=model, tokenizer=self.tokenizer, full_precision=full_precision, external_publisher=external_publisher
+        )
         self.publish(llm, model, 0)
         limit = self.block.max_reply_tokens
         return Agent(llm, self.template, self.rules, max_reply_tokens=limit, window=self.block.window)

@@ -344,9 +344,10 @@ class RLBlock(Config):
     max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     learner: LearnerConfig = LearnerConfig()
-    ahead: bool = False
-    """Play the rollouts of the next iteration while the learner updates, by the weights before that update. Goes with `exec`, and with an
-    importance weight for what other weights sampled: `learner.old_logprobs = "sampler"`, or the algorithm's `importance_cap`."""
+    async_rollouts: bool = False
+    """Play the rollouts of the next iteration while the learner updates, by the weights before that update: one step off policy. Goes with
+    `exec`, and with an importance weight for what other weights sampled: `learner.old_logprobs = "sampler"`, or the algorithm's
+    `importance_cap`."""
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = Field(default=10, ge=0)
     """Iterations between gap measurements; 0 never probes."""
@@ -372,18 +373,24 @@ class RLBlock(Config):
             raise ValueError("'sampler' leaves nothing for the algorithm's importance_cap to weigh; set learner.old_logprobs = 'learner'")
         return learner
 
-    @field_validator("ahead")
+    @field_validator("async_rollouts")
     @classmethod
-    def _check_ahead(cls, ahead: bool, info: ValidationInfo) -> bool:
+    def _check_async_rollouts(cls, async_rollouts: bool, info: ValidationInfo) -> bool:
         algorithm, learner = info.data.get("algorithm"), info.data.get("learner")
-        if ahead and info.data.get("max_refills"):
+        if async_rollouts and info.data.get("max_refills"):
             raise ValueError("goes with max_refills = 0: further tasks are drawn when an iteration's rollouts are known")
-        if ahead and algorithm and learner and learner.old_logprobs == "learner" and not algorithm.model_dump().get("importance_cap"):
+        if (
+            async_rollouts
+            and algorithm
+            and learner
+            and learner.old_logprobs == "learner"
+            and not algorithm.model_dump().get("importance_cap")
+        ):
             raise ValueError(
                 "needs importance weights, because other weights sampled the rollouts: set learner.old_logprobs = 'sampler', or "
                 "algorithm.importance_cap"
             )
-        return ahead
+        return async_rollouts
 
     @field_validator("group_size")
     @classmethod

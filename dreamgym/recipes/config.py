@@ -63,11 +63,13 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _check_executor(self) -> Self:
-        ahead = [name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLBlock) and block.ahead]
+        overlapped = [
+            name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLBlock) and block.async_rollouts
+        ]
         if not self.exec:
-            if ahead:
+            if overlapped:
                 raise ConfigError(
-                    f"{ahead[0]}.ahead plays rollouts elsewhere while this process learns: it needs exec, such as "
+                    f"{overlapped[0]}.async_rollouts plays rollouts elsewhere while this process learns: it needs exec, such as "
                     'exec = {name = "ray", workers = 2}.'
                 )
             return self

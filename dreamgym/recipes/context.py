@@ -113,9 +113,9 @@ class RunContext:
         """Keep a policy's model under that name."""
         self.policies.save(model, self.checkpoint(name))
 
-    def agent(self, model: Any, *, exact: bool = False) -> Agent:
-        """The policy that samples from `model`, which may be in training; `exact`: at the model's own precision."""
-        return self.policies.agent(model, exact=exact, external_publisher=self.external_publisher)
+    def agent(self, model: Any, *, full_precision: bool = False) -> Agent:
+        """The policy that samples from `model`, which may be in training; `full_precision`: at the model's own precision."""
+        return self.policies.agent(model, full_precision=full_precision, external_publisher=self.external_publisher)
 
     @cached_property
     def skipped(self) -> dict[str, str]:

@@ -147,7 +147,7 @@ def _with_backbones(
     turns, n, basis = found.steps * len(context.logs), len(context.logs), list[str]()
     measured, engines = dict[str, Rates](), {"policy": config.policy.engine, "experience": config.experience.settings.get("engine") or {}}
     at_once = max((loop.block.tasks_per_iter * loop.block.group_size for loop in plan.loops_of(config)), default=1)
-    exact = not any(loop.block.learner.bf16 for loop in plan.loops_of(config))
+    full_precision = not any(loop.block.learner.bf16 for loop in plan.loops_of(config))
     models = {"policy": (config.policy.backbone, acted, acted), "experience": (config.experience.backbone, rows, dreamed)}
     read, cached = {"policy": 0.0, "experience": 0.0}, 0.0
     for role, (backbone, _, played) in models.items():
@@ -170,7 +170,7 @@ def _with_backbones(
         fit = fit.model_copy(update={"optimiser": "adamw"} if backbone else {})
         if not trained:
             continue
-        load = Workload(_median(trained), fit, engines[role], at_once, exact and role == "policy")
+        load = Workload(_median(trained), fit, engines[role], at_once, full_precision and role == "policy")
         if backbone:
             measured[role], how = rates.of_backbone(backbone, load)
             basis.append(how)

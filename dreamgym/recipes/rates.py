@@ -47,7 +47,7 @@ class Workload:
     """Settings of the engine `local`."""
     at_once: int
     """Episodes that are played at once."""
-    exact: bool
+    full_precision: bool
     """Whether the engine computes at the model's own precision."""
 
 
@@ -98,7 +98,7 @@ def of(builds: Sequence[Callable[[], tuple[Any, Any]]], load: Workload, rows: in
         model, tokenizer = build()
         on_cpu = next(model.parameters()).device.type == "cpu"
         fitted = _fitted_per_s(model, load, CPU_TOKENS if on_cpu else load.training.batch_tokens)
-        engine = build_engine(load.engine, model=model, tokenizer=tokenizer, exact=load.exact)
+        engine = build_engine(load.engine, model=model, tokenizer=tokenizer, full_precision=load.full_precision)
         fits = load.row[0][: max(1, engine.max_context - DECODED - 2)]  # where rollouts are cut too
         read, sampled = _engine_per_s(engine, fits, rows, CPU_TOKENS if on_cpu else 16 * CPU_TOKENS)
         found.append(Rates(fitted, read, sampled))

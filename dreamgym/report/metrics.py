@@ -208,7 +208,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "staleness": Metric(
             "versions",
-            "how many updates older than the policy the weights are that sampled on workers: 0, or 1 with `ahead`",
+            "how many updates older than the policy the weights are that sampled on workers: 0, or 1 with `async_rollouts`",
             "another value never happens: the run stops",
         ),
         "prefix_hit_rate": Metric(

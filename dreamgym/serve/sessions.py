@@ -65,7 +65,7 @@ class SessionStart:
 class _Session:
     task: Task
     seed: int
-    owner: tuple[int, ...]  # names the episode among those of the experience model
+    episode: tuple[int, ...]  # names the episode among those of the experience model
     state: Observation
     history: list[Transition] = field(default_factory=list)
     results: list[StepResult] = field(default_factory=list)
@@ -190,7 +190,7 @@ class DreamSessions:
             asked, self._asked = self._asked, {}
             for *_, found in asked.values():
                 _answer(found, error=SessionError(f"The experience model failed: {error}"))
-            self.model.forget([self._sessions[name].owner for name, *_ in asked.values() if name in self._sessions])
+            self.model.forget([self._sessions[name].episode for name, *_ in asked.values() if name in self._sessions])
             for name, *_ in asked.values():
                 self._drop(name)
             return
@@ -247,8 +247,8 @@ class DreamSessions:
             raise SessionError("This episode is over. Open a new session.")
         if len(action) > LONGEST_ACTION:
             raise SessionError(f"An action has at most {LONGEST_ACTION:,} characters.")
-        key = (session.seed, 0, len(session.history))
-        query = Query(session.task, tuple(session.history), session.state, self.rules.canonical(action), key, session.owner)
+        stream = (session.seed, 0, len(session.history))
+        query = Query(session.task, tuple(session.history), session.state, self.rules.canonical(action), stream, session.episode)
         (ticket,) = self.model.submit([query])
         self._asked[ticket] = (name, query, found)
         session.under_way, session.used_s = True, time.monotonic()
@@ -261,7 +261,7 @@ class DreamSessions:
         session = self._sessions.pop(name, None)
         if session is None:
             return
-        self.model.forget([session.owner])
+        self.model.forget([session.episode])
         for ticket, (_, _, waiting) in [one for one in self._asked.items() if one[1][0] == name]:
             del self._asked[ticket]
             _answer(waiting, error=SessionError(f"The session '{name:.64}' was closed."))

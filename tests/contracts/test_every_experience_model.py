@@ -95,7 +95,7 @@ def in_short(prediction: Prediction) -> tuple[str, float, bool]:
 def every_query_has_its_prediction_whatever_else_is_asked(opened: Open) -> None:
     actions = ("open", "left", "dance", "right")
     queries = [asked(action, task=task, episode=i) for i, task in enumerate(UNSEEN) for action in actions[i:]]
-    queries = [replace(query, key=(3, i, 0)) for i, query in enumerate(queries)]
+    queries = [replace(query, stream=(3, i, 0)) for i, query in enumerate(queries)]
     with opened() as model:
         together = model.predict(queries)
         assert model.predict([]) == [] and len(together) == len(queries)

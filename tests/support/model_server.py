@@ -31,7 +31,7 @@ class ModelServer(FaultServer):
             return
         module, tokenizer = backbones.load(BackboneConfig(model=path, dtype="float32", device="cpu"))
         with self._one_at_a_time:
-            self.engines[name] = self.newest = build_engine({}, model=module, tokenizer=tokenizer, exact=True)
+            self.engines[name] = self.newest = build_engine({}, model=module, tokenizer=tokenizer, full_precision=True)
         self.weights[name] = 1 + max(self.weights.values())
 
     def complete(self, body: Any) -> tuple[list[int], list[float], str]:

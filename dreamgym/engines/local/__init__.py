@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make(
-    *, module: Any = None, tokenizer: Any = None, exact: bool = False, checkpoint: Path | str | None = None, **settings: Any
+    *, module: Any = None, tokenizer: Any = None, full_precision: bool = False, checkpoint: Path | str | None = None, **settings: Any
 ) -> LocalEngine:
     """The engine over a module and its tokenizer, or over a checkpoint directory: `make(checkpoint="runs/a/checkpoints/policy")`."""
     from dreamgym.engines.local.engine import LocalEngine
@@ -23,7 +23,7 @@ def make(
         if checkpoint is None:
             raise ConfigError("The local engine needs a model: give module and tokenizer, or the directory of a checkpoint.")
         module, tokenizer = load(checkpoint)
-    return LocalEngine(module, tokenizer, **{"dtype": None if exact else "auto", **settings})
+    return LocalEngine(module, tokenizer, **{"dtype": None if full_precision else "auto", **settings})
 
 
 def check(config: Config, *, module: Any = None, **_: Any) -> None:

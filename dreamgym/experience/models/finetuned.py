@@ -67,7 +67,7 @@ class FinetunedConfig(RetrievalConfig):
     """Start the dream of a task from the logs, or of its instruction, in a logged first state; the model writes the others."""
     vary_temperature: float = Field(default=1.0, ge=0)
     """Of new tasks."""
-    task_seeds: int = Field(default=1, ge=1, le=8)
+    seeds_per_prompt: int = Field(default=1, ge=1, le=8)
     """Seed tasks in the prompt of a new task: those of highest value that are most like the first."""
     task_levels: bool = False
     """Tell the model how difficult a new task shall be, in thirds by the length of the shortest logged success. The curriculum asks for
@@ -169,7 +169,7 @@ class FinetunedExperienceModel(ExperienceModel):
     def vary(self, seeds: Sequence[Task], *, seed: int, level: int = 0) -> list[str]:
         sampling, about = replace(self._sampling(self.config.vary_temperature), top_p=1.0), self.config.prompt_parts.about
         wanted = level if self.config.task_levels else 0
-        groups = [[task, *most_similar(task, seeds, self.config.task_seeds - 1)] for task in seeds]
+        groups = [[task, *most_similar(task, seeds, self.config.seeds_per_prompt - 1)] for task in seeds]
         prompts = [variation(self.words, list(map(about, group)), wanted) for group in groups]
         completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in enumerate(prompts)])
         return [one.text if one.finish == "stop" and not self.words.marks & set(one.ids[:-1]) else "" for one in completions]
@@ -202,9 +202,9 @@ class FinetunedExperienceModel(ExperienceModel):
         new = None if self.config.draw == "all" else self.guard.rules.reveals_new(query.state, query.history, query.action)
         temperature = 0.0 if new is False else self.config.temperature
         stream = (
-            (*query.key[:1], crc32(f"{query.task.id}/{query.task.instruction}/{query.action}".encode("utf-8", "replace")))
+            (*query.stream[:1], crc32(f"{query.task.id}/{query.task.instruction}/{query.action}".encode("utf-8", "replace")))
             if new
-            else query.key
+            else query.stream
         )
         return Request(prompt, self._sampling(temperature, rules), (self.seed, *stream), f"dream/{query.episode}")
 
@@ -292,7 +292,7 @@ class FinetunedExperienceModel(ExperienceModel):
     def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
         """Keep each episode's steps with their memories, so that the next prompt extends this one token for token."""
         for i, (query, prediction) in enumerate(zip(queries, predictions, strict=True)):
-            if len(query.key) < 3:
+            if len(query.stream) < 3:
                 continue
             past = self._steps.setdefault(query.episode, [])
             if len(past) >= len(query.history):  # a step that is queried again replaces the prediction

@@ -108,7 +108,7 @@ class PromptedExperienceModel(ExperienceModel):
             self.config.requests(self.config.temperature),
             prompts.properties(reasoning=reasoning),
             name="transition",
-            seeds=[(self.seed, *query.key) for query in queries],
+            seeds=[(self.seed, *query.stream) for query in queries],
         )
         for reply in replies:
             self._count(reply)

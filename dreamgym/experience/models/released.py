@@ -72,7 +72,7 @@ class ReleasedWorldModel(ExperienceModel):
             lambda i, text: self.form.read(queries[i], text),
             AskConfig(max_tokens=self.form.max_tokens, temperature=self.form.temperature, format="none"),
             {},
-            seeds=[(self.seed, *query.key) for query in queries],
+            seeds=[(self.seed, *query.stream) for query in queries],
             again=False,  # the model would answer a correction as if it were an action
         )
         self.counts.update("repaired" if one.value is not None and one.value.repaired else one.kind for one in replies)

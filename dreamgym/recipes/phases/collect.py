@@ -29,7 +29,7 @@ RolloutFunction = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
 
 
 @dataclass
-class Ahead:
+class Prefetched:
     """The rollouts of an iteration that were begun before it: in play, or played."""
 
     iteration: int
@@ -86,8 +86,8 @@ class Collector:
     ) -> None:
         """`remote` gives what plays rollouts in other processes; without it, they are played in this one."""
         self.remote = remote
-        self.ahead: Ahead | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.ahead else None
+        self.prefetched: Prefetched | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.async_rollouts else None
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
         self.seed = envs.context.config.seed
         self.max_steps = envs.context.suite.max_steps
@@ -106,7 +106,7 @@ class Collector:
     def collect(self, tasks: Sequence[Task], i: int) -> list[Trajectory]:
         """The rollouts of an iteration, and of the further tasks that it may draw while too few groups have a mixed outcome. Those that
         were begun are waited for; after a resume, their tasks are those that were drawn before it."""
-        begun, self.ahead = self.ahead, None
+        begun, self.prefetched = self.prefetched, None
         trajectories = begun.playing.result() if begun and begun.iteration == i else self.roll(tasks, i)
         self.refills = 0
         while self.refills < self.block.max_refills and (more := self.refill_tasks(trajectories)):
@@ -121,22 +121,22 @@ class Collector:
         room for them."""
         assert self._thread is not None and self.remote is not None
         if not self.budget_exhausted(seconds):
-            self.ahead = Ahead(i, self._thread.submit(self.roll, tasks, i, played_by=self.remote()))
+            self.prefetched = Prefetched(i, self._thread.submit(self.roll, tasks, i, played_by=self.remote()))
 
     def wait(self) -> list[Trajectory]:
         """The rollouts that were begun, once they are played; none were: []."""
-        return self.ahead.playing.result() if self.ahead else []
+        return self.prefetched.playing.result() if self.prefetched else []
 
     def resume(self, i: int, trajectories: list[Trajectory]) -> None:
         """The rollouts of iteration `i` were played before an interruption."""
         played = Future[list[Trajectory]]()
         played.set_result(trajectories)
-        self.ahead = Ahead(i, played)
+        self.prefetched = Prefetched(i, played)
 
     def discard(self) -> None:
         """Leave the rollouts that were begun unused. Their steps were taken all the same."""
         self._count(self.wait())
-        self.ahead = None
+        self.prefetched = None
 
     def _count(self, trajectories: Sequence[Trajectory]) -> None:
         """Add the steps that were taken, and what decided those in the dream."""

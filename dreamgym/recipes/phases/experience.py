@@ -63,4 +63,4 @@ def _variations(context: RunContext, tasks: Sequence[Task]) -> list[Variation]:
     """Training examples of M_task, as the experience model will be asked."""
     config, settings = context.config, context.config.experience.settings
     levels = difficulty_levels(context.logs) if settings.get("task_levels") else None
-    return task_variations(tasks, config.logs.task_pairs, config.seed, seeds=settings.get("task_seeds", 1), levels=levels)
+    return task_variations(tasks, config.logs.task_pairs, config.seed, seeds=settings.get("seeds_per_prompt", 1), levels=levels)

@@ -89,7 +89,7 @@ class RemoteRollouts:
         version, state = agent.llm.version, self.replay.state
         key: Hashable = (version, sum(p._version for p in model.parameters() if p.requires_grad))  # also where weights were brought back
         trained = [] if served[0] else [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        weights = {name: p.detach().to("cpu", copy=self.block.ahead) for name, p in trained}
+        weights = {name: p.detach().to("cpu", copy=self.block.async_rollouts) for name, p in trained}
 
         def play(tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
             shards = [
@@ -166,7 +166,7 @@ class _Worker:
         memory.require_memory(plan.held_by_worker(context.config))  # the driver can look at its own node alone
         self.envs = Environments(context, replay, name, source)
         self.model = None if context.config.policy_served else context.policy(start)
-        self.agent = context.agent(self.model, exact=not block.learner.bf16)
+        self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad} if self.model is not None else {}
         self.weights: Any = None
         self.served: tuple[Served | None, Served | None] = (None, None)

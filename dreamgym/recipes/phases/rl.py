@@ -89,7 +89,7 @@ class RLPhase:
         opened.callback(self.replay.close)
         self.envs = Environments(context, self.replay, name, source)
         self.model = context.policy(start)
-        self.agent = context.agent(self.model, exact=not block.learner.bf16)
+        self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
         algorithm = named("train.algos", block.algorithm.model_dump())
         self.learner = Learner(
             self.model,
@@ -132,7 +132,7 @@ class RLPhase:
                 tasks_per_iter=self.block.tasks_per_iter,
                 group_size=self.block.group_size,
                 on_iteration=self._on_iteration,
-                prefetch=self._prefetch if self.block.ahead else None,
+                prefetch=self._prefetch if self.block.async_rollouts else None,
             )
 
     def close(self) -> None:
@@ -281,9 +281,9 @@ class RLPhase:
 
     def _save(self) -> None:
         """Everything `_restore` needs, replaced atomically."""
-        begun = self.collector.ahead
+        begun = self.collector.prefetched
         if begun:
-            self.run.write_atomic(self._ahead(begun.iteration), lines_of(self.collector.wait(), completions=True))
+            self.run.write_atomic(self._prefetched_file(begun.iteration), lines_of(self.collector.wait(), completions=True))
         state = {
             **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector")},
             **{name: probes.state_dict() for name, probes in self.probes.items()},
@@ -293,14 +293,14 @@ class RLPhase:
             "real_seconds": self.real_seconds,
             "stopped": self.stopped,
             "failed_in_a_row": self.failed_in_a_row,
-            "ahead": begun.iteration if begun else None,
+            "prefetched": begun.iteration if begun else None,
         }
         checkpoint.save(self._path, state)
-        (self.run.path / self._ahead(self.iteration - 1)).unlink(missing_ok=True)
+        (self.run.path / self._prefetched_file(self.iteration - 1)).unlink(missing_ok=True)
 
-    def _ahead(self, i: int) -> str:
+    def _prefetched_file(self, i: int) -> str:
         """The file of the rollouts of iteration `i` that were played before it."""
-        return f"checkpoints/{self.name}-ahead-{i}.jsonl"
+        return f"checkpoints/{self.name}-prefetched-{i}.jsonl"
 
     def _restore(self) -> None:
         """Go on from the checkpoint; what was written after it is dropped."""
@@ -325,9 +325,9 @@ class RLPhase:
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
         self.failed_in_a_row = state.get("failed_in_a_row", 0)
         self._real_before = state.get("real_seconds")
-        if (i := state["ahead"]) is not None:
-            if not (played := self.run.trajectories(self._ahead(i))):
-                file = self.run.path / self._ahead(i)
+        if (i := state["prefetched"]) is not None:
+            if not (played := self.run.trajectories(self._prefetched_file(i))):
+                file = self.run.path / self._prefetched_file(i)
                 raise RunDirError(f"'{file}' is missing or empty, and iteration {i} learns from the rollouts in it. Restore it.")
             self.collector.resume(i, played)
 

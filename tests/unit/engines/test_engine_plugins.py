@@ -57,7 +57,7 @@ def test_a_backend_in_one_module_outside_the_package_acts_as_a_policy(monkeypatc
     words = ScriptedLLM(str)
     vocabulary = Vocabulary(words.encode, words.decode, {TASK: 300, STATE: 301, ACT: 302, END: END_ID})
     block = PolicyBlock.model_validate({"engine": {"name": "my_company.backend", "step": "right"}})
-    agent = Policies(block, SUITE.rules, None, vocabulary, served=tmp_path).agent(None, exact=False)
+    agent = Policies(block, SUITE.rules, None, vocabulary, served=tmp_path).agent(None, full_precision=False)
     goal = corridor.Goal(1, 3)
     task = corridor.Task("1-3", goal.instruction, "corridor", goal={"start": 1, "target": 3, "key": 0})
     (episode,) = rollout(agent, EnvPool(SUITE.env, SUITE.rules), [task], seed=0, max_steps=6)

@@ -177,7 +177,7 @@ class Oracle:
         self.asked: list[list[tuple[int, ...]]] = []
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
-        self.asked.append([query.key for query in queries])
+        self.asked.append([query.stream for query in queries])
         return [self._predict(query) for query in queries]
 
     def _predict(self, query: Query) -> Prediction:
@@ -202,15 +202,15 @@ def test_every_step_is_asked_from_its_true_history_side_by_side_and_a_near_miss_
 
 def test_the_safe_horizon_is_the_last_step_up_to_which_nine_in_ten_episodes_are_right():
     questions = [q for q in questions_of(CORRIDOR, 60) if not q.near_miss]
-    first = sorted({q.query.key[1] for q in questions if q.query.key[2] == 2})[0]
+    first = sorted({q.query.stream[1] for q in questions if q.query.stream[2] == 2})[0]
 
     def said(wrong: set[tuple[int, int]]) -> list[Prediction]:
-        return [told(q, state="nowhere") if (q.query.key[1], q.query.key[2]) in wrong else told(q) for q in questions]
+        return [told(q, state="nowhere") if (q.query.stream[1], q.query.stream[2]) in wrong else told(q) for q in questions]
 
-    longest = max(q.query.key[2] for q in questions) + 1
+    longest = max(q.query.stream[2] for q in questions) + 1
     right = measure(questions, said(set()), known=set())
     assert right.agreement == [1.0] * longest and right.safe_horizon == longest
-    at_step_2 = {q.query.key[1] for q in questions if q.query.key[2] == 2}
+    at_step_2 = {q.query.stream[1] for q in questions if q.query.stream[2] == 2}
     one = measure(questions, said({(first, 2), (first, 3)}), known=set())
     assert one.agreement[1] == 1.0 and one.agreement[2] == pytest.approx(1 - 1 / len(at_step_2))
     worse = measure(questions, said({(episode, 2) for episode in at_step_2}), known=set())

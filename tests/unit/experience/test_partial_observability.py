@@ -301,7 +301,7 @@ def test_the_model_writes_the_news_and_the_dream_shows_the_state_in_training_as_
     dream = FinetunedExperienceModel(llm, WORDS, ReplayBuffer.open(None, lexical.make()), Guard(RULES), config)  # type: ignore[arg-type]
     asked = 0
     for llm.step, step in enumerate(log.transitions):
-        (said,) = dream.predict([Query(log.task, log.transitions[: llm.step], step.state, step.action, key=(7, 0, llm.step))])
+        (said,) = dream.predict([Query(log.task, log.transitions[: llm.step], step.state, step.action, stream=(7, 0, llm.step))])
         assert said.next_state == step.next_state and dream.counts["unreadable"] == 0
         if len(llm.requests) > asked:
             asked = len(llm.requests)

@@ -111,7 +111,7 @@ def test_what_was_read_of_an_instruct_model_reads_like_its_own_words(blank: Path
     ((ids, weights),) = policies.demonstrations(SUITE.demonstrate(task, "expert", seed=0))
     said = policies.tokenizer.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
     assert SUITE.rules.action_format in policies.tokenizer.decode(ids) and said.startswith("Action: ") and said.endswith("<|im_end|>")
-    agent = policies.agent(model, exact=False)
+    agent = policies.agent(model, full_precision=False)
     assert agent.llm.model is model and agent.template.system.endswith(SUITE.rules.action_format)
 
 

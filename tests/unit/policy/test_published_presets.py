@@ -46,7 +46,7 @@ def test_a_preset_of_a_published_policy_takes_a_training_step(name: str, tmp_pat
     suite = corridor.make(length=4, keys=False, max_steps=4)
     policies = Policies(block, suite.rules, None, {END: 1}, served=tmp_path / "served")  # type: ignore[arg-type]
     model = policies.first(tmp_path)
-    agent = policies.agent(model, exact=not settings.learner.bf16)
+    agent = policies.agent(model, full_precision=not settings.learner.bf16)
     state = Observation("a corridor")
     prompt = agent.template.opening("go left", state.text)
     sampling = Sampling(12, stop=agent.template.stop, temperature=1.0)

@@ -18,7 +18,7 @@ ROW = (list(range(1, 41)), [0.0] * 30 + [1.0] * 10)
 
 
 def load(**engine: int) -> Workload:
-    return Workload(ROW, SFTConfig(batch_tokens=128), engine, at_once=4, exact=True)
+    return Workload(ROW, SFTConfig(batch_tokens=128), engine, at_once=4, full_precision=True)
 
 
 def test_the_time_of_a_layer_is_added_for_every_layer_that_was_not_measured():

@@ -156,7 +156,7 @@ def test_a_run_over_workers_is_the_run_of_one_process_and_two_drivers_cannot_ope
 @pytest.mark.slow
 def test_rollouts_ahead_of_the_learner_are_those_of_workers_that_play_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shrink(monkeypatch)
-    ahead = {"rl.ahead": True, "rl.learner.old_logprobs": "sampler"}
+    ahead = {"rl.async_rollouts": True, "rl.learner.old_logprobs": "sampler"}
     in_turn = trained(tmp_path, "in-turn", {**ahead, "exec": {"name": "outside.worker_threads"}})
     spread = trained(tmp_path, "spread", {**ahead, **RAY})
     assert_same(in_turn, spread)

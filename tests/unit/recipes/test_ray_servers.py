@@ -54,7 +54,7 @@ def settings(folder: Path, checkpoint: Path, servers: tuple[ModelServer, ModelSe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"rl.ahead": True, "rl.learner.old_logprobs": "sampler"}], ids=["in turn", "ahead"])
+@pytest.mark.parametrize("changes", [{}, {"rl.async_rollouts": True, "rl.learner.old_logprobs": "sampler"}], ids=["in turn", "ahead"])
 def test_workers_that_are_clients_of_servers_play_the_run_of_one_process(
     changes: dict[str, Any],
     tmp_path: Path,

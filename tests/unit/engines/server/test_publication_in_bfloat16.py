@@ -27,7 +27,7 @@ class Coarse(ModelServer):
         if self.loads:
             module, tokenizer = backbones.load(BackboneConfig(model=path, dtype="float32", device="cpu"), shared=False)
             whole = module.merge_and_unload() if hasattr(module, "peft_config") else module
-            self.newest = build_engine({}, model=whole.to(torch.bfloat16), tokenizer=tokenizer, exact=True)
+            self.newest = build_engine({}, model=whole.to(torch.bfloat16), tokenizer=tokenizer, full_precision=True)
         self.engines[name], self.weights[name] = self.newest, 1 + max(self.weights.values())
 
 

@@ -65,7 +65,7 @@ def differences(url: str, module: Any, tokenizer: Any) -> list[float]:
 def test_in_float32_greedy_tokens_are_those_of_this_process_and_log_probabilities_near(checkpoint: Path, float32: str) -> None:
     module, tokenizer = backbones.load(BackboneConfig(model=str(checkpoint), dtype="float32", device="cpu"))
     greedy = [Request(r.prompt, Sampling(24, temperature=0.0)) for r in REQUESTS]
-    local = build_engine({}, model=module, tokenizer=tokenizer, exact=True).generate(greedy)
+    local = build_engine({}, model=module, tokenizer=tokenizer, full_precision=True).generate(greedy)
     with closing(build_engine(of(float32), model=module, tokenizer=tokenizer)) as engine:
         remote = engine.generate(greedy)
     assert [c.ids for c in remote] == [c.ids for c in local]
@@ -83,7 +83,7 @@ def test_a_policy_that_the_server_samples_is_trained_here(checkpoint: Path, floa
     words = Vocabulary(list, bytes, dict.fromkeys((TASK, STATE, ACT, END), 0))  # type: ignore[arg-type]  # of a small policy: unused
     policies = Policies(block, SUITE.rules, None, words, served=tmp_path / "served")
     model = policies.first(tmp_path)
-    agent = policies.agent(model, exact=True)
+    agent = policies.agent(model, full_precision=True)
     algorithm = make("train.algos", "grpo")
     learner = Learner(
         model, algorithm, LearnerConfig(lr=1e-2, bf16=False), total_updates=2, on_publish=lambda v: policies.publish(agent.llm, model, v)

@@ -94,7 +94,7 @@ def dreaming(
     prompts: list[list[int] | None] = []
     for step, t in enumerate(trajectory.transitions):
         before = len(llm.asked)
-        (prediction,) = dream.predict([Query(trajectory.task, trajectory.transitions[:step], t.state, t.action, key=(7, 0, step))])
+        (prediction,) = dream.predict([Query(trajectory.task, trajectory.transitions[:step], t.state, t.action, stream=(7, 0, step))])
         assert prediction.next_state == t.next_state and prediction.reward == t.reward
         prompts.append(llm.asked[before] if len(llm.asked) > before else None)
     return prompts
@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_left_out_oldest_first_then_memories_and_counted_an
     logs = [CORRIDOR.demonstrate(task, "noisy", seed=1) for task in CORRIDOR.tasks("train", 9)]
     t = len(trajectory.turns) - 1
     last = trajectory.transitions[t]
-    query = Query(trajectory.task, trajectory.transitions[:t], last.state, last.action, key=(0, 0, t))
+    query = Query(trajectory.task, trajectory.transitions[:t], last.state, last.action, stream=(0, 0, t))
 
     def asked(limit: int | None) -> tuple[list[int], dict[str, int]]:
         llm = Writer(lambda _: text_of(WORDS, trajectory, t, PromptParts(history=0)))
@@ -223,7 +223,7 @@ def test_an_answer_that_runs_out_of_tokens_within_its_state_is_a_counted_failure
     whole = said("go right, so room 2.", state, "0 go")
     for n in range(1, len(whole) + 1):
         dream = model(Writer(lambda _: whole), k=0, max_answer_tokens=n)
-        (prediction,) = dream.predict([Query(TO_3, (), Observation("room 1 of 4\n[right] [open]"), "right", key=(0, 0, 0))])
+        (prediction,) = dream.predict([Query(TO_3, (), Observation("room 1 of 4\n[right] [open]"), "right", stream=(0, 0, 0))])
         assert prediction.next_state.text in (state, "room 1 of 4\n[right] [open]")
         assert (prediction.next_state.text == state) == prediction.info.has_verdict("passed")
         assert dream.counts.total() == 1 and (dream.counts["unreadable"] == 1) != prediction.info.has_verdict("passed")
@@ -550,7 +550,7 @@ def test_seeds_of_a_variation_are_like_the_new_task_and_different_from_it():
 
 def test_a_new_task_is_asked_for_with_several_seeds_and_a_difficulty_as_it_was_trained():
     llm = Writer(lambda _: [*WORDS.encode(TO_4.instruction), WORDS[END]])
-    model(llm, task_seeds=2, task_levels=True).vary([TO_3, TO_4, TO_3], seed=0, level=2)
+    model(llm, seeds_per_prompt=2, task_levels=True).vary([TO_3, TO_4, TO_3], seed=0, level=2)
     (row,) = RowBuilder(WORDS, PromptParts(), SegmentWeights(), CORRIDOR.rules).tasks([Variation((TO_3, TO_4), TO_4, 2)])
     assert [*llm.asked[0], *WORDS.encode(TO_4.instruction), WORDS[END]] == row.ids and llm.asked[0].count(WORDS[VARY]) == 3
     model(llm).vary([TO_3, TO_4], seed=0, level=2)

@@ -69,9 +69,9 @@ def test_steps_of_rollouts_that_nobody_uses_are_counted_like_all_others(source: 
     def no_worker() -> RolloutFunction:
         raise AssertionError("nothing is played")
 
-    ahead = collector(tmp_path, Opener(), remote=no_worker, ahead=True)
-    ahead.resume(1, made)
-    ahead.discard()
+    prefetching = collector(tmp_path, Opener(), remote=no_worker, async_rollouts=True)
+    prefetching.resume(1, made)
+    prefetching.discard()
     taken = sum(len(t.turns) for t in made)
-    assert (ahead.steps, ahead.real_steps) == (taken, taken if source == "real" else 0) and taken > 0
-    assert ahead.decided.states["rule"] == ahead.steps - ahead.real_steps
+    assert (prefetching.steps, prefetching.real_steps) == (taken, taken if source == "real" else 0) and taken > 0
+    assert prefetching.decided.states["rule"] == prefetching.steps - prefetching.real_steps

@@ -23,7 +23,7 @@ from dreamgym.runs.files import read_jsonl
 from dreamgym.types import Task, Trajectory
 
 AHEAD = {
-    "exec": {"name": "outside.worker_threads"}, "rl.ahead": True, "rl.learner.old_logprobs": "sampler", "rl.iterations": 4,
+    "exec": {"name": "outside.worker_threads"}, "rl.async_rollouts": True, "rl.learner.old_logprobs": "sampler", "rl.iterations": 4,
     "experience.training.epochs": 25.0, "warm_start.epochs": 8.0,
 }  # fmt: skip
 APART = ("seconds", "workers_replaced")
@@ -85,7 +85,7 @@ def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"exec": {}}, "rl.ahead plays rollouts elsewhere.*exec = {name"),
+        ({"exec": {}}, "rl.async_rollouts plays rollouts elsewhere.*exec = {name"),
         ({"rl.learner.old_logprobs": "learner"}, "importance weights.*learner.old_logprobs = 'sampler', or algorithm.importance_cap"),
         ({"rl.max_refills": 1}, "max_refills = 0"),
     ],
@@ -97,7 +97,7 @@ def test_what_cannot_be_weighed_or_played_ahead_is_refused(changes: dict[str, An
 
 def test_a_cap_of_importance_weights_will_do_for_the_learners_own_log_probabilities(tmp_path: Path):
     changes = {"rl.learner.old_logprobs": "learner", "rl.algorithm": {"name": "grpo", "importance_cap": 2.0}}
-    assert settings(tmp_path, changes).rl.ahead
+    assert settings(tmp_path, changes).rl.async_rollouts
 
 
 def test_rollouts_are_one_version_behind_the_weights_that_learn_from_them_and_nothing_is_left_behind(
@@ -117,7 +117,7 @@ def test_rollouts_are_one_version_behind_the_weights_that_learn_from_them_and_no
     assert [line["staleness"] for line in lines] == [0.0, 1.0, 1.0, 1.0]
     away = [line["mismatch"] for line in lines if "mismatch" in line]  # from the weights that sampled, before the first step
     assert len(away) > 1 and away[0] < 1e-5 < 1e-3 < min(away[1:])
-    assert threads == {"MainThread", "rollouts"} and not list((done / "checkpoints").glob("*ahead*"))
+    assert threads == {"MainThread", "rollouts"} and not list((done / "checkpoints").glob("*prefetched*"))
 
 
 def test_a_loop_that_is_killed_goes_on_with_the_rollouts_that_were_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -141,10 +141,10 @@ def test_a_loop_that_is_killed_goes_on_with_the_rollouts_that_were_begun(tmp_pat
         patch.setattr(RLPhase, "_on_iteration", killed)
         trained(tmp_path, "resumed")
     assert played == [0, 1, 2]
-    (kept,) = (tmp_path / "resumed" / "checkpoints").glob("*-ahead-2.jsonl")
+    (kept,) = (tmp_path / "resumed" / "checkpoints").glob("*-prefetched-2.jsonl")
     content = kept.read_text()
     kept.unlink()
-    with pytest.raises(RunDirError, match="dream-ahead-2.jsonl' is missing or empty"):
+    with pytest.raises(RunDirError, match="dream-prefetched-2.jsonl' is missing or empty"):
         trained(tmp_path, "resumed")
     kept.write_text(content)
     resumed = trained(tmp_path, "resumed")
