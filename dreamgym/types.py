@@ -204,6 +204,18 @@ class Transition:
     info: StepInfo = REAL_STEP
 
     @property
+    def succeeded(self) -> bool:
+        """Whether the episode ends here with a reward of 1, which is what success means everywhere."""
+        return self.terminated and self.reward >= 1.0
+
+    @property
+    def as_predicted(self) -> Transition:
+        """The step with the experience model's own reward and end, before the guard. A step of the environment is its own."""
+        reward = self.reward if self.info.raw_reward is None else self.info.raw_reward
+        terminated = self.terminated if self.info.raw_terminated is None else self.info.raw_terminated
+        return replace(self, reward=reward, terminated=terminated)
+
+    @property
     def is_noop(self) -> bool:
         """Whether the action changed nothing: the same state, no reward, no end."""
         return self.next_state == self.state and not self.reward and not self.terminated

@@ -138,7 +138,7 @@ class DreamAgentLoop(AgentLoopBase):
                 break
             talk.turns.append((view.text, reply))
             talk.ids = [*ids, *reply]
-        success = terminated and error is None and turns[-1].transition.reward >= 1.0
+        success = error is None and bool(turns) and turns[-1].transition.succeeded
         return Trajectory(request, opened.task, "dream", tuple(turns), success, truncated=not terminated, error=error, behaviour="policy")
 
 

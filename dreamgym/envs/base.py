@@ -282,7 +282,7 @@ def play(
         task=task,
         source="demo",
         turns=tuple(Turn(transition) for transition in transitions),
-        success=terminated and transitions[-1].reward >= 1.0,
+        success=bool(transitions) and transitions[-1].succeeded,
         truncated=not terminated,
         behaviour=behaviour,
     )

@@ -41,10 +41,10 @@ def determined_accuracy(model: ExperienceModel, episodes: Sequence[Trajectory], 
             if prediction.info.decided_by == "rule":
                 continue
             if real.terminated:
-                if real.reward >= 1.0:
-                    seen.append(bool(prediction.info.raw_terminated) and (prediction.info.raw_reward or 0.0) >= 1.0)
+                if real.succeeded:
+                    seen.append(query.transition(prediction).as_predicted.succeeded)
                 continue
-            generated.append(bool(prediction.info.raw_terminated))
+            generated.append(query.transition(prediction).as_predicted.terminated)
             if not rules.reveals_new(query.state, query.history, query.action):
                 exact.append(prediction.next_state == real.next_state and not prediction.info.has_verdict("unreadable"))
         model.forget(keys)

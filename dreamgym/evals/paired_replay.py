@@ -136,7 +136,7 @@ def _real_replay(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
         episode.task,
         "real",
         tuple(map(Turn, walk)),
-        success=last.terminated and last.reward >= 1.0,
+        success=last.succeeded,
         truncated=not last.terminated,
         behaviour=episode.behaviour,
     )
@@ -163,8 +163,6 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         if diverged:
             break
     last = episode.transitions[-1]
-    claim = last.reward if last.info.raw_reward is None else last.info.raw_reward
-    claims_end = last.terminated if last.info.raw_terminated is None else last.info.raw_terminated
     return Replay(
         dreamed_success=episode.success,
         real_success=real.success,
@@ -172,7 +170,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         agreeing_steps=agreeing,
         steps=len(real.turns),
         diverged=diverged,
-        raw_success=claims_end and claim >= 1.0,
+        raw_success=last.as_predicted.succeeded,
         differs=differs,
         reward_error=reward_error,
         valid=(counts[True][0], counts[True][1]),

@@ -63,7 +63,7 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
                 failed.add(slot)
             else:
                 same.append(rules.encode_delta(dreamed) == rules.encode_delta(recorded))
-                won |= {slot} if result.terminated and result.reward >= 1.0 else set()
+                won |= {slot} if dreamed.succeeded else set()
             over |= {slot} if result.terminated or result.truncated or result.info.error is not None else set()
         running = [slot for slot in running if slot not in over]
     counted = [slot for slot in range(len(known)) if slot not in failed]

@@ -199,7 +199,7 @@ class ShopRules(TextRules):
 
         Facts about a sentence in anybody's words rest on what `check` looks at; those about a generated one on the item page alone.
         """
-        end = "success" if purchase.terminated and purchase.reward >= 1.0 else "failure"
+        end = "success" if purchase.succeeded else "failure"
         wanted, item = self.read(instruction), read_item(purchase.state.text)
         if wanted is None or item is None:
             return f"buy, {end}."

@@ -296,7 +296,7 @@ class FinetunedExperienceModel(ExperienceModel):
                 continue
             past = self._steps.setdefault(query.episode, [])
             if len(past) >= len(query.history):  # a step that is queried again replaces the prediction
-                step = _as_written(query, prediction)
+                step = query.transition(prediction).as_predicted  # as the model wrote it
                 past[len(query.history) :] = [Step(step, self._memory_texts(memories.get(i, ())), encode_delta(self.guard.rules, step))]
 
 
@@ -307,9 +307,3 @@ def _redraw(request: Request, attempt: int) -> Request:
 
 def _open(query: Query) -> Transition:
     return Transition(query.state, query.action, query.state, 0.0, False)
-
-
-def _as_written(query: Query, prediction: Prediction) -> Transition:
-    """The step as the model wrote it, before the guard."""
-    info = prediction.info
-    return query.transition(replace(prediction, reward=info.raw_reward or 0.0, terminated=bool(info.raw_terminated)))

@@ -56,36 +56,9 @@ def prepare_logs(
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
     suite = suite or factory.checked_suite(config)
     if run.summary() is None:
-        if config.exec:
-            executors.try_out(config.exec)
-        for temperature in temperatures(config):
-            trained = check_policy(config.policy, suite.rules, device=config.model.device, temperature=temperature)
-        if (backbone := config.experience.backbone) and config.dreams:
-            trained += fitted_models.check_backbone(backbone, config.experience.settings["engine"])
-        plan.require_memory(config)
-        require_space(run.path, BYTES_A_PARAMETER * (trained + parameters(config.model.size, config.model.vocab_size)))
-        if not config.experience.fitted and (engine := config.experience.settings.get("engine")):
-            check_engine(engine, where="experience.engine")
-        if config.experience.verifier and (engine := config.experience.verifier.settings.get("engine")):
-            check_engine(engine, where="experience.verifier.engine")
-        check_publication(config.policy, run.path / "checkpoints" / "served")
+        check_models(run, config, suite)
     if not run.done("logs"):
-        files, began = config.logs.files or suite.log_files, time.monotonic()
-        logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
-        waited = 0.0 if files else time.monotonic() - began  # scripted policies take next to none of it
-        divided = without_held_out(logs, suite, config)
-        logs = divided.training
-        run.episodes(HELD_OUT, divided.held_out)
-        run.episodes("logs", logs)
-        steps, wins = sum(len(t.turns) for t in logs), sum(t.success for t in logs)
-        if not wins:
-            raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
-        found: dict[str, Any] = {"trajectories": len(logs), "transitions": steps, "successes": wins, "held_out": len(divided.held_out)}
-        found["real_seconds"] = waited
-        found |= {"held_out_by": divided.by, "has_env": suite.has_env, "behaviours": len({t.behaviour for t in logs})}
-        if unscored := sum(not t.scored for t in logs):
-            found["unscored"] = unscored
-        run.mark("logs", found | ({"workers_replaced": workers.restarts} if workers else {}))
+        _write_logs(run, config, suite, workers)
     logs = logs_of(run)
     if run.summary() is None:
         factory.check_reasoning(config, explained=any(step.info.reasoning for episode in logs for step in episode.transitions))
@@ -101,8 +74,53 @@ def prepare_logs(
     run.require_unchanged("tokenizer")
     tokenizer = tiny.load(path)[1]
     logs = that_fit(logs, tokenizer, config)
-    context = RunContext(config, run.path, suite, logs, tokenizer, factory.vocabulary(tokenizer), workers=workers)
-    return context
+    return RunContext(config, run.path, suite, logs, tokenizer, factory.vocabulary(tokenizer), workers=workers)
+
+
+def check_models(run: RunDir, config: SharedConfig, suite: EnvSuite) -> None:
+    """Refuse what cannot work before hours are spent: models that do not load or do not fit into memory or onto the disk, servers that do
+    not answer or do not take weights, workers that do not start."""
+    if config.exec:
+        executors.try_out(config.exec)
+    for temperature in temperatures(config):
+        trained = check_policy(config.policy, suite.rules, device=config.model.device, temperature=temperature)
+    experience, verifier = config.experience, config.experience.verifier
+    if experience.backbone and config.dreams:
+        trained += fitted_models.check_backbone(experience.backbone, experience.settings["engine"])
+    plan.require_memory(config)
+    require_space(run.path, BYTES_A_PARAMETER * (trained + parameters(config.model.size, config.model.vocab_size)))
+    if not experience.fitted and (engine := experience.settings.get("engine")):
+        check_engine(engine, where="experience.engine")
+    if verifier and (engine := verifier.settings.get("engine")):
+        check_engine(engine, where="experience.verifier.engine")
+    check_publication(config.policy, run.path / "checkpoints" / "served")
+
+
+def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: WorkerPool | None) -> None:
+    """Read or collect the logs, hold some out, and keep both in the run."""
+    files, began = config.logs.files or suite.log_files, time.monotonic()
+    logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
+    waited = 0.0 if files else time.monotonic() - began  # scripted policies take next to none of it
+    divided = without_held_out(logs, suite, config)
+    run.episodes(HELD_OUT, divided.held_out)
+    run.episodes("logs", divided.training)
+    wins = sum(t.success for t in divided.training)
+    if not wins:
+        raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
+    unscored = sum(not t.scored for t in divided.training)
+    found = {
+        "trajectories": len(divided.training),
+        "transitions": sum(len(t.turns) for t in divided.training),
+        "successes": wins,
+        "held_out": len(divided.held_out),
+        "real_seconds": waited,
+        "held_out_by": divided.by,
+        "has_env": suite.has_env,
+        "behaviours": len({t.behaviour for t in divided.training}),
+        **({"unscored": unscored} if unscored else {}),
+        **({"workers_replaced": workers.restarts} if workers else {}),
+    }
+    run.mark("logs", found)
 
 
 def temperatures(config: SharedConfig) -> list[float]:

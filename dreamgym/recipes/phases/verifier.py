@@ -79,10 +79,8 @@ def claims_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 def claims(episode: Trajectory) -> bool:
     """Whether the experience model called the end of a dreamed episode a success, before any guard."""
-    last = episode.transitions[-1]
-    reward = last.reward if last.info.raw_reward is None else last.info.raw_reward
-    ended = last.terminated if last.info.raw_terminated is None else last.info.raw_terminated
-    return bool(ended and reward > 0) and (episode.error is None or episode.masked)
+    last = episode.transitions[-1].as_predicted
+    return last.terminated and last.reward > 0 and (episode.error is None or episode.masked)
 
 
 class VerifierProbes:

@@ -256,7 +256,7 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     Path("toy.toml").write_text(f'arms = ["grpo-dream"]\nseeds = [0, 1]\n{SHARED}\n[dream]\n{LOOP}')
     code, out, _ = command(monkeypatch, capsys, "compare", "--config", "toy.toml", "--dry-run")
-    assert code == 0 and out.startswith("estimate: ") and "minutes on this machine" in out
+    assert code == 0 and out.startswith("estimate: ") and "about 1 minute on this machine: " in out and "experience 1 minute" in out
     code, out, _ = command(monkeypatch, capsys, "sweep", "logs.trajectories=20,40", "--config", "toy.toml", "--dry-run")
     assert code == 0 and out.startswith("estimate: ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.toml"]

@@ -442,18 +442,18 @@ def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(pre
     assert len(run.read_jsonl("metrics.jsonl")) == 4 and not session.stopped
 
 
-@pytest.mark.parametrize(("bf16", "exact"), [(True, False), (False, True)])
+@pytest.mark.parametrize(("bf16", "full_precision"), [(True, False), (False, True)])
 def test_a_learner_without_bfloat16_trains_with_a_sampler_without_it(
-    bf16: bool, exact: bool, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+    bf16: bool, full_precision: bool, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log-probs of a sampler at another precision are not those that the loss compares with."""
     asked = []
     built = loading.build_engine
-    monkeypatch.setattr(loading, "build_engine", lambda settings, **how: asked.append(how["exact"]) or built(settings, **how))
+    monkeypatch.setattr(loading, "build_engine", lambda settings, **how: asked.append(how["full_precision"]) or built(settings, **how))
     run, context = prepared("run")
     block = context.config.dream.model_copy(update={"learner": context.config.dream.learner.model_copy(update={"bf16": bf16})})
     RLPhase(run, context, "policy", start="warm_start", block=block, source="real").replay.close()
-    assert asked == [exact]
+    assert asked == [full_precision]
 
 
 def test_a_run_without_its_logs_says_so_instead_of_dreaming_without_memories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
