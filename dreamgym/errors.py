@@ -65,7 +65,8 @@ class ServerError(DreamGymError):
 
 
 class EnvironmentFailure(ServerError):
-    """A real environment failed in an episode. The episode is a failed rollout, and the run goes on."""
+    """A real environment failed in an episode, which is a failed rollout while the run goes on. Where nearly all fail, a command ends with
+    it, and goes on when it is given again."""
 
 
 class InvariantError(DreamGymError):

@@ -205,12 +205,13 @@ class Transition:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the episode ends here with a reward of 1, which is what success means everywhere."""
+        """Whether the episode ends here with a reward of 1 or more, which is what success means everywhere."""
         return self.terminated and self.reward >= 1.0
 
     @property
     def as_predicted(self) -> Transition:
-        """The step with the experience model's own reward and end, before the guard. A step of the environment is its own."""
+        """The step with the experience model's own reward and end, before the guard; its next state is as it is. A step that no model
+        answered stays as it is."""
         reward = self.reward if self.info.raw_reward is None else self.info.raw_reward
         terminated = self.terminated if self.info.raw_terminated is None else self.info.raw_terminated
         return replace(self, reward=reward, terminated=terminated)

@@ -133,7 +133,7 @@ def _exact(episode: Trajectory, walk: Sequence[Transition]) -> list[bool | None]
         if true.state != dreamed.state:
             break
         same_state = true.next_state == dreamed.next_state
-        known.append(same_state and (true.terminated, true.succeeded) == (dreamed.terminated, dreamed.succeeded))
+        known.append(same_state and (true.terminated, true.reward >= 1.0) == (dreamed.terminated, dreamed.reward >= 1.0))
         if not same_state:
             break
     return [*known, *([None] * (len(episode.turns) - len(known)))]

@@ -17,8 +17,8 @@ Job = tuple[Task, str, int]
 Play = Callable[[Sequence[Job]], list[Trajectory]]
 """Plays jobs: an episode for each, in order. One that the environment fails in carries the `error`."""
 FIRST = 10
-"""Episodes after which an environment that failed in all of them is given up: one that is away is named soon. Only where this process
-plays them; worker processes try all."""
+"""Episodes, and tasks, after which an environment that failed in all of them is given up. Only where this process plays them; worker
+processes try all."""
 log = logging.getLogger(__name__)
 
 
@@ -82,12 +82,12 @@ def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
     """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones, if those
     are of as many tasks as `FIRST`, or of all there are: a few broken tasks may come first."""
-    episodes, tasks = list[Trajectory](), len({task.id for task, *_ in jobs})
+    episodes, tasks, failed = list[Trajectory](), len({task.id for task, *_ in jobs}), True
     with progress(len(jobs), "scripted episodes") as advance:
         for task, behaviour, seed in jobs:
             episodes.append(attempt(suite, task, behaviour, seed=seed))
-            enough = len(episodes) >= FIRST and len({episode.task.id for episode in episodes}) >= min(FIRST, tasks)
-            if enough and all(episode.error is not None for episode in episodes):
+            failed = failed and episodes[-1].error is not None
+            if failed and len(episodes) >= FIRST and len({episode.task.id for episode in episodes}) >= min(FIRST, tasks):
                 without_failed(episodes)
             advance()
     return episodes

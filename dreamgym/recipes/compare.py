@@ -47,11 +47,10 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
             found.append(rows(directory, one))
             commits |= dict.fromkeys(directory.data(PROCESS)["commits"])
     table = {name: (arm_of(name).label, tables.pool([whole[name] for whole, _ in found])) for name in found[0][0]}
-    base = arm_of(config.ablated)
-    ablated = {
-        name: ((ablation_arm(name, config.ablated) if name else base).label, tables.pool([less[name] for _, less in found]))
-        for name in found[0][1]
-    }
+    ablated = {}
+    for name in found[0][1]:
+        arm = ablation_arm(name, config.ablated) if name else arm_of(config.ablated)
+        ablated[name] = arm.label, tables.pool([less[name] for _, less in found])
     report = comparison.report_of(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
     comparison.save(report, path)
     return report

@@ -281,7 +281,7 @@ class SimToReal(Config):
     max_real_steps: int | None = Field(default=2000, ge=1)
     """Stop before an iteration that would use more real steps than this."""
     max_seconds: float | None = Field(default=None, gt=0)
-    """Stop after this many seconds of this stage; a limit of the dream is not one of this stage."""
+    """Stop after this many seconds of this stage; the dream's own `max_seconds` does not apply here."""
     logged_tasks: bool | None = None
     """Whether only tasks of the logs are trained on; not set: as in the dream."""
     learner: dict[str, Any] = Field(default_factory=dict)

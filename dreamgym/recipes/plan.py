@@ -98,7 +98,8 @@ def held_in(config: SharedConfig) -> dict[str, list[Held]]:
         held, algorithm = list(found.get("warm_start", [])), loop.block.algorithm.model_dump()
         if policy and algorithm.get("kl_coef"):
             held.append(Held("the reference of kl_coef", policy, trains=False))
-        if policy and (algorithm.get("critic") or {}).get("kind") == "separate":
+        critic = algorithm.get("critic")
+        if policy and isinstance(critic, Mapping) and critic.get("kind") == "separate":
             held.append(Held("the critic", policy))
         if loop.source != "real":
             held += [*_dreamers(loop.config), *_judges(loop.config)]

@@ -12,8 +12,8 @@ CHOICES = (*LIMITS, "OMP_WAIT_POLICY")
 
 
 def limit_spinning() -> None:
-    """Let OpenMP threads spin for a tenth of a millisecond or so at the end of a parallel region, and then sleep. Takes effect before torch
-    is loaded.
+    """Let OpenMP threads spin for a tenth of a millisecond or so (a millisecond with the runtimes of Intel and LLVM) at the end of a
+    parallel region, and then sleep. Takes effect before torch is loaded.
 
     By default they spin for some ten milliseconds with GNU's runtime, which torch brings, and for 200 with those of Intel and LLVM. Beside
     another busy process the thread they wait for is off the processor for longer than that, so each region costs its time several times

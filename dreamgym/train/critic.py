@@ -25,7 +25,8 @@ class Critic:
 
     def __init__(self, policy: nn.Module, config: CriticConfig) -> None:
         self.policy, self.config = policy, config
-        self.body = copy.deepcopy(policy) if config.kind == "separate" else None
+        frozen = {id(weight): weight for weight in policy.parameters() if not weight.requires_grad}  # of a base under adapters: shared
+        self.body = copy.deepcopy(policy, frozen) if config.kind == "separate" else None
         width = causal_lm.plain(policy).config.get_text_config().hidden_size
         self.head = nn.Linear(width, 1).to(device_of(policy))
         nn.init.zeros_(self.head.weight)

@@ -93,9 +93,8 @@ def _hidden_states(backbone: BackboneConfig) -> Reader:
             ids = [*ids[: limit // 4], *ids[len(ids) - (limit - limit // 4) :]]  # the instruction, and the end
         with torch.inference_mode():
             found = causal_lm.body(model)(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
-            return np.asarray(
-                found.last_hidden_state[0].float().mean(0).cpu()
-            )  # better than the last one in the shop (docs/lab/log.md, 2026-11-28)
+            # the mean judges better than the last token's in the shop (docs/lab/log.md, 2026-11-28)
+            return np.asarray(found.last_hidden_state[0].float().mean(0).cpu())
 
     def read(claims: Sequence[Claim]) -> SparseRows:
         n, columns = len(claims), np.arange(HASHED, HASHED + width)

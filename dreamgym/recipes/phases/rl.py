@@ -34,6 +34,7 @@ from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.probes import GapProbes, Probes, last_good
 from dreamgym.recipes.phases.uncertified import contradicts_its_logs
 from dreamgym.recipes.phases.verifier import VerifierProbes
+from dreamgym.rollout import TOO_LONG
 from dreamgym.runs.episodes import lines_of
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
@@ -242,13 +243,13 @@ class RLPhase:
         self.stopped = self._stopped_by_probes or self.collector.budget_exhausted(self.seconds)
         self.failed_in_a_row = self.failed_in_a_row + 1 if failure else 0
         if self.failed_in_a_row >= 2 and not self.stopped:  # one may have been an outage
-            if all(t.source == "real" for t in trajectories):  # not saved, so that the same command tries this iteration again
-                raise EnvironmentFailure(
-                    f"Every rollout of two iterations of '{self.name}' failed in the real environment: {failure}. See to it, then give the "
-                    "same command again."
+            if failure != TOO_LONG and all(t.source == "real" for t in trajectories):
+                raise EnvironmentFailure(  # and nothing is saved, so that the same command tries this iteration again
+                    f"Every rollout of two iterations in a row of '{self.name}' failed in the real environment: {failure}. See to it, then "
+                    "give the same command again."
                 )
             self.stopped = f"every rollout of two iterations in a row failed: {failure}"
-        if self.stopped:
+        if self.stopped or (failure and _common_failure(self.collector.wait())):  # the next iteration is tried again, not replayed
             self.collector.discard()
         self._save()
         self._advance(note=_note(found, failure))
@@ -310,18 +311,21 @@ class RLPhase:
             self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
         state = checkpoint.load(self._path)
+        own = ("learner", "curriculum", "collector")
         try:
-            for name in ("learner", "curriculum", "collector"):
+            if missing := next((name for name in (*own, *self.probes, "prefetched") if name not in state), ""):
+                raise KeyError(missing)
+            for name in own:
                 getattr(self, name).load_state_dict(state[name])
-            self.replay.rollback(state["replay"]["sequence"])
-            self.replay.refused = state["replay"]["refused"]
-            for name, probes in self.probes.items():
-                probes.load_state_dict(state[name])
         except KeyError as error:
             raise RunDirError(
                 f"'{self._path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to "
                 "begin this phase again."
             ) from error
+        self.replay.rollback(state["replay"]["sequence"])
+        self.replay.refused = state["replay"]["refused"]
+        for name, probes in self.probes.items():
+            probes.load_state_dict(state[name])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
         self.failed_in_a_row = state.get("failed_in_a_row", 0)
         self._real_before = state.get("real_seconds")

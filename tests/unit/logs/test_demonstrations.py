@@ -71,12 +71,23 @@ def test_half_of_the_episodes_are_enough_and_fewer_are_an_error_that_names_the_f
         collect(failing(7, 0), JOBS, seed=0)
 
 
-@pytest.mark.parametrize("broken", [1, 3])
-def test_a_few_broken_tasks_do_not_end_a_collection_though_their_episodes_are_played_first(broken: int):
-    first = sorted(task.id for task in KNOWN)[:broken]
-    suite = house.make(length=4, failing={name: 0 for name in first})
+@pytest.mark.parametrize("broken", [1, 3, 5])
+def test_broken_tasks_do_not_end_a_collection_though_their_episodes_are_played_first(broken: int, monkeypatch: pytest.MonkeyPatch):
+    suite, tried = failing(broken, 0), list[str]()
+    demonstrate = suite.demonstrate
+    monkeypatch.setattr(suite, "demonstrate", lambda task, *rest, **options: tried.append(task.id) or demonstrate(task, *rest, **options))
     kept = collect(suite, 4 * JOBS, seed=0, tasks=JOBS, mix={"expert": 1.0})
+    assert set(tried[: 4 * broken]) == {task.id for task in KNOWN[:broken]}
     assert len(kept) == 4 * (JOBS - broken)
+
+
+def test_an_environment_of_few_tasks_that_fails_in_all_of_them_is_given_up_after_each_was_tried(monkeypatch: pytest.MonkeyPatch):
+    suite, tried = failing(JOBS, 0), list[str]()
+    demonstrate = suite.demonstrate
+    monkeypatch.setattr(suite, "demonstrate", lambda task, *rest, **options: tried.append(task.id) or demonstrate(task, *rest, **options))
+    with pytest.raises(EnvironmentFailure, match="failed in 37 of 37"):
+        collect(suite, 48, seed=0, tasks=4)
+    assert len(set(tried)) == 4
 
 
 def test_an_environment_that_fails_in_each_of_the_first_episodes_is_given_up_before_the_rest_is_played(monkeypatch: pytest.MonkeyPatch):

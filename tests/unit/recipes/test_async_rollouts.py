@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from outside import worker_threads
 from toy import LOOP, SHARED, shrink, weights
 
 from dreamgym.config import read
-from dreamgym.errors import ConfigError, RunDirError
+from dreamgym.errors import ConfigError, EnvironmentFailure, RunDirError
 from dreamgym.loop import train
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import TrainConfig
@@ -22,7 +23,7 @@ from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.runs.files import read_jsonl
 from dreamgym.types import Task, Trajectory
 
-AHEAD = {
+ASYNC = {
     "exec": {"name": "outside.worker_threads"}, "rl.async_rollouts": True, "rl.learner.old_logprobs": "sampler", "rl.iterations": 4,
     "experience.training.epochs": 25.0, "warm_start.epochs": 8.0,
 }  # fmt: skip
@@ -32,7 +33,7 @@ APART = ("seconds", "workers_replaced")
 def settings(folder: Path, changes: dict[str, Any]) -> TrainConfig:
     file = folder / "train.toml"
     file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
-    return read(TrainConfig, file, {**AHEAD, **changes})
+    return read(TrainConfig, file, {**ASYNC, **changes})
 
 
 def trained(folder: Path, name: str, **changes: Any) -> Path:
@@ -150,6 +151,23 @@ def test_a_loop_that_is_killed_goes_on_with_the_rollouts_that_were_begun(tmp_pat
     resumed = trained(tmp_path, "resumed")
     assert played == [0, 1, 2, 3]  # those of iteration 2 were kept
     assert measures(resumed) == measures(whole) and weights(resumed, "dream") == weights(whole, "dream")
+
+
+def test_after_an_outage_of_the_real_environment_the_same_command_plays_the_failed_rollouts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shrink(monkeypatch)
+    roll, away = Collector.roll, [True]
+
+    def broken(collector: Collector, tasks: Sequence[Task], i: int, *arguments: Any, **options: Any) -> list[Trajectory]:
+        return [replace(t, error="the site is away") if away[0] else t for t in roll(collector, tasks, i, *arguments, **options)]
+
+    monkeypatch.setattr(Collector, "roll", broken)
+    with pytest.raises(EnvironmentFailure, match="the site is away"):
+        trained(tmp_path, "run", mode="real", start="scratch")
+    away[0] = False
+    run = trained(tmp_path, "run", mode="real", start="scratch")
+    assert [line["failed_rollouts"] for line in read_jsonl(run / "metrics.jsonl")] == [16.0, 0.0, 0.0, 0.0]
 
 
 def test_real_steps_of_rollouts_that_nobody_uses_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

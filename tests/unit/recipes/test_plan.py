@@ -89,6 +89,12 @@ def test_a_dream_holds_the_policy_with_its_optimiser_and_what_the_dream_samples_
     refreshed = roles(settings(tmp_path, model, **{"rl.on_gap": "refresh", "rl.probe_every": 2}))["dream"]
     assert refreshed == [policy, dream, ("the refreshed experience.backbone", True)]
     assert ("the reference of kl_coef", False) in roles(settings(tmp_path, model, **{"rl.algorithm.kl_coef": 0.1}))["dream"]
+    critic = {"rl.algorithm": {"name": "ppo", "critic": {"kind": "separate"}}}
+    assert ("the critic", True) in roles(settings(tmp_path, model, **critic))["dream"]
+    assert ("the critic", True) not in roles(settings(tmp_path, model, **{"rl.algorithm": {"name": "ppo"}}))["dream"]
+    reader = {"experience.verifier": {"name": "learned", "features": "backbone"}}
+    reading = roles(settings(tmp_path, model, **reader))
+    assert ("experience.verifier.backbone", False) in reading["experience"] and ("experience.verifier.backbone", False) in reading["dream"]
     verifier = {"name": "chat", "engine": {"name": "instruct", "model": model}}
     judged = roles(settings(tmp_path, model, **{"experience.verifier": verifier}))["dream"]
     assert judged == [policy, dream, ("experience.verifier.engine", False)]

@@ -417,11 +417,14 @@ def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real
     roll = session.collector.roll
     session.collector.roll = lambda *of, **how: [replace(t, error="it could not be read", source=source) for t in roll(*of, **how)]  # type: ignore[method-assign]
     if source == "real":
-        with pytest.raises(EnvironmentFailure, match="two iterations of 'policy' failed.*could not be read"):
+        with pytest.raises(EnvironmentFailure, match="two iterations in a row of 'policy' failed.*could not be read"):
             session.run_loop()
+        session.close()
         again = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
         assert again.iteration == 1 and not again.stopped
-        again.replay.close()
+        again.run_loop()
+        assert [line["iteration"] for line in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3] and again.failed_in_a_row == 0
+        again.close()
     else:
         session.run_loop()
         assert len(run.read_jsonl("metrics.jsonl")) == 2
