@@ -89,7 +89,7 @@ def replay_dreams(config: RunConfig, path: Path) -> dict[str, Any]:
         context = prepare_logs(run, config)
         train_experience(run, context)
         warm_start(run, context)
-        run_rl_phase(run, context, "dream", start="warm_start", block=config.dream, source="dream")
+        run_rl_phase(run, context, "dream", init_policy="warm_start", block=config.dream, source="dream")
         audit(run, replace(context), "dream")
         return fidelity.audited(run.data("audit"))
 

@@ -90,7 +90,7 @@ def measured(suite: Any, run: Path, tasks: int) -> dict[str, Any]:
     context, held_out = open_context(run), suite.tasks("test", tasks, seed=TASK_SEED)
     row: dict[str, Any] = {"tasks": len(held_out)}
     for policy in POLICIES:
-        agent = context.agent(context.policy(policy))
+        agent = context.agent(context.load_policy(policy))
         for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
             found = evaluate(
                 agent,

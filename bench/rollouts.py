@@ -28,7 +28,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.recipes import factory
-from dreamgym.rollout import READY, rollout
+from dreamgym.rollout import DEFAULT_MIN_READY, rollout
 from dreamgym.types import Trajectory
 
 ACTIONS = ("left", "right", "open", "look around")
@@ -75,7 +75,7 @@ def played(tasks: int, length: int, ready: float) -> dict[str, Any]:
     """One rollout of each task, with a share `ready` of the episodes waited for."""
     suite = corridor.make(length=length, max_steps=2 * length)
     tokenizer = factory.learn_tokenizer(collect(suite, 60, seed=0), suite.rules, 320)
-    words = factory.vocabulary(tokenizer)
+    words = factory.make_vocabulary(tokenizer)
     template = Markers(words)
     replies = [[*words.encode(action), *template.stop[:1]] for action in ACTIONS]
     context = multiprocessing.get_context("fork")
@@ -88,7 +88,7 @@ def played(tasks: int, length: int, ready: float) -> dict[str, Any]:
     few = suite.tasks("train", tasks)
     chosen = [few[i % len(few)] for i in range(tasks)]
     start = time.perf_counter()
-    episodes = rollout(agent, env, chosen, seed=0, max_steps=suite.max_steps, ready=ready)
+    episodes = rollout(agent, env, chosen, seed=0, max_steps=suite.max_steps, min_ready=ready)
     seconds = time.perf_counter() - start
     engine.close()
     server.terminate()
@@ -103,11 +103,11 @@ def main() -> None:
     parser = cli.parser(__doc__, full="256 episodes of at most 16 steps", smoke="4 episodes of at most 6 steps")
     options = parser.parse_args()
     tasks, length = (256, 8) if options.full else (4, 3) if options.smoke else (64, 5)
-    lockstep, asynchronous = (played(tasks, length, ready) for ready in (1.0, READY))
+    lockstep, asynchronous = (played(tasks, length, ready) for ready in (1.0, DEFAULT_MIN_READY))
     if lockstep.pop("episodes") != asynchronous.pop("episodes"):
         raise SystemExit("The two ways of waiting played different episodes.")
     found = {"tasks": tasks, "turns": lockstep["turns"], "lockstep_s": lockstep["seconds"], "asynchronous_s": asynchronous["seconds"]}
-    found |= {"ratio_vs_lockstep": lockstep["seconds"] / asynchronous["seconds"], "median_s": MEDIAN_S, "ready": READY}
+    found |= {"ratio_vs_lockstep": lockstep["seconds"] / asynchronous["seconds"], "median_s": MEDIAN_S, "ready": DEFAULT_MIN_READY}
     print(
         f"{tasks} episodes, {found['turns']} turns: {found['lockstep_s']:.2f} s in lockstep, {found['asynchronous_s']:.2f} s without, "
         f"ratio {found['ratio_vs_lockstep']:.2f}"

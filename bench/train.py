@@ -3,7 +3,7 @@
     python bench/train.py [--json] [--full | --smoke] [--cpu] [--recompute] [--experience 15m]
 
 An iteration is a rollout of the policy in the dream (eight episodes per task), the update, and the growth of the buffer. The same iteration
-without recall (`experience.recall`), and without lockstep (`rollout(ready=0.25)`), is measured beside it.
+without recall (`experience.recall`), and without lockstep (`rollout(min_ready=0.25)`), is measured beside it.
 TRL plays the same episodes through the same agent, prompts, retrieval and guard in its `rollout_func`; both its language models are
 `transformers.generate` in bfloat16, without a cache between calls. The text is forced (`common/forced_text.py`): logged episodes of the
 shop, the same for both, at real lengths, over models that were never trained.
@@ -42,7 +42,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import RunConfig
-from dreamgym.rollout import READY, group_by_task, rollout
+from dreamgym.rollout import DEFAULT_MIN_READY, group_by_task, rollout
 from dreamgym.train.batch import sequences_of
 from dreamgym.train.learner import Learner
 from dreamgym.train.settings import LearnerConfig
@@ -104,7 +104,7 @@ class Setting:
         self.suite = factory.make_suite(self.config)
         self.logs = collect(self.suite, size.logs, seed=0)
         self.tokenizer = factory.learn_tokenizer(self.logs, self.suite.rules, self.config.model.vocab_size)
-        self.words = factory.vocabulary(self.tokenizer)
+        self.words = factory.make_vocabulary(self.tokenizer)
         self.tasks = [task for task in self.suite.tasks("dev", size.tasks, seed=factory.TASK_SEED) for _ in range(GROUP)]
         names = np.random.default_rng(0).choice(
             list(self.suite.scripted_policies), len(self.tasks), p=list(self.suite.scripted_policies.values())
@@ -141,7 +141,7 @@ class Player:
     def play(self, tasks: Sequence[Task]) -> list[Trajectory]:
         """One rollout with random rewards. Only the buffer's content differs from call to call."""
         size = self.setting.size
-        found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.suite.max_steps, ready=size.ready)
+        found = rollout(self.agent, self.dream, tasks, seed=SEED, max_steps=self.setting.suite.max_steps, min_ready=size.ready)
         self.replay.add(found)
         return [_with_random_reward(episode, i) for i, episode in enumerate(found)]
 
@@ -298,7 +298,7 @@ def main() -> None:
     clock = time.process_time if options.cpu else time.perf_counter
     logs, tasks, model = (5000, 32, "1m") if options.full else (40, 1, "100k") if options.smoke else (500, 4, "1m")
     size = Size(logs, tasks, clock, model, options.experience or model, "learner" if options.recompute else "sampler")
-    sizes = {"ours": size, "no_recall": replace(size, recall=False), "asynchronous": replace(size, ready=READY)}
+    sizes = {"ours": size, "no_recall": replace(size, recall=False), "asynchronous": replace(size, ready=DEFAULT_MIN_READY)}
     arms = {name: isolated(ours, one) for name, one in sizes.items()}
     found = compared(arms, isolated(trl, size, 1 if options.full else 2), size)
     found |= {"threads": torch.get_num_threads(), "clock": "processor" if options.cpu else "wall"}

@@ -85,24 +85,24 @@ def find(name: Path) -> Path:
     )
 
 
-def build(kind: type[C], values: dict[str, Any], *, where: str = "configuration", prefix: str = "") -> C:
-    """Validate `values` as `kind`; ConfigError names the key, what was expected, and the nearest known key. `prefix` is the dotted name of
-    the block, such as "experience."."""
+def build(config_class: type[C], values: dict[str, Any], *, where: str = "configuration", prefix: str = "") -> C:
+    """Validate `values` as `config_class`; ConfigError names the key, what was expected, and the nearest known key. `prefix` is the dotted
+    name of the block, such as "experience."."""
     try:
-        return kind.model_validate(values)
+        return config_class.model_validate(values)
     except ConfigError as error:  # a block refused itself
         raise error if where == "configuration" or where in str(error) else ConfigError(f"{where}: {error}") from error
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(kind, item, where, prefix) for item in error.errors())) from error
+        raise ConfigError("\n".join(_explain(config_class, item, where, prefix) for item in error.errors())) from error
 
 
-def read(kind: type[C], path: Path, overrides: dict[str, Any] | None = None) -> C:
-    """Read a TOML file or a preset as `kind`, with dotted `overrides` such as {"dream.iterations": 3} laid over it.
+def read(config_class: type[C], path: Path, overrides: dict[str, Any] | None = None) -> C:
+    """Read a TOML file or a preset as `config_class`, with dotted `overrides` such as {"dream.iterations": 3} laid over it.
 
-    A file lists only what differs: a key it leaves out keeps the value it has in `kind()`, also inside a block it opens. A block that
-    names another plug-in than the default (`name = "ppo"`) is its own: the settings of the default plug-in are not laid under it.
+    A file lists only what differs: a key it leaves out keeps the value it has in `config_class()`, also inside a block it opens. A block
+    that names another plug-in than the default (`name = "ppo"`) is its own: the settings of the default plug-in are not laid under it.
     """
-    return resolve(kind, merge(parse(find(path)), overrides or {}), where=f"{path} or the overrides" if overrides else str(path))
+    return resolve(config_class, merge(parse(find(path)), overrides or {}), where=f"{path} or the overrides" if overrides else str(path))
 
 
 def parse(path: Path) -> dict[str, Any]:
@@ -123,14 +123,14 @@ def parse_text(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} is not valid TOML: {reason_of(error)}. Correct it, or restore the file.") from error
 
 
-def resolve(kind: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
-    """`values` laid over the defaults of `kind`, as `read` does it."""
-    return build(kind, _laid_over(kind(), values), where=where)
+def resolve(config_class: type[C], values: dict[str, Any], *, where: str = "configuration") -> C:
+    """`values` laid over the defaults of `config_class`, as `read` does it."""
+    return build(config_class, _laid_over(config_class(), values), where=where)
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
     """`["dream.iterations=3", "env.name=corridor"]` as overrides: a value is read as TOML, and as text when it is none."""
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
@@ -139,8 +139,8 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
             value = tomllib.loads(f"value = {text}")["value"]
         except (tomllib.TOMLDecodeError, RecursionError):
             value = text
-        found[key.strip()] = value
-    return found
+        overrides[key.strip()] = value
+    return overrides
 
 
 def merge(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def dump(config: Config) -> str:
     text = "\n".join(_lines(config.model_dump(mode="json"), [])).strip() + "\n"
     back = build(type(config), tomllib.loads(text), where="the dumped configuration")
     if back != config:
-        written, expected = (dict(_flat("", one.model_dump(mode="json"))) for one in (back, config))
+        written, expected = (dict(_flat("", model.model_dump(mode="json"))) for model in (back, config))
         name = next(key for key in {**expected, **written} if written.get(key) != expected.get(key))
         raise ConfigError(
             f"'{name}' = {expected.get(name)!r} cannot be written as TOML: it would read back as {written.get(name)!r}. Change it."
@@ -192,14 +192,14 @@ def template(config: Config) -> str:
 def _explanations(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """The first sentence of what stands below each setting in the source, or of its block's docstring, by its path."""
     below: dict[str, str] = {}
-    for kind in (base for one in config.explained_by() for base in reversed(one.__mro__) if issubclass(base, Config)):
-        for field, after in pairwise(_class_body(kind)):
+    for config_class in (base for cls in config.explained_by() for base in reversed(cls.__mro__) if issubclass(base, Config)):
+        for field, after in pairwise(_class_body(config_class)):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 below[ast.unparse(field.target)] = str(after.value.value)
-    annotations = {name: field.annotation for kind in config.explained_by() for name, field in kind.model_fields.items()}
+    annotations = {name: field.annotation for config_class in config.explained_by() for name, field in config_class.model_fields.items()}
     for name, value in config:
         annotation = annotations[name]
-        block = next((one for one in get_args(annotation) or [annotation] if _is_block(one)), None)
+        block = next((arg for arg in get_args(annotation) or [annotation] if _is_block(arg)), None)
         value = block.model_validate(value) if block and isinstance(value, dict) else value
         text = below.get(name) or (isinstance(value, Config) and type(value).__doc__) or ""
         text = re.split(r"(?<=\.)(?<!\bEq\.)(?<!\bDr\.) ", " ".join(text.split()), maxsplit=1)[0]
@@ -214,13 +214,13 @@ def _is_block(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Config)
 
 
-def _class_body(kind: type[Config]) -> list[ast.stmt]:
+def _class_body(config_class: type[Config]) -> list[ast.stmt]:
     """The statements of a class; none where its source is not at hand, as of a class made in an interpreter."""
     try:
-        found = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        statements = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
     except (OSError, TypeError):
         return []
-    return next((one.body for one in found if isinstance(one, ast.ClassDef)), [])
+    return next((node.body for node in statements if isinstance(node, ast.ClassDef)), [])
 
 
 def _lines(block: dict[str, Any], path: list[str], explanations: Mapping[tuple[str, ...], str] | None = None) -> list[str]:
@@ -279,22 +279,22 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _keys(kind: Any, path: tuple[Any, ...]) -> list[str]:
+def _keys(config_class: Any, path: tuple[Any, ...]) -> list[str]:
     """The keys of the block at a path; none where the path leads through a list or a free table."""
     for part in path:
-        fields = getattr(kind, "model_fields", {})
+        fields = getattr(config_class, "model_fields", {})
         if part not in fields:
             return []
         annotation = fields[part].annotation
-        kind = next((one for one in (annotation, *get_args(annotation)) if hasattr(one, "model_fields")), None)
-    return list(getattr(kind, "model_fields", {}))
+        config_class = next((arg for arg in (annotation, *get_args(annotation)) if hasattr(arg, "model_fields")), None)
+    return list(getattr(config_class, "model_fields", {}))
 
 
-def _explain(kind: type[Config], item: Any, where: str, prefix: str) -> str:
+def _explain(config_class: type[Config], item: Any, where: str, prefix: str) -> str:
     location = prefix + ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        known = _keys(kind, item["loc"][:-1])
-        hint = f"{nearest(str(item['loc'][-1]), known)} Known: {', '.join(known)}." if known else ""
+        known_keys = _keys(config_class, item["loc"][:-1])
+        hint = f"{nearest(str(item['loc'][-1]), known_keys)} Known: {', '.join(known_keys)}." if known_keys else ""
         return f"Unknown key '{location}' in {where}.{hint}"
     got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"  # a whole block says too much
     return f"'{location}' in {where}: {item['msg'].removeprefix('Value error, ')}{got}."

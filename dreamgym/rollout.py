@@ -11,7 +11,7 @@ from dreamgym.protocols import BatchEnv, Policy
 from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task, Trajectory, Transition, Turn
 
 T = TypeVar("T")
-READY = 0.25
+DEFAULT_MIN_READY = 0.25
 """The share of the running episodes that must have answered before the other side, policy or environment, goes on: where one of them
 is `concurrent`."""
 TOO_LONG = "the first state does not fit into the policy's context"
@@ -26,24 +26,24 @@ def rollout(
     max_steps: int,
     temperature: float = 1.0,
     name: str = "rollout",
-    ready: float | None = None,
-    numbers: Sequence[int] | None = None,
+    min_ready: float | None = None,
+    episode_indices: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
-    `ready` is the share of the running episodes that must have actions before the environment goes on with them, and results before the
-    policy does. By default `READY` where policy or environment is concurrent, else 1.0 (lockstep): engines of one process take turns, and
-    full batches are faster. It changes no trajectory but by the rounding of batched arithmetic.
+    `min_ready` is the share of the running episodes that must have actions before the environment goes on with them, and results before the
+    policy does. By default `DEFAULT_MIN_READY` where policy or environment is concurrent, else 1.0 (lockstep): engines of one process take
+    turns, and full batches are faster. It changes no trajectory but by the rounding of batched arithmetic.
 
-    `numbers` are the episodes' places in the whole rollout of which these are a part, for the random streams; by default 0, 1, ...
+    `episode_indices` are the episodes' places in the whole rollout of which these are a part, for the random streams; by default 0, 1, ...
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a first state that does not fit into the policy's context. A conversation that has outgrown it is cut off there, as at
     `max_steps`: the policy did not come to an end.
     """
-    if ready is None:
-        ready = READY if agent.concurrent or env.concurrent else 1.0
-    of = list(range(len(tasks)) if numbers is None else numbers)
+    if min_ready is None:
+        min_ready = DEFAULT_MIN_READY if agent.concurrent or env.concurrent else 1.0
+    indices = list(range(len(tasks)) if episode_indices is None else episode_indices)
     conversations = agent.begin(tasks, name=name)
     try:
         observations = env.start(tasks, seed=seed)
@@ -56,11 +56,11 @@ def rollout(
                 [conversations[i] for i in waiting],
                 [observations[i] for i in waiting],
                 temperature=temperature,
-                seeds=[(seed, of[i], len(turns[i])) for i in waiting],
+                seeds=[(seed, indices[i], len(turns[i])) for i in waiting],
             )
             acting |= zip(tickets, waiting, strict=True)
-            enough = math.ceil(ready * len(running))
-            acted = sorted((acting.pop(ticket), completion) for ticket, completion in _some(agent.poll, len(acting), enough))
+            enough = math.ceil(min_ready * len(running))
+            acted = sorted((acting.pop(ticket), completion) for ticket, completion in _poll_at_least(agent.poll, len(acting), enough))
             for i, completion in acted:
                 if completion.finish == "overflow":
                     if not turns[i]:
@@ -71,17 +71,17 @@ def rollout(
             going = [i for i, _ in acted if i in stepping]
             env.submit(going, [stepping[i].text for i in going])
             waiting = []
-            for i, result in sorted(_some(env.poll, len(stepping), enough)):
+            for i, result in sorted(_poll_at_least(env.poll, len(stepping), enough)):
                 turns[i].append(_turn(observations[i], stepping.pop(i), result))
                 observations[i], last[i] = result.observation, result
-                if _over(result) or len(turns[i]) == max_steps:
+                if _is_done(result) or len(turns[i]) == max_steps:
                     running.discard(i)
                 else:
                     waiting.append(i)
     finally:
         agent.end(conversations)
     return [
-        _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{of[i]}", model_version=env.version)
+        _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{indices[i]}", model_version=env.version)
         for i, task in enumerate(tasks)
     ]
 
@@ -99,24 +99,26 @@ def rollout_in_parts(
     numbers: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number
-    (`numbers` as in `rollout`)."""
+    (`numbers`, as the `episode_indices` of `rollout`)."""
     episodes: list[Trajectory] = []
-    of = range(len(tasks)) if numbers is None else numbers
+    all_numbers = range(len(tasks)) if numbers is None else numbers
     for start in range(0, len(tasks), at_once):
-        part, own = tasks[start : start + at_once], of[start : start + at_once]
-        episodes += rollout(agent, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, numbers=own)
+        part, part_numbers = tasks[start : start + at_once], all_numbers[start : start + at_once]
+        episodes += rollout(
+            agent, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, episode_indices=part_numbers
+        )
     return episodes
 
 
-def _some(poll: Callable[[], list[tuple[int, T]]], under_way: int, enough: int) -> list[tuple[int, T]]:
-    """What `poll` gives until there is enough of it, or all that is under way."""
-    found = list[tuple[int, T]]()
-    while len(found) < min(under_way, enough):
+def _poll_at_least(poll: Callable[[], list[tuple[int, T]]], under_way: int, enough: int) -> list[tuple[int, T]]:
+    """Poll until there are at least `enough` results, or all that are under way."""
+    results = list[tuple[int, T]]()
+    while len(results) < min(under_way, enough):
         fresh = poll()
         if not fresh:
-            raise InvariantError(f"{under_way - len(found)} answers are under way, and polling gives none.")
-        found += fresh
-    return found
+            raise InvariantError(f"{under_way - len(results)} answers are under way, and polling gives none.")
+        results += fresh
+    return results
 
 
 def group_by_task(trajectories: Sequence[Trajectory], size: int) -> list[list[Trajectory]]:
@@ -124,7 +126,7 @@ def group_by_task(trajectories: Sequence[Trajectory], size: int) -> list[list[Tr
     return [list(trajectories[i : i + size]) for i in range(0, len(trajectories), size)]
 
 
-def _over(result: StepResult) -> bool:
+def _is_done(result: StepResult) -> bool:
     return result.terminated or result.truncated or result.info.error is not None
 
 

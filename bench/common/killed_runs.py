@@ -87,7 +87,7 @@ def train(config: TrainConfig, path: Path, *, seed: int, executor: dict[str, Any
     own = config.model_copy(update={"seed": seed, "exec": executor})
     with open_run(path, config) as run:
         context = replace(open_context(path), config=own)
-        phase = Recorded(run, context, "mixed", start="warm_start", block=own.rl, source="mixed")
+        phase = Recorded(run, context, "mixed", init_policy="warm_start", block=own.rl, source="mixed")
         try:
             on_start()
             start = time.monotonic()

@@ -12,12 +12,11 @@ from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
 from dreamgym.recipes.arms import ARMS
-from dreamgym.recipes.summary import hours, intervals, percent
+from dreamgym.recipes.summary import AUDITED_DREAMS, hours, intervals, percent
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]
 KINDS = ("with_guard", "without_guard")
-AUDITED_DREAMS = (*KINDS, "no_model")
 COSTS = ("real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "seconds")
 AUDIT = (
     "dream_success", "real_success", "false_success", "false_failure", "false_failure_at_most", "masked_share", "consistency",

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dreamgym.cli._show import AUDIT, AUDITED_DREAMS, KINDS, Json, Run, rate, show_decided, table
+from dreamgym.cli._show import AUDIT, KINDS, Json, Run, rate, show_decided, table
 from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
+from dreamgym.recipes.summary import AUDITED_DREAMS
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",

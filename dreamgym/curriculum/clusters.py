@@ -26,7 +26,7 @@ class Clusters:
         if not 1 <= k <= len(tasks):
             raise UsageError(f"{counted(len(tasks), 'task')} cannot make {k} clusters. Choose 1 to {len(tasks)}.")
         self.encoder = encoder
-        self._known: dict[str, int] = {}
+        self._cluster_of: dict[str, int] = {}
         vectors = self._encode([task.instruction for task in tasks])  # [n, dim]
         self.centres = _spread(vectors, k, np.random.default_rng((seed, k)))  # [k, dim], rows of length 1
         for _ in range(ROUNDS):
@@ -39,10 +39,10 @@ class Clusters:
 
     def of(self, tasks: Sequence[Task]) -> list[int]:
         """The nearest cluster of each task, also of tasks that the clusters were not made from."""
-        new = list(dict.fromkeys(task.instruction for task in tasks if task.instruction not in self._known))
+        new = list(dict.fromkeys(task.instruction for task in tasks if task.instruction not in self._cluster_of))
         if new:
-            self._known |= zip(new, (self._encode(new) @ self.centres.T).argmax(axis=1).tolist(), strict=True)
-        return [self._known[task.instruction] for task in tasks]
+            self._cluster_of |= zip(new, (self._encode(new) @ self.centres.T).argmax(axis=1).tolist(), strict=True)
+        return [self._cluster_of[task.instruction] for task in tasks]
 
     def _encode(self, instructions: Sequence[str]) -> np.ndarray:
         return self.encoder.encode(instructions, instructions)

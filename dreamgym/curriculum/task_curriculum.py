@@ -114,9 +114,9 @@ class TaskCurriculum:
             return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]
         synthetic = [e for e in self.pool.values() if e.task.source == "synthetic"]
         generated = _draw(rng, synthetic, int(n * self.config.synthetic_share), [self.value_estimate(e) for e in synthetic])
-        known = [e for e in real if e.tried and self.value_estimate(e) > self.prior]
-        excess = [self.value_estimate(e) - self.prior for e in known]  # many decayed values must not outweigh a few new ones
-        replayed = _draw(rng, known, int((n - len(generated)) * self.config.replay_fraction), excess)
+        above_prior = [e for e in real if e.tried and self.value_estimate(e) > self.prior]
+        excess = [self.value_estimate(e) - self.prior for e in above_prior]  # many decayed values must not outweigh a few new ones
+        replayed = _draw(rng, above_prior, int((n - len(generated)) * self.config.replay_fraction), excess)
         used = {entry.task.id for entry in replayed}
         rest = [e for e in real if e.task.id not in used]
         missing = n - len(generated) - len(replayed)
@@ -150,49 +150,49 @@ class TaskCurriculum:
             if entry is None:
                 continue
             entry.tried += 1
-            found = statistics(group)
-            if found.returns:
+            stats = statistics(group)
+            if stats.returns:
                 kind = "synthetic" if entry.task.source == "synthetic" else "fresh" if entry.value is None else "replayed"
-                mixed.setdefault(kind, []).append(found.kind == "mixed")
+                mixed.setdefault(kind, []).append(stats.kind == "mixed")
                 if kind == "fresh":
-                    self.fresh = [*self.fresh, found.variance][-PRIOR_WINDOW:]
+                    self.fresh = [*self.fresh, stats.variance][-PRIOR_WINDOW:]
                 if kind != "synthetic":
-                    self.success = [*self.success, found.mean][-PRIOR_WINDOW:]
-                entry.value, entry.last, entry.unmeasured = found.variance, self.iteration, 0
+                    self.success = [*self.success, stats.mean][-PRIOR_WINDOW:]
+                entry.value, entry.last, entry.unmeasured = stats.variance, self.iteration, 0
                 low, high = self.config.success_band
-                if kind == "synthetic" and len(found.returns) > 1 and not low < found.mean < high:
+                if kind == "synthetic" and len(stats.returns) > 1 and not low < stats.mean < high:
                     self._retire(entry)
             else:
                 entry.unmeasured += 1
                 if entry.task.source == "synthetic" and entry.unmeasured >= UNMEASURED:
                     self._retire(entry)
-        return {f"mixed_{kind}": sum(found) / len(found) for kind, found in mixed.items()}
+        return {f"mixed_{kind}": sum(is_mixed) / len(is_mixed) for kind, is_mixed in mixed.items()}
 
     def expand(self) -> dict[str, int]:
         """Generate variations of the tasks of highest value; returns how many were proposed, accepted, and refused by reason."""
-        found: Counter[str] = Counter()
+        outcomes: Counter[str] = Counter()
         self.iteration += 1
         if self.config.strategy == "uniform" or self.vary is None or self.config.synthetic_share <= 0:
-            return dict(found)
+            return dict(outcomes)
         best = self._seeds()
         if best:
             seeds = [best[i % len(best)].task for i in range(self.config.proposals)]
-            found["proposed"] = len(seeds)
+            outcomes["proposed"] = len(seeds)
             for i, (parent, text) in enumerate(zip(seeds, self.vary(seeds, self.iteration, self.level), strict=True)):
-                found[self._consider(text, parent, i)] += 1
+                outcomes[self._consider(text, parent, i)] += 1
         self._trim()
-        self.counts += found
-        return dict(found)
+        self.counts += outcomes
+        return dict(outcomes)
 
     def _seeds(self) -> list[Entry]:
         """The tasks of highest value whose instructions are not too similar."""
-        found: list[Entry] = []
+        selected: list[Entry] = []
         for entry in sorted((e for e in self.pool.values() if e.value), key=lambda e: (-self.value_estimate(e), e.task.id)):
-            if len(found) == self.config.seed_tasks:
+            if len(selected) == self.config.seed_tasks:
                 break
-            if all(jaccard(entry.task.instruction, other.task.instruction) <= self.config.max_similarity for other in found):
-                found.append(entry)
-        return found
+            if all(jaccard(entry.task.instruction, other.task.instruction) <= self.config.max_similarity for other in selected):
+                selected.append(entry)
+        return selected
 
     def _consider(self, text: str, parent: Task, i: int) -> Considered:
         """Accept a proposal into the pool, or return the reason of its refusal."""

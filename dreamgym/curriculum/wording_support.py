@@ -23,14 +23,14 @@ class WordingSupport:
 
     def __init__(self, instructions: Iterable[str]) -> None:
         real = [_pairs(text) for text in dict.fromkeys(instructions)]
-        self._known = Counter(pair for pairs in real for pair in pairs)
-        novel = [sum(self._known[pair] == 1 for pair in pairs) for pairs in real]
-        found = conformal_limit(novel, LEVEL)
-        self.most_novel = max(novel, default=-1) if found is None else found
+        self._pair_counts = Counter(pair for pairs in real for pair in pairs)
+        novel = [sum(self._pair_counts[pair] == 1 for pair in pairs) for pairs in real]
+        limit = conformal_limit(novel, LEVEL)
+        self.most_novel = max(novel, default=-1) if limit is None else limit
         """The most pairs of words without a precedent; -1: nothing is supported."""
 
     def __contains__(self, instruction: object) -> bool:
-        return sum(pair not in self._known for pair in _pairs(str(instruction))) <= self.most_novel
+        return sum(pair not in self._pair_counts for pair in _pairs(str(instruction))) <= self.most_novel
 
 
 def _pairs(text: str) -> set[tuple[str, str]]:

@@ -60,7 +60,7 @@ def make(**settings: Any) -> TokenChat:
 
     config = build(Config, settings, where="engine")
     check_backbone(config.backbone)
-    memory.require_memory([memory.Held("engine", config.backbone, trains=False, frozen=True)])
+    memory.require_memory([memory.LoadedModel("engine", config.backbone, trains=False, frozen=True)])
     module, tokenizer = backbones.load(config.backbone, frozen=True)
     engine = LocalEngine(module, tokenizer, dtype=config.dtype, max_batch=config.max_batch, max_context=config.max_context)
     return TokenChat(engine, ChatFormat(tokenizer), name=config.model, at_once=config.max_batch, structured=True)

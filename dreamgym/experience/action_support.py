@@ -18,7 +18,7 @@ class ActionSupport(RealRows):
     """Whether real rows of a replay buffer show an action, word for word."""
 
     def __contains__(self, action: tuple[str, Action]) -> bool:
-        """Of (environment, action)."""
+        """Whether a real row of the environment shows the action, given as (environment, action)."""
         self._follow()
         env, words = action
         return words in self._actions.get(env, ())

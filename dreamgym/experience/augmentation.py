@@ -68,18 +68,21 @@ def insert_invalid_actions(trajectories: Sequence[Trajectory], rules: TextRules,
     copies = []
     for trajectory in trajectories:
         turns: list[Turn] = []
-        shown: Observation | None = None  # the state, where errors are in it that the logs do not have
+        state_with_errors: Observation | None = None  # None while the state has no errors that the logs do not have
         for turn in trajectory.turns:
-            past = [one.transition for one in turns]
+            past = [earlier.transition for earlier in turns]
             if rng.random() < share:
-                state, action = shown or turn.transition.state, rules.canonical(rules.invalid_action(turn.transition.action, rng))
+                state, action = (
+                    state_with_errors or turn.transition.state,
+                    rules.canonical(rules.invalid_action(turn.transition.action, rng)),
+                )
                 if rules.admissible(state, past, action) is False:
                     turns.append(Turn(_refused(trajectory.task, past, state, action, rules)))
                     after = turns[-1].transition.next_state
-                    shown = after if after != turn.transition.state else shown
-            if shown is not None:
-                turn = replace(turn, transition=_from_state(shown, turn.transition, rules))
-                shown = turn.transition.next_state
+                    state_with_errors = after if after != turn.transition.state else state_with_errors
+            if state_with_errors is not None:
+                turn = replace(turn, transition=_from_state(state_with_errors, turn.transition, rules))
+                state_with_errors = turn.transition.next_state
             turns.append(turn)
         copies.append(replace(trajectory, id=f"{trajectory.id}{RELABELLED}invalid", turns=tuple(turns)))
     return copies
@@ -114,13 +117,13 @@ def _from_state(state: Observation, transition: Transition, rules: TextRules) ->
 
 
 def _followers(instructions: Sequence[str]) -> Mapping[str, list[str]]:
-    """For every word, what follows it in some instruction."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """The words that follow each word in some instruction."""
+    followers: dict[str, set[str]] = defaultdict(set)
     for instruction in instructions:
         words = instruction.split()
         for before, word in zip(["", *words], words, strict=False):
-            found[before].add(word)
-    return {before: sorted(words) for before, words in found.items()}
+            followers[before].add(word)
+    return {before: sorted(words) for before, words in followers.items()}
 
 
 def _near(instruction: str, after: Mapping[str, list[str]]) -> list[str]:

@@ -96,9 +96,9 @@ def properties(*, reasoning: bool) -> dict[str, Any]:
 
 def read_answer(reply: str, *, reasoning: bool) -> Answer:
     """The prediction in a reply; BadReply when there is none that can be relied on."""
-    found = read_object(reply, list(properties(reasoning=reasoning)))
-    thought = text_in(found, "reasoning") if reasoning else ""
-    return Answer(thought, text_in(found, "next_state"), number_in(found, "reward"), flag_in(found, "done"))
+    fields = read_object(reply, list(properties(reasoning=reasoning)))
+    thought = text_in(fields, "reasoning") if reasoning else ""
+    return Answer(thought, text_in(fields, "next_state"), number_in(fields, "reward"), flag_in(fields, "done"))
 
 
 def past_step(transition: Transition, *, reasoning: bool) -> dict[str, Any]:
@@ -121,14 +121,14 @@ def step(
     instruction: str, history: Sequence[Mapping[str, Any]], memories: Sequence[Mapping[str, Any]] | None, state: str, action: str
 ) -> dict[str, Any]:
     """The data of one question. What stays the same from step to step comes first, for the server's prefix cache."""
-    shown: dict[str, Any] = {"task": instruction, "history": list(history)}
+    fields: dict[str, Any] = {"task": instruction, "history": list(history)}
     if memories is not None:
-        shown["memories"] = list(memories)
-    return shown | {"state": state, "action": action}
+        fields["memories"] = list(memories)
+    return fields | {"state": state, "action": action}
 
 
 def claim(instruction: str, history: Sequence[Transition], claimed: Transition) -> dict[str, Any]:
     """The data of a question to a verifier or a judge: what was said to have happened, without the reasoning that might persuade."""
     past = [past_step(transition, reasoning=False) for transition in history]
-    asked = step(instruction, past, None, claimed.state.text, claimed.action)
-    return asked | {"claim": {"next_state": claimed.next_state.text, "reward": claimed.reward, "done": claimed.terminated}}
+    question = step(instruction, past, None, claimed.state.text, claimed.action)
+    return question | {"claim": {"next_state": claimed.next_state.text, "reward": claimed.reward, "done": claimed.terminated}}

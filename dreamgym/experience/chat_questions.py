@@ -19,7 +19,7 @@ EXAMPLES = 4  # first states or tasks in a prompt that asks for another one
 
 
 class PromptSettings(Protocol):
-    """What a configuration says of prompts."""
+    """The settings of prompts in a configuration."""
 
     k: int
     reasoning: bool
@@ -45,39 +45,39 @@ class ChatQuestions:
         self.count_tokens = count_tokens or (lambda text: about_tokens(text, bytes_per_token=3.0))
 
     def step(self, query: Query, memories: Sequence[Memory]) -> list[Message]:
-        """What is asked about one query, shortened to fit."""
+        """Build the question about one query, shortened to fit."""
         reasoning, size = self.config.reasoning, self.config.history
         past = [prompts.past_step(step, reasoning=reasoning) for step in query.history[max(0, len(query.history) - size) :]]
-        shown = [prompts.memory_step(memory, reasoning=reasoning) for memory in memories] if self.config.k else None
+        memory_steps = [prompts.memory_step(memory, reasoning=reasoning) for memory in memories] if self.config.k else None
         system = prompts.predict(query.task.env, self.about, reasoning=reasoning)
         while True:
-            talk = messages(system, prompts.step(query.task.instruction, past, shown, query.state.text, query.action))
+            talk = messages(system, prompts.step(query.task.instruction, past, memory_steps, query.state.text, query.action))
             if self._fits(talk):
                 return talk
             if past:
                 past = past[1:]
                 self.counts["history_left_out"] += 1
-            elif shown:
-                shown = shown[:-1]  # the least similar
+            elif memory_steps:
+                memory_steps = memory_steps[:-1]  # the least similar
                 self.counts["memories_left_out"] += 1
             else:
                 raise UsageError(self._too_long(talk, f"the state and action of task '{query.task.id}'"))
 
     def opening(self, task: Task, *, itself: bool = True) -> list[Message]:
-        """What is asked about a first state. The task `itself` is one of the examples where it is known, or is not."""
+        """Build the question about a first state. The task `itself` is one of the examples where it is known, or is not."""
         others = [other for other in self._alike(task) if itself or other != task.instruction]
         examples = [{"task": other, "state": self.openings[other]} for other in others if self.config.k]
         return self._with_examples(prompts.start(task.env, self.about), task, "examples", examples)
 
     def variation(self, task: Task, level: int, *, hidden: str | None = None) -> list[Message]:
-        """What is asked about a new task. The instruction `hidden`, which the reply is to write, is none of the examples."""
+        """Build the question about a new task. The instruction `hidden`, which the reply is to write, is none of the examples."""
         more = [other for other in self._alike(task, hidden) if other != task.instruction]
         return self._with_examples(prompts.vary(task.env, self.about, level), task, "more tasks", more)
 
     def _alike(self, task: Task, hidden: str | None = None) -> list[str]:
         """The instructions that share most words with this one; one that is `hidden` gives its place to the next."""
-        known = (other for other in self.openings if other != hidden)
-        return sorted(known, key=lambda other: (-jaccard(task.instruction, other), other))[:EXAMPLES]
+        candidates = (other for other in self.openings if other != hidden)
+        return sorted(candidates, key=lambda other: (-jaccard(task.instruction, other), other))[:EXAMPLES]
 
     def _with_examples(self, system: str, task: Task, name: str, examples: Sequence[Any]) -> list[Message]:
         """A prompt about a task, with as many examples as fit."""

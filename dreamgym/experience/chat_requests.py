@@ -36,11 +36,11 @@ OF_ONE = frozenset({200, 400, 413, 422})  # statuses that are about what was ask
 
 def _complete(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of an engine that answers chats, checked: a server's by default."""
-    found = {"name": "server", **settings}
-    if found["name"] == "server":
-        found = {"dialect": "chat", **found}
-    check_settings(found)
-    return found
+    engine = {"name": "server", **settings}
+    if engine["name"] == "server":
+        engine = {"dialect": "chat", **engine}
+    check_settings(engine)
+    return engine
 
 
 ChatEngine = Annotated[dict[str, Any], AfterValidator(_complete)]
@@ -51,7 +51,7 @@ class AskConfig(Config):
     """How an instruct model is asked."""
 
     max_tokens: int = Field(default=4096, ge=16, le=10_000_000)
-    """Of one reply, thinking included."""
+    """Tokens of one reply, thinking included."""
     temperature: float = Field(default=0.0, ge=0)
     format: Format = "json_schema"
     seeds: bool = True
@@ -59,9 +59,9 @@ class AskConfig(Config):
     give_up_after: int = Field(default=10, ge=1)
     """Failures in a row, each after the engine's own retries, that end the asking."""
     max_cost: float | None = Field(default=None, gt=0)
-    """Of all that the model was used for, in the currency of its prices: no request is sent that might exceed it. What a server does not
-    tell, and answers that were lost, count as the most they may cost. Only the engine's own retries of requests under way can exceed it,
-    when the answers before them were lost and are billed all the same."""
+    """Cost of all that the model was used for, in the currency of its prices: no request is sent that might exceed it. What a server
+    does not tell, and answers that were lost, count as the most they may cost. Only the engine's own retries of requests under way can
+    exceed it, when the answers before them were lost and are billed all the same."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def ask(
     """
     asking = _Asking(chat, read, how, response_format(how.format, name, properties, how.max_tokens), seeds, note)
     talks = {i: list(talk) for i, talk in enumerate(conversations)}
-    found = asking.round(1, talks)
-    unread = {i: [*talks[i], *_correction(reply)] for i, reply in found.items() if again and reply.kind == "unreadable"}
-    found |= {i: reply for i, reply in asking.round(2, unread).items() if reply.kind != "unaffordable"}
-    if asking.last_error is not None and all(reply.kind == "failed" for reply in found.values()):
+    results = asking.round(1, talks)
+    unread = {i: [*talks[i], *_correction(reply)] for i, reply in results.items() if again and reply.kind == "unreadable"}
+    results |= {i: reply for i, reply in asking.round(2, unread).items() if reply.kind != "unaffordable"}
+    if asking.last_error is not None and all(reply.kind == "failed" for reply in results.values()):
         raise asking.last_error
-    return [found[i] for i in range(len(talks))]
+    return [results[i] for i in range(len(talks))]
 
 
 class _Asking(Generic[T]):
@@ -123,7 +123,7 @@ class _Asking(Generic[T]):
 
     def round(self, attempt: int, talks: Mapping[int, list[Message]]) -> dict[int, Reply[T]]:
         """Ask everything once. As money that was held back for longer replies comes free, what had to wait is asked too."""
-        found: dict[int, Reply[T]] = {}
+        results: dict[int, Reply[T]] = {}
         todo = list(talks)
         while todo:
             sent: list[int] = []
@@ -136,16 +136,16 @@ class _Asking(Generic[T]):
                 allow_truncated=True,  # what was cut is kept, and read as far as it goes
             )
             with closing(replies):  # whatever ends the asking ends what is under way
-                for place, answer in replies:
-                    i = sent[place]
+                for position, answer in replies:
+                    i = sent[position]
                     self.budget.release(i)
-                    found[i] = self._result(i, attempt, answer)
+                    results[i] = self._result(i, attempt, answer)
                     if self.note is not None:
-                        self.note(i, attempt, found[i])
+                        self.note(i, attempt, results[i])
             if not sent:
-                return found | {i: Reply(None, "unaffordable", problem=f"max_cost={self.how.max_cost} is spent") for i in todo}
+                return results | {i: Reply(None, "unaffordable", problem=f"max_cost={self.how.max_cost} is spent") for i in todo}
             todo = todo[len(sent) :]
-        return found
+        return results
 
     def _affordable(self, todo: Sequence[int], talks: Mapping[int, list[Message]], sent: list[int]) -> Iterator[list[Message]]:
         for i in todo:

@@ -34,8 +34,8 @@ import numpy as np
 from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.real_rows import RealRows, RealStep, acts
-from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT, Outcome
-from dreamgym.experience.task_recall import TaskRecall, memory_of
+from dreamgym.experience.recall import MIN_AGREEMENT, MIN_SAMPLES, Outcome
+from dreamgym.experience.task_recall import TaskRecall, synthetic_memory
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Action, Memory, Observation, Query, Transition
@@ -67,8 +67,8 @@ class Conditioned:
     first_line: bool
     """Whether the text of `answer` is the first line only."""
     conditions: Mapping[Place, Mapping[str, int]]
-    """By what was shown, an action or kind of action that has not been taken since, with the number of real rows in which that held; all
-    were answered so."""
+    """The conditions by what was shown: actions or kinds of action that have not been taken since, each with the number of real rows in
+    which that held; all were answered so."""
     right: int
     predicted: int
     """Rows of left-out tasks that the conditions of the others predict."""
@@ -76,9 +76,10 @@ class Conditioned:
     def to_json(self) -> dict[str, Any]:
         """Plain values, the conditions with most rows first."""
         text, reward, terminated = self.answer
-        by_rows = sorted(self.conditions.items(), key=lambda one: -max(one[1].values()))
+        by_rows = sorted(self.conditions.items(), key=lambda item: -max(item[1].values()))
         listed = [
-            {"shown_by": action, "line": line, "until": list(untils), "rows": max(untils.values())} for (action, line), untils in by_rows
+            {"shown_by": action, "line": line, "until": list(end_actions), "rows": max(end_actions.values())}
+            for (action, line), end_actions in by_rows
         ]
         about = {"action": self.kind, "answer": text, "first_line": self.first_line, "reward": reward, "ends": terminated}
         return about | {"right": self.right, "predicted": self.predicted, "conditions": listed}
@@ -108,43 +109,45 @@ class Conditions(RealRows):
         self._episodes: list[list[RealStep]] = []
         self._answered: dict[tuple[str, bool], Counter[Outcome]] = defaultdict(Counter)
         self._acted = Counter[Action]()
-        self._found: list[Conditioned] = []
+        self._conditioned: list[Conditioned] = []
 
     def infer(self, query: Query) -> Memory | None:
         """The answer whose condition holds, as a memory in the query's state; None where no condition holds, or two answers' do."""
-        found = self._holding(query, first_line=False)
-        if found is None:
+        outcome = self._holding(query, first_line=False)
+        if outcome is None:
             return None
-        text, reward, terminated = found
+        text, reward, terminated = outcome
         after = self.rules.apply_delta(query.state, query.action, text)
         if after is None:
             return None
-        return replace(memory_of(query), state=query.state.text, next_state=after.text, reward=reward, terminated=terminated)
+        return replace(synthetic_memory(query), state=query.state.text, next_state=after.text, reward=reward, terminated=terminated)
 
-    def corrected(self, query: Query, after: Observation) -> Observation:
+    def correct_first_line(self, query: Query, after: Observation) -> Observation:
         """A state that a model wrote after the query, with the first line of its answer as a condition says; else as it is."""
-        found = self._holding(query, first_line=True)
-        if found is None:
+        outcome = self._holding(query, first_line=True)
+        if outcome is None:
             return after
         first, *rest = self.rules.encode_delta(Transition(query.state, query.action, after, 0.0, False)).split("\n")
-        if first == found[0]:
+        if first == outcome[0]:
             return after
-        return self.rules.apply_delta(query.state, query.action, "\n".join([found[0], *rest])) or after
+        return self.rules.apply_delta(query.state, query.action, "\n".join([outcome[0], *rest])) or after
 
-    def found(self) -> list[Conditioned]:
-        """What was mined, by kind of action and answer."""
+    def conditioned(self) -> list[Conditioned]:
+        """List what was mined, by kind of action and answer."""
         self._follow()
-        return self._found
+        return self._conditioned
 
     def _holding(self, query: Query, *, first_line: bool) -> Outcome | None:
         self._follow()
-        known = [one for one in self._found if one.kind == kind_of(query.action) and one.first_line is first_line]
-        if not known:
+        candidates = [
+            candidate for candidate in self._conditioned if candidate.kind == kind_of(query.action) and candidate.first_line is first_line
+        ]
+        if not candidates:
             return None
         steps = [(step, acts(step, self.rules), None) for step in query.history]
         *_, answers = self._shown(query.task.env, query.task.id, "", steps)
         shown = _by_place(answers)
-        holding = [one.answer for one in known if one.holds(shown)]
+        holding = [candidate.answer for candidate in candidates if candidate.holds(shown)]
         return holding[0] if len(holding) == 1 else None
 
     def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
@@ -168,39 +171,39 @@ class Conditions(RealRows):
                 if name in first_line and len(rows[name]) < MOST_ROWS:
                     rows[name].append(_Row(memory.task or memory.instruction, _answer(real, first_line[name]), _by_place(answers)))
         acting = self._acting()
-        self._found = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
+        self._conditioned = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
 
     def _acting(self) -> list[str]:
         """The kinds of action that may change something, and the actions of that kind that are frequent."""
         kinds = Counter[str]()
         for action, n in self._acted.items():
             kinds.update(dict.fromkeys(kinds_of(action), n))
-        frequent = Counter({action: n for action, n in self._acted.items() if n >= ENOUGH}) | kinds
+        frequent = Counter({action: n for action, n in self._acted.items() if n >= MIN_SAMPLES}) | kinds
         return sorted(name for name, _ in frequent.most_common(MOST_ACTING))
 
     def _few_valued(self) -> dict[str, bool]:
         """The kinds of action that are answered in one of a few ways, and not always in one of them; True: their first lines are few."""
-        few = [key for key, seen in self._answered.items() if 1 < len(seen) <= MOST_ANSWERS and seen.total() >= 2 * ENOUGH]
-        return {name: first_line for name, first_line in sorted(few, key=lambda one: not one[1])}
+        few = [key for key, answers in self._answered.items() if 1 < len(answers) <= MOST_ANSWERS and answers.total() >= 2 * MIN_SAMPLES]
+        return {name: first_line for name, first_line in sorted(few, key=lambda item: not item[1])}
 
     def _shown(self, env: str, task: str, without: str, steps: Sequence[tuple[Transition, bool, str | None]]) -> Iterator[_Answers]:
-        """What is known before each step, and after the last; each is valid until the next is asked for. A step is given with whether it
-        may have changed something, and with what it showed (None: not yet read). `without` is an episode that does not count as another
+        """Yield what is known before each step, and after the last; each is valid until the next is asked for. A step is given with whether
+        it may have changed something, and with what it showed (None: not yet read). `without` is an episode that does not count as another
         one of the task."""
         first = self.task_recall.first_answers(env, task, without=without) if task else {}
-        shown = {action: (_lines(text), frozenset[str]()) for action, text in first.items()}
-        yield shown
+        answers = {action: (_lines(text), frozenset[str]()) for action, text in first.items()}
+        yield answers
         for step, acted, delta in steps:
             if acted:
                 done = {step.action, *kinds_of(step.action)}
-                shown = {action: (lines, since | done) for action, (lines, since) in shown.items()}
+                answers = {action: (lines, since | done) for action, (lines, since) in answers.items()}
             if step.is_answer:
-                shown[step.action] = (_lines(self.rules.encode_delta(step) if delta is None else delta), frozenset())
-            yield shown
+                answers[step.action] = (_lines(self.rules.encode_delta(step) if delta is None else delta), frozenset())
+            yield answers
 
 
 class _Counts:
-    """In how many rows of a kind of action each condition held, by answer and fold of tasks."""
+    """The number of rows of a kind of action in which each condition held, by answer and fold of tasks."""
 
     def __init__(self, name: str, first_line: bool, rows: Sequence[_Row], acting: Sequence[str]) -> None:
         self.name, self.first_line, self.rows, self.acting = name, first_line, rows, acting
@@ -210,14 +213,14 @@ class _Counts:
         self.rows_with = Counter(row.answer for row in rows)
         # What was shown before all rows, one after the other: the row, the place, and what had been done since, by its number.
         after: dict[frozenset[str], int] = {}
-        shown = [
+        occurrences = [
             (j, number[at], after.setdefault(since, len(after)))
             for j, row in enumerate(rows)
             for at, since in row.shown.items()
             if at in number
         ]
-        self.row, self.place, self.since = np.array(shown, np.int64).reshape(-1, 3).T
-        self.open = np.array([[until not in since for until in acting] for since in after], bool).reshape(len(after), len(acting))
+        self.row, self.place, self.since = np.array(occurrences, np.int64).reshape(-1, 3).T
+        self.open = np.array([[end_action not in since for end_action in acting] for since in after], bool).reshape(len(after), len(acting))
         folds = np.array([crc32(row.task.encode("utf-8", "surrogatepass")) % FOLDS for row in rows])
         self.shown_in = [np.flatnonzero(folds[self.row] == fold) for fold in range(FOLDS)]
         self.held_in = np.zeros((len(self.answers), FOLDS, len(self.places), len(acting)), np.int16)  # of at most MOST_ROWS rows
@@ -227,32 +230,32 @@ class _Counts:
             which, open_ = self.place[begin:end], self.open[self.since[begin:end]]
             self.held_in[self.answers.index(row.answer), fold, which] += open_
             self.ended_in[self.answers.index(row.answer), fold, which] += ~open_
-        self.own = np.array([not {until, *kinds_of(until)}.isdisjoint(name.split("+")) for until in acting], bool)
+        self.same_kind = np.array([not {end_action, *kinds_of(end_action)}.isdisjoint(name.split("+")) for end_action in acting], bool)
 
     @property
     def inferable(self) -> list[Outcome]:
         """Frequent answers without a reward, of which a part would go on. None where the rows that are counted have one answer."""
         if len(self.answers) < 2:
             return []
-        return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self.rows_with[a] >= ENOUGH]
+        return [a for a in self.answers if a[1] <= 0 and not (self.first_line and a[2]) and self.rows_with[a] >= MIN_SAMPLES]
 
     def held_out_hits(self, answer: Outcome, level: float) -> list[bool]:
-        """Of each row of a left-out fold that the others' conditions predict to be answered so, whether it is."""
-        seen = list[bool]()
-        for fold in range(FOLDS):
-            kept = self._kept(answer, level, [one for one in range(FOLDS) if one != fold])
-            shown = self.shown_in[fold]
-            shown = shown[np.asarray(kept.any(1))[self.place[shown]]]
-            held = (kept[self.place[shown]] & self.open[self.since[shown]]).any(1)
-            seen += [self.rows[j].answer == answer for j in np.unique(self.row[shown[held]]).tolist()]
-        return seen
+        """Whether each row of a left-out fold is answered so, for the rows of which the others' conditions predict it."""
+        hits = list[bool]()
+        for held_out in range(FOLDS):
+            kept = self._kept(answer, level, [fold for fold in range(FOLDS) if fold != held_out])
+            in_fold = self.shown_in[held_out]
+            in_fold = in_fold[np.asarray(kept.any(1))[self.place[in_fold]]]
+            held = (kept[self.place[in_fold]] & self.open[self.since[in_fold]]).any(1)
+            hits += [self.rows[j].answer == answer for j in np.unique(self.row[in_fold[held]]).tolist()]
+        return hits
 
     def conditions(self, answer: Outcome, level: float) -> dict[Place, dict[str, int]]:
         """The conditions of all rows."""
-        found: dict[Place, dict[str, int]] = defaultdict(dict)
-        for place, until in np.argwhere(self._kept(answer, level, range(FOLDS))).tolist():
-            found[self.places[place]][self.acting[until]] = int(self.held_in[:, :, place, until].sum())
-        return {place: _broadest(untils) for place, untils in found.items()}
+        conditions: dict[Place, dict[str, int]] = defaultdict(dict)
+        for place, end_action in np.argwhere(self._kept(answer, level, range(FOLDS))).tolist():
+            conditions[self.places[place]][self.acting[end_action]] = int(self.held_in[:, :, place, end_action].sum())
+        return {place: _broadest(end_actions) for place, end_actions in conditions.items()}
 
     def _kept(self, answer: Outcome, level: float, folds: Sequence[int]) -> np.ndarray:
         """bool [place, acting]: what held in so many rows and in none with another answer, and was seen to end. What an action does to
@@ -261,41 +264,41 @@ class _Counts:
         held, ended = self.held_in[:, folds].sum(1), self.ended_in[:, folds].sum(1)
         against = held[others].sum(0)
         enough = held.sum(0) >= self._least(answer, level)
-        return np.asarray((against == 0) & enough & (self.own | (ended[others].sum(0) >= ENDED)))
+        return np.asarray((against == 0) & enough & (self.same_kind | (ended[others].sum(0) >= ENDED)))
 
     def _least(self, answer: Outcome, level: float) -> float:
         return math.log(level) / math.log(self.rows_with[answer] / len(self.rows))
 
 
 def _mine(kinds: Sequence[_Counts]) -> Iterator[Conditioned]:
-    """What is established: each answer at the loosest level at which its own predictions are right often enough, and where it has too few
-    for that, at the loosest at which those of all such answers are."""
-    hits = {
+    """Yield what is established: each answer at the loosest level at which its own predictions are right often enough, and where it has too
+    few for that, at the loosest at which those of all such answers are."""
+    hits_by_level = {
         level: {(i, answer): counts.held_out_hits(answer, level) for i, counts in enumerate(kinds) for answer in counts.inferable}
         for level in LEVELS
     }
     chosen: dict[tuple[int, Outcome], float] = {}
     for level in LEVELS:
-        chosen |= {key: level for key, seen in hits[level].items() if key not in chosen and _rate(seen).low >= MIN_AGREEMENT}
+        chosen |= {key: level for key, hits in hits_by_level[level].items() if key not in chosen and _rate(hits).low >= MIN_AGREEMENT}
     for level in LEVELS:
-        rest = {key: seen for key, seen in hits[level].items() if key not in chosen and seen and _rate(seen).high >= MIN_AGREEMENT}
-        if _rate([right for seen in rest.values() for right in seen]).low >= MIN_AGREEMENT:
+        rest = {key: hits for key, hits in hits_by_level[level].items() if key not in chosen and hits and _rate(hits).high >= MIN_AGREEMENT}
+        if _rate([right for hits in rest.values() for right in hits]).low >= MIN_AGREEMENT:
             chosen |= dict.fromkeys(rest, level)
             break
     for (i, answer), level in sorted(chosen.items()):
-        seen, counts = hits[level][i, answer], kinds[i]
+        hits, counts = hits_by_level[level][i, answer], kinds[i]
         if conditions := counts.conditions(answer, level):
-            yield Conditioned(counts.name, answer, counts.first_line, conditions, sum(seen), len(seen))
+            yield Conditioned(counts.name, answer, counts.first_line, conditions, sum(hits), len(hits))
 
 
-def _rate(seen: Sequence[bool]) -> Rate:
-    return wilson(sum(seen), len(seen))
+def _rate(hits: Sequence[bool]) -> Rate:
+    return wilson(sum(hits), len(hits))
 
 
-def _broadest(untils: Mapping[str, int]) -> dict[str, int]:
-    """Without the kinds of which an action is there: until that action is taken, none of its kind may have been."""
-    implied = {kind for until in untils for kind in kinds_of(until) if until != kind}
-    return {until: n for until, n in untils.items() if until not in implied}
+def _broadest(end_actions: Mapping[str, int]) -> dict[str, int]:
+    """The end actions without the kinds of which an action is there: until that action is taken, none of its kind may have been."""
+    implied = {kind for end_action in end_actions for kind in kinds_of(end_action) if end_action != kind}
+    return {end_action: n for end_action, n in end_actions.items() if end_action not in implied}
 
 
 def _by_place(answers: _Answers) -> Shown:
@@ -312,9 +315,9 @@ def _answer(real: RealStep, first_line: bool) -> Outcome:
 
 def _whole(rows: Iterable[Memory], rules: TextRules) -> list[RealStep]:
     """An episode's rows up to the first that is missing."""
-    found = list[RealStep]()
+    steps = list[RealStep]()
     for expected, memory in enumerate(rows):
         if memory.step != expected:
             break
-        found.append(RealStep.read(memory, rules))
-    return found
+        steps.append(RealStep.read(memory, rules))
+    return steps

@@ -68,25 +68,28 @@ class RowBuilder:
     """Builds rows as the experience model of `rules` reads and writes them. It reads the replay buffer once and then follows it."""
 
     def __init__(
-        self, words: Vocabulary, prompt_parts: PromptParts, weights: SegmentWeights, rules: TextRules, retriever: Retriever | None = None
+        self, vocab: Vocabulary, prompt_parts: PromptParts, weights: SegmentWeights, rules: TextRules, retriever: Retriever | None = None
     ) -> None:
-        self.words, self.prompt_parts, self.weights, self.rules, self.retriever = words, prompt_parts, weights, rules, retriever
+        self.vocab, self.prompt_parts, self.weights, self.rules, self.retriever = vocab, prompt_parts, weights, rules, retriever
 
     def episodes(self, trajectories: Sequence[Trajectory]) -> list[ExperienceRow]:
         if self.retriever is None:
             raise InvariantError("Rows of episodes need a retriever. Give RowBuilder one, with k = 0 for rows without memories.")
-        shown = memory_texts(trajectories, self.retriever)
-        return [row for trajectory, texts in zip(trajectories, shown, strict=True) for row in self.episode(trajectory, texts)]
+        all_texts = memory_texts(trajectories, self.retriever)
+        return [row for trajectory, texts in zip(trajectories, all_texts, strict=True) for row in self.episode(trajectory, texts)]
 
     def tasks(self, variations: Sequence[Variation]) -> list[ExperienceRow]:
-        return [self.task([self.prompt_parts.about(seed) for seed in one.seeds], one.new.instruction, one.level) for one in variations]
+        return [
+            self.task([self.prompt_parts.about(seed) for seed in example.seeds], example.new.instruction, example.level)
+            for example in variations
+        ]
 
     def episode(self, trajectory: Trajectory, memories: Sequence[tuple[str, ...]]) -> list[ExperienceRow]:
         """A whole trajectory; `memories[t]` are the texts of the memories of step t. A step beyond the window is a row of its own."""
         given = zip(trajectory.transitions, memories, strict=True)
         steps = [
-            Step(transition, shown, encode_delta(self.rules, transition), trajectory.scored or not transition.terminated)
-            for transition, shown in given
+            Step(transition, texts, encode_delta(self.rules, transition), trajectory.scored or not transition.terminated)
+            for transition, texts in given
         ]
         instruction, size = self.prompt_parts.about(trajectory.task), self.prompt_parts.history + 1
         slid = [self._window(instruction, steps[end - size : end], past=size - 1) for end in range(size + 1, len(steps) + 1)]
@@ -96,14 +99,14 @@ class RowBuilder:
         """One row. With `past`, the opening and the first `past` steps have no loss: earlier rows have trained them."""
         row = ExperienceRow([], [], [])
         state = steps[0].transition.state.text
-        first = opening(self.words, instruction, state)
-        state_tokens = len(self.words.encode(state)) + 1
+        first = opening(self.vocab, instruction, state)
+        state_tokens = len(self.vocab.encode(state)) + 1
         self._add(row, first[:-state_tokens], "")
         self._add(row, first[-state_tokens:], "start" if past is None else "")
         visible = tuple(step.transition.state.text for step in steps)
         for i, step in enumerate(steps):
-            self._add(row, question(self.words, step.transition.action, step.memories, self.prompt_parts), "")
-            for name, ids in answer(self.words, step, visible[: i + 1], self.prompt_parts).items():
+            self._add(row, question(self.vocab, step.transition.action, step.memories, self.prompt_parts), "")
+            for name, ids in answer(self.vocab, step, visible[: i + 1], self.prompt_parts).items():
                 trained = not (past and i < past) and (step.scored or name != "reward")
                 self._add(row, ids, name if trained else "")
         return row
@@ -111,8 +114,8 @@ class RowBuilder:
     def task(self, seeds: Sequence[str], new: str, level: int = 0) -> ExperienceRow:
         """A task variation: from seed tasks, as `PromptParts.about` has them, to another instruction like them (Eq. 6)."""
         row = ExperienceRow([], [], [])
-        self._add(row, variation(self.words, seeds, level), "")
-        self._add(row, [*self.words.encode(new), self.words[END]], "task")
+        self._add(row, variation(self.vocab, seeds, level), "")
+        self._add(row, [*self.vocab.encode(new), self.vocab[END]], "task")
         return row
 
     def _add(self, row: ExperienceRow, ids: Sequence[int], segment: str) -> None:
@@ -123,26 +126,26 @@ class RowBuilder:
 
 
 def memory_texts(trajectories: Sequence[Trajectory], retriever: Retriever) -> list[list[tuple[str, ...]]]:
-    """`memories_of` as the rules of the retriever word them."""
-    return [[tuple(map(retriever.rules.memory_text, one)) for one in steps] for steps in memories_of(trajectories, retriever)]
+    """The texts of `memories_of`, as the rules of the retriever word them."""
+    return [[tuple(map(retriever.rules.memory_text, memories)) for memories in steps] for steps in memories_of(trajectories, retriever)]
 
 
 def memories_of(trajectories: Sequence[Trajectory], retriever: Retriever) -> list[list[tuple[Memory, ...]]]:
-    """For each step of each trajectory its memories, none from its own trajectory. A step that a rule answers has none."""
+    """The memories of each step of each trajectory, none from its own trajectory. A step that a rule answers has none."""
     queries, owners, places = [], [], []
-    found: list[list[tuple[Memory, ...]]] = []
+    memories: list[list[tuple[Memory, ...]]] = []
     for trajectory in trajectories:
         steps = trajectory.transitions
-        found.append([()] * len(steps))
+        memories.append([()] * len(steps))
         for t, step in enumerate(steps):
             query = Query(trajectory.task, steps[:t], step.state, step.action)
             if not noop_rule(retriever.rules, query):
                 queries.append(query)
                 owners.append(trajectory.id.partition(RELABELLED)[0])
-                places.append((len(found) - 1, t))
+                places.append((len(memories) - 1, t))
     for (i, t), neighbours in zip(places, retriever.retrieve(queries, owners), strict=True):
-        found[i][t] = tuple(neighbour.memory for neighbour in neighbours)
-    return found
+        memories[i][t] = tuple(neighbour.memory for neighbour in neighbours)
+    return memories
 
 
 def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajectory]:
@@ -161,7 +164,7 @@ def up_to(trajectories: Sequence[Trajectory], transitions: int) -> list[Trajecto
 
 
 LEVELS = 3
-"""Of difficulty."""
+"""The number of levels of difficulty."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +182,14 @@ def task_variations(
     """Similar but different tasks, for M_task: of 60 random tasks the one that shares most words with a first seed is the new task, and the
     next ones are further seeds. `levels` are difficulties by instruction."""
     rng = random.Random(f"task-pairs/{seed}")
-    found = []
+    variations = []
     for _ in range(n):
         first = tasks[rng.randrange(len(tasks))]
         drawn = [tasks[j] for j in rng.sample(range(len(tasks)), min(60, len(tasks)))]
         if alike := most_similar(first, drawn, seeds):
             new, *more = alike
-            found.append(Variation((first, *more), new, (levels or {}).get(new.instruction, 0)))
-    return found
+            variations.append(Variation((first, *more), new, (levels or {}).get(new.instruction, 0)))
+    return variations
 
 
 def most_similar(task: Task, others: Sequence[Task], n: int) -> list[Task]:
@@ -196,7 +199,8 @@ def most_similar(task: Task, others: Sequence[Task], n: int) -> list[Task]:
 
 
 def difficulty_levels(logs: Sequence[Trajectory]) -> dict[str, int]:
-    """1 to LEVELS by instruction: thirds of the tasks by the length of their shortest logged success; a task without one is of the last."""
+    """Difficulties from 1 to LEVELS by instruction: thirds of the tasks by the length of their shortest logged success. A task without one
+    is of the last."""
     shortest: dict[str, int] = {}
     for t in logs:
         if t.success:

@@ -28,7 +28,7 @@ class DreamBatch(AsyncBatchEnv):
         self.tasks: list[Task] = []
         self.states: list[Observation] = []
         self.histories: list[list[Transition]] = []
-        self._asked: dict[int, tuple[int, Query]] = {}  # the slot and query of each ticket of the model
+        self._pending: dict[int, tuple[int, Query]] = {}  # the slot and query of each ticket of the model
 
     @property
     def version(self) -> int:
@@ -41,7 +41,7 @@ class DreamBatch(AsyncBatchEnv):
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """Dream the first observation of every task."""
         self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])
-        self.rollout, self.tasks, self._asked = seed, list(tasks), {}
+        self.rollout, self.tasks, self._pending = seed, list(tasks), {}
         self.states = self.model.start(tasks, seed=seed)
         self.histories = [[] for _ in tasks]
         return list(self.states)
@@ -60,20 +60,20 @@ class DreamBatch(AsyncBatchEnv):
         ]
         self.steps += len(queries)
         for slot, query, ticket in zip(slots, queries, self.model.submit(queries), strict=True):
-            self._asked[ticket] = (slot, query)
+            self._pending[ticket] = (slot, query)
 
     def poll(self) -> list[tuple[int, StepResult]]:
         """See `protocols.BatchEnv`."""
         results = []
         for ticket, prediction in self.model.poll():
-            slot, query = self._asked.pop(ticket)
+            slot, query = self._pending.pop(ticket)
             self.states[slot] = prediction.next_state
             self.histories[slot].append(query.transition(prediction))
             results.append((slot, self.result(query, prediction, len(self.histories[slot]) >= self.horizon)))
         return results
 
     def result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
-        """What a prediction is as the result of a step, `at_horizon` if the episode may not go on."""
+        """Make a prediction the result of a step; `at_horizon`: the episode may not go on."""
         info = prediction.info
         if self.support is not None and info.decided_by == "generated":
             info = replace(info, out_of_support=(query.task.env, query.action) not in self.support)

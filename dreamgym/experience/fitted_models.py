@@ -57,7 +57,7 @@ def _require_known_markers(backbone: BackboneConfig, module: Any, tokenizer: Any
     base = backbones.load_tokenizer(backbone.model_copy(update={"markers": False})).get_vocab()
     new = [name for name in (*MARKERS, END) if name not in base]
     adapters = getattr(module, "peft_config", {})
-    brought = (new and adapters) or any(one.trainable_token_indices for one in adapters.values())
+    brought = (new and adapters) or any(adapter.trainable_token_indices for adapter in adapters.values())
     grown = new and max(tokenizer.get_vocab().values()) >= module.get_input_embeddings().weight.shape[0]
     if brought or grown:
         how = "adapters that bring tokens" if brought else "more embeddings than its model has"

@@ -1,12 +1,9 @@
 """The guard: which predictions of the experience model count.
 
-Two rules stand between the experience model and the policy, both the TextRules', neither of which knows the answer:
-
-* **admissibility** (before): an action that names nothing in the state is answered by the failure-state rule of the paper's
-  section 4.1, nothing happens and the reward is zero, and never by imagination (where the rules say so, an error comes back); so is one
-  that is known to change nothing;
-* **grounded success** (after): a positive reward, at the end or before it, stands only when the state and history show what the
-  instruction asks for. Where they do, but contradict each other, nothing is known, and the episode is left out.
+Two checks by TextRules. *Admissibility*, before the model: an inadmissible action, one that names an identifier from nowhere, or a known
+no-op gets the same state (or an error) and reward 0 without asking the model (the failure-state rule of the paper's section 4.1).
+*Grounded success*, after it: a positive reward is kept only if instruction, history and state support it, where the rules judge success;
+where they contradict each other the episode is masked. So is one that the model calls a failure while its state shows a success.
 
 A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `experience.verifiers` looks at what they
 let pass.
@@ -52,7 +49,7 @@ class GuardConfig(Config):
     mask_doubtful: bool = True
     """Leave out an episode whose success is grounded on pages that no real environment could have shown (`TextRules.contradictions`)."""
     only_success_ends: bool = False
-    """For worlds that end when the task is done and never before: a success ends them, an end without one is no end, and an episode that
+    """Worlds that end when the task is done and never before: a success ends them, an end without one is no end, and an episode that
     goes on although the state shows every requirement met is left out, as a disputed end is. Goes with `grounding`."""
 
 
@@ -116,7 +113,7 @@ class Guard:
         return replace(_with_verdict(prediction, verdict), reward=0.0, terminated=ended)
 
     def review(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> list[Prediction]:
-        """`after` for each, in order, and then the second opinion on what the rules let pass, asked for all of them at once."""
+        """Judge each prediction by `after`, in order, and then ask the second opinion about all that the rules let pass, at once."""
         judged = [self.after(query, prediction) for query, prediction in zip(queries, predictions, strict=True)]
         if self.second is None:
             return judged
@@ -156,7 +153,7 @@ class Guard:
 
 
 class Rule(NamedTuple):
-    """By which rule an action can do nothing, and why in the teacher's words."""
+    """The rule by which an action can do nothing, and the reason in the teacher's words."""
 
     name: Literal["inadmissible", "unfounded", "noop"]
     why: str

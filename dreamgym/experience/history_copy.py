@@ -7,7 +7,7 @@ the next state:
     first     the first state of the episode
     before    the state before this one, the latest that differs from it
 
-A reference is used where it was right in at least `MIN_AGREEMENT` of `ENOUGH` rows. Nothing here knows an environment's words.
+A reference is used where it was right in at least `MIN_AGREEMENT` of `MIN_SAMPLES` rows. Nothing here knows an environment's words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from dreamgym.envs.real_rows import RealRows
-from dreamgym.experience.recall import ENOUGH, MIN_AGREEMENT
+from dreamgym.experience.recall import MIN_AGREEMENT, MIN_SAMPLES
 from dreamgym.types import Action, Memory, Query
 
 ANY = ""  # `repeat` is counted over all actions: an action that is repeated seldom has few rows of its own
@@ -31,10 +31,10 @@ class HistoryCopy(RealRows):
         """The state of the history that the query's action leads to; None where no reference is reliable."""
         self._follow()
         past = [(step.state.text, step.action, step.next_state.text) for step in query.history]
-        for name, found in _references(past, query.state.text, query.action):
+        for name, next_state in _references(past, query.state.text, query.action):
             right, counted = self._counts[name, ANY if name == "repeat" else query.action]
-            if counted >= ENOUGH and right >= MIN_AGREEMENT * counted:
-                return found
+            if counted >= MIN_SAMPLES and right >= MIN_AGREEMENT * counted:
+                return next_state
         return None
 
     def _clear(self) -> None:
@@ -44,9 +44,9 @@ class HistoryCopy(RealRows):
         for rows in episodes:
             past: list[Step] = []
             for memory in rows:
-                for name, found in _references(past, memory.state, memory.action):
+                for name, next_state in _references(past, memory.state, memory.action):
                     counts = self._counts[name, ANY if name == "repeat" else memory.action]
-                    counts[0] += found == memory.next_state
+                    counts[0] += next_state == memory.next_state
                     counts[1] += 1
                 past.append((memory.state, memory.action, memory.next_state))
 

@@ -56,7 +56,8 @@ def messages(system: str, value: Any) -> list[Message]:
 
 
 def response_format(kind: Format, name: str, properties: Mapping[str, Any], max_tokens: int) -> dict[str, Any] | None:
-    """What holds a host to an object of exactly these properties, whose remarks leave room for the rest of a reply of `max_tokens`."""
+    """Build the setting that holds a host to an object of exactly these properties. Its remarks leave room for the rest of a reply of
+    `max_tokens`."""
     if kind == "none":
         return None
     if kind == "json_object":
@@ -79,12 +80,12 @@ def limited(form: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
 def _limited(name: str, form: Mapping[str, Any], limit: int) -> dict[str, Any]:
     if form.get("type") == "string" and name not in WHOLE and not form.keys() & {"enum", "maxLength"}:
         return {**form, "maxLength": limit}
-    found = {key: value for key, value in form.items() if key != "maxItems" or value <= LONGEST}
+    limited_form = {key: value for key, value in form.items() if key != "maxItems" or value <= LONGEST}
     if "properties" in form:
-        found["properties"] = {key: _limited(key, one, limit) for key, one in form["properties"].items()}
+        limited_form["properties"] = {key: _limited(key, inner, limit) for key, inner in form["properties"].items()}
     if "items" in form:
-        found["items"] = _limited(name, form["items"], limit)
-    return found
+        limited_form["items"] = _limited(name, form["items"], limit)
+    return limited_form
 
 
 def _texts(form: Mapping[str, Any]) -> int:
@@ -104,37 +105,37 @@ def read_object(reply: str, keys: Sequence[str]) -> dict[str, Any]:
     if fence := FENCE.fullmatch(bare):
         bare = fence[1]
     try:
-        found = json.loads(bare, object_pairs_hook=_once_each, parse_constant=_no_number)
+        parsed = json.loads(bare, object_pairs_hook=_once_each, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadReply(f"the reply is not one JSON object alone ({error}); it begins {clean(bare)[:SHOWN]!r}") from error
-    if not isinstance(found, dict):
-        raise BadReply(f"the reply is a JSON {type(found).__name__}, not an object with the keys {', '.join(keys)}")
-    if missing := [key for key in keys if key not in found]:
+    if not isinstance(parsed, dict):
+        raise BadReply(f"the reply is a JSON {type(parsed).__name__}, not an object with the keys {', '.join(keys)}")
+    if missing := [key for key in keys if key not in parsed]:
         raise BadReply(f"the key '{missing[0]}' is missing; the object has exactly the keys {', '.join(keys)}")
-    if more := [key for key in found if key not in keys]:
+    if more := [key for key in parsed if key not in keys]:
         raise BadReply(f"the key '{clean(more[0])[:40]}' was not asked for; the object has exactly the keys {', '.join(keys)}")
-    return found
+    return parsed
 
 
-def text_in(found: Mapping[str, Any], key: str) -> str:
+def text_in(fields: Mapping[str, Any], key: str) -> str:
     """A string with something in it, without white space around it."""
-    value = found.get(key)
+    value = fields.get(key)
     if not isinstance(value, str) or not value.strip():
         raise BadReply(f"'{key}' is {_shown(value)}; it must be a string that says something")
     return clean(value.strip())
 
 
-def number_in(found: Mapping[str, Any], key: str) -> float:
+def number_in(fields: Mapping[str, Any], key: str) -> float:
     """A finite number."""
-    value = found.get(key)
+    value = fields.get(key)
     if not is_number(value):
         raise BadReply(f"'{key}' is {_shown(value)}; it must be a number")
     return float(value)
 
 
-def flag_in(found: Mapping[str, Any], key: str) -> bool:
-    """true or false."""
-    value = found.get(key)
+def flag_in(fields: Mapping[str, Any], key: str) -> bool:
+    """A truth value: true or false."""
+    value = fields.get(key)
     if not isinstance(value, bool):
         raise BadReply(f"'{key}' is {_shown(value)}; it must be true or false")
     return value
@@ -156,10 +157,10 @@ def _shown(value: Any) -> str:
 
 def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """A key that stands twice has two meanings: which one counts would be a matter of taste."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a key stands there twice")
-    return found
+    return fields
 
 
 def _no_number(name: str) -> float:

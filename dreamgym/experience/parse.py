@@ -25,30 +25,30 @@ class Answer:
     is_delta: bool = False  # the state is a delta (`state_delta.decode`)
 
 
-def parse(words: Vocabulary, ids: Sequence[int], prompt_parts: PromptParts) -> Answer | None:
+def parse(vocab: Vocabulary, ids: Sequence[int], prompt_parts: PromptParts) -> Answer | None:
     """The answer in sampled `ids`, or None when no state or no outcome can be read from them.
 
     Each marker has one place. An answer with another one in the middle of a text is none: without it the text would read on as if clean.
     """
-    body = list(ids[:-1]) if ids and ids[-1] == words[END] else list(ids)
+    body = list(ids[:-1]) if ids and ids[-1] == vocab[END] else list(ids)
     marks = ([NEXT] if prompt_parts.reasoning else []) + [REWARD]
-    parts = _split(body, [words[mark] for mark in marks])
+    parts = _split(body, [vocab[mark] for mark in marks])
     if parts is None:
         return None
-    is_delta = prompt_parts.state_delta and parts[-2][:1] == [words[SAME]]
+    is_delta = prompt_parts.state_delta and parts[-2][:1] == [vocab[SAME]]
     parts[-2] = parts[-2][is_delta:]
-    if any(words.marks & set(part) for part in parts):
+    if any(vocab.marks & set(part) for part in parts):
         return None
-    texts = [words.decode(part) for part in parts]
+    texts = [vocab.decode(part) for part in parts]
     reasoning, state, ending = texts if prompt_parts.reasoning else ["", *texts]
     strict = OUTCOME.fullmatch(ending)
-    found = strict or OUTCOME.search(ending)
+    match = strict or OUTCOME.search(ending)
     if (
-        not found or not (is_delta or state.strip()) or re.search(r"[\d.-]", ending[: found.start()])
+        not match or not (is_delta or state.strip()) or re.search(r"[\d.-]", ending[: match.start()])
     ):  # a second number: which one was meant?
         return None
     clean = strict is not None and len(body) < len(ids)
-    return Answer(reasoning, state, float(found["reward"]), found["flag"] == STOP, repaired=not clean, is_delta=is_delta)
+    return Answer(reasoning, state, float(match["reward"]), match["flag"] == STOP, repaired=not clean, is_delta=is_delta)
 
 
 def _split(ids: list[int], marks: list[int]) -> list[list[int]] | None:

@@ -71,12 +71,12 @@ class ExperienceModel(ABC):
         self.counts: Counter[str] = Counter()
         self._tickets = itertools.count()
         self._answered: list[tuple[int, Query, Prediction]] = []  # without generation
-        self._asked: dict[int, tuple[Query, list[Neighbour]]] = {}  # by ticket, with its memories
+        self._pending: dict[int, tuple[Query, list[Neighbour]]] = {}  # by ticket, with its memories
         self._waiting: list[tuple[int, Query, Sequence[Neighbour]]] = []  # for the default `finish_generation`
 
     @property
     def version(self) -> int:
-        """Of the weights; 1 for a model that is not fitted."""
+        """Version of the weights; 1 for a model that is not fitted."""
         return 1
 
     @property
@@ -86,7 +86,7 @@ class ExperienceModel(ABC):
 
     @property
     def engine(self) -> LLM | None:
-        """What samples from fitted weights; None for a model without any."""
+        """The engine that samples from fitted weights; None for a model without any."""
         return None
 
     @property
@@ -110,9 +110,9 @@ class ExperienceModel(ABC):
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
         """Drop what is asked for in these episodes, named by `Query.episode`, and free what is kept of them."""
         gone = set(episodes)
-        self._answered = [one for one in self._answered if one[1].episode not in gone]
-        self._waiting = [one for one in self._waiting if one[1].episode not in gone]
-        self._asked = {ticket: one for ticket, one in self._asked.items() if one[0].episode not in gone}
+        self._answered = [item for item in self._answered if item[1].episode not in gone]
+        self._waiting = [item for item in self._waiting if item[1].episode not in gone]
+        self._pending = {ticket: item for ticket, item in self._pending.items() if item[0].episode not in gone}
 
     def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
         """Keep what later queries of the same episodes need; `memories` are by place among the queries. Default: nothing is kept."""
@@ -121,40 +121,42 @@ class ExperienceModel(ABC):
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One verified prediction per query, in order. An unreadable answer leaves the state as it was and fails the episode."""
         tickets = self.submit(queries)
-        found = dict[int, Prediction]()
-        while not found.keys() >= set(tickets):
-            found |= dict(self.poll())
-        return [found[ticket] for ticket in tickets]
+        predictions = dict[int, Prediction]()
+        while not predictions.keys() >= set(tickets):
+            predictions |= dict(self.poll())
+        return [predictions[ticket] for ticket in tickets]
 
     def submit(self, queries: Sequence[Query]) -> list[int]:
         """Ask for a prediction per query, and return a ticket for each."""
         tickets = [next(self._tickets) for _ in queries]
         answers = [self.guard.before(query) or self._from_memory(query) for query in queries]
-        asked = list[tuple[int, Query]]()
+        to_generate = list[tuple[int, Query]]()
         for ticket, query, answer in zip(tickets, queries, answers, strict=True):
             if answer is None:
-                asked.append((ticket, query))
+                to_generate.append((ticket, query))
             else:
                 self._answered.append((ticket, query, answer))
-        memories = self._retrieve([query for _, query in asked])
-        self._asked |= {ticket: (query, found) for (ticket, query), found in zip(asked, memories, strict=True)}
-        if asked:
-            self.start_generation([ticket for ticket, _ in asked], [query for _, query in asked], memories)
+        memories = self._retrieve([query for _, query in to_generate])
+        self._pending |= {ticket: (query, neighbours) for (ticket, query), neighbours in zip(to_generate, memories, strict=True)}
+        if to_generate:
+            self.start_generation([ticket for ticket, _ in to_generate], [query for _, query in to_generate], memories)
         return tickets
 
     def poll(self) -> list[tuple[int, Prediction]]:
         """Work until a prediction is there: those since the last call, each with its ticket, as `predict` gives them. Empty: nothing is
         asked for."""
-        if self._answered or not self._asked:
+        if self._answered or not self._pending:
             answered, self._answered = self._answered, []
-            self.record([query for _, query, _ in answered], [one for *_, one in answered], {})
-            return [(ticket, one) for ticket, _, one in answered]
-        answers = [(ticket, answer) for ticket, answer in self.finish_generation() if ticket in self._asked]
-        queries, memories = zip(*(self._asked.pop(ticket) for ticket, _ in answers), strict=True) if answers else ((), ())
+            self.record([query for _, query, _ in answered], [prediction for *_, prediction in answered], {})
+            return [(ticket, prediction) for ticket, _, prediction in answered]
+        answers = [(ticket, answer) for ticket, answer in self.finish_generation() if ticket in self._pending]
+        queries, memories = zip(*(self._pending.pop(ticket) for ticket, _ in answers), strict=True) if answers else ((), ())
         predictions = [prediction(q, answer, m, self.answers_by) for q, (_, answer), m in zip(queries, answers, memories, strict=True)]
-        verified = self.guard.review(queries, [self._corrected(q, one) for q, one in zip(queries, predictions, strict=True)])
+        verified = self.guard.review(
+            queries, [self._correct_first_line(q, predicted) for q, predicted in zip(queries, predictions, strict=True)]
+        )
         self.record(queries, verified, dict(enumerate(memories)))
-        return [(ticket, one) for (ticket, _), one in zip(answers, verified, strict=True)]
+        return [(ticket, prediction) for (ticket, _), prediction in zip(answers, verified, strict=True)]
 
     def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
         """Begin to generate an answer for each ticket. Default: they wait for `finish_generation`, which calls `generate` on all."""
@@ -167,8 +169,8 @@ class ExperienceModel(ABC):
         return list(zip([t for t, *_ in waiting], self.generate([q for _, q, _ in waiting], [m for *_, m in waiting]), strict=True))
 
     def _from_memory(self, query: Query) -> Prediction | None:
-        """What real memory says of a query without generation: its precedent, the answer whose condition holds, or one put together from
-        several memories by the rules; None where it says nothing. What really happened, or always did, is not verified."""
+        """Answer a query from real memory without generation: by its precedent, by the answer whose condition holds, or by one that the
+        rules put together from several memories; None where memory says nothing. What really happened, or always did, is not verified."""
         retriever = self.retriever
         ways: tuple[tuple[DecidedBy, Callable[[Query], Memory | None]], ...] = (
             ("recalled", retriever.recall),
@@ -181,11 +183,11 @@ class ExperienceModel(ABC):
                 return answer_from(memory, by)
         return None
 
-    def _corrected(self, query: Query, predicted: Prediction) -> Prediction:
+    def _correct_first_line(self, query: Query, predicted: Prediction) -> Prediction:
         """A generated step that goes on, with the first line of its answer as conditions say."""
         if predicted.terminated or predicted.reward or predicted.info.error:
             return predicted
-        after = self.retriever.corrected(query, predicted.next_state)
+        after = self.retriever.correct_first_line(query, predicted.next_state)
         if after == predicted.next_state:
             return predicted
         self.counts["corrected"] += 1
@@ -194,21 +196,21 @@ class ExperienceModel(ABC):
     def _retrieve(self, queries: Sequence[Query]) -> list[list[Neighbour]]:
         """The memories of queries that no rule decides: where the guard is off, the others get none, as in the training rows."""
         places = [i for i, query in enumerate(queries) if self.guard.config.admissibility or not noop_rule(self.guard.rules, query)]
-        found: list[list[Neighbour]] = [[] for _ in queries]
+        neighbours_by_query: list[list[Neighbour]] = [[] for _ in queries]
         for i, neighbours in zip(places, self.retriever.retrieve([queries[i] for i in places]), strict=True):
-            found[i] = neighbours
-        return found
+            neighbours_by_query[i] = neighbours
+        return neighbours_by_query
 
 
 def answer_from(memory: Memory, by: DecidedBy) -> Prediction:
-    """What a memory predicts, as it stands."""
+    """Make a prediction of a memory, as it stands."""
     rows = (memory.row,) if memory.row else ()  # a composed memory has none
     info = StepInfo(memory.reasoning, rows, Verdict("passed"), memory.reward, memory.terminated, by, by)
     return Prediction(Observation(memory.next_state), memory.reward, memory.terminated, info)
 
 
 def prediction(query: Query, answer: Answer | Unreadable, memories: Sequence[Neighbour], by: DecidedBy = "generated") -> Prediction:
-    """What an answer predicts, before verification."""
+    """Make a prediction of an answer, before verification."""
     rows = tuple(neighbour.memory.row for neighbour in memories)
     if isinstance(answer, Unreadable):
         error = f"the experience model's answer could not be read: {answer.text[:200]!r}"

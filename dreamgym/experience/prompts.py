@@ -53,17 +53,17 @@ class PromptParts:
         return f"{task.env}: {task.instruction}" if self.name_env else task.instruction
 
 
-def opening(words: Vocabulary, instruction: str, state: str) -> list[int]:
+def opening(vocab: Vocabulary, instruction: str, state: str) -> list[int]:
     """Task and first state. The start state's tokens and their `<|end|>` are what `start` samples."""
-    return [words[TASK], *words.encode(instruction), words[STATE], *words.encode(state), words[END]]
+    return [vocab[TASK], *vocab.encode(instruction), vocab[STATE], *vocab.encode(state), vocab[END]]
 
 
-def question(words: Vocabulary, action: str, memories: Sequence[str], prompt_parts: PromptParts) -> list[int]:
+def question(vocab: Vocabulary, action: str, memories: Sequence[str], prompt_parts: PromptParts) -> list[int]:
     """The given part of a step: the action and the retrieved memories, up to where the model takes over."""
-    ids = [words[ACT], *words.encode(action)]
+    ids = [vocab[ACT], *vocab.encode(action)]
     for memory in memories:
-        ids += [words[MEMORY], *words.encode(memory)]
-    return [*ids, words[THINK if prompt_parts.reasoning else NEXT]]
+        ids += [vocab[MEMORY], *vocab.encode(memory)]
+    return [*ids, vocab[THINK if prompt_parts.reasoning else NEXT]]
 
 
 def visible_states(history: Sequence[Transition], state: str, prompt_parts: PromptParts) -> tuple[str, ...]:
@@ -90,19 +90,19 @@ def decode_state(rules: TextRules, query: Query, encoded: EncodedState, prompt_p
     return None if state is None else state.text
 
 
-def answer(words: Vocabulary, step: Step, visible: tuple[str, ...], prompt_parts: PromptParts) -> dict[str, list[int]]:
+def answer(vocab: Vocabulary, step: Step, visible: tuple[str, ...], prompt_parts: PromptParts) -> dict[str, list[int]]:
     """The written part of a step by segment; `visible` are the `visible_states`. Concatenated in this order it follows `question`."""
     segments, transition = {}, step.transition
     if prompt_parts.reasoning:
-        segments["reasoning"] = [*words.encode(_reasoning(step, visible, prompt_parts)), words[NEXT]]
+        segments["reasoning"] = [*vocab.encode(_reasoning(step, visible, prompt_parts)), vocab[NEXT]]
     text, is_delta = encode_state(step, visible, prompt_parts)
-    segments["state"] = [*([words[SAME]] if is_delta else []), *words.encode(text), words[REWARD]]
-    segments["reward"] = [*words.encode(outcome(transition.reward, transition.terminated)), words[END]]
+    segments["state"] = [*([vocab[SAME]] if is_delta else []), *vocab.encode(text), vocab[REWARD]]
+    segments["reward"] = [*vocab.encode(outcome(transition.reward, transition.terminated)), vocab[END]]
     return segments
 
 
 def _reasoning(step: Step, visible: tuple[str, ...], prompt_parts: PromptParts) -> str:
-    """What explains a step: the experience model's own words where it wrote some, else the configured source."""
+    """Choose the text that explains a step: the experience model's own words where it wrote some, else the configured source."""
     info = step.transition.info
     if prompt_parts.changes and info.decided_by != "generated":
         return trace_of_changes(step.transition, visible, step.memories)
@@ -132,21 +132,21 @@ def outcome(reward: float, terminated: bool) -> str:
     return f"{number} {STOP if terminated else GO}"
 
 
-def variation(words: Vocabulary, seeds: Sequence[str], level: int = 0) -> list[int]:
+def variation(vocab: Vocabulary, seeds: Sequence[str], level: int = 0) -> list[int]:
     """The prompt of M_task: seed instructions, the wanted difficulty if there is one, up to where the model writes a new one."""
     ids: list[int] = []
     for seed in [*seeds, *([f"level {level}"] if level else [])]:
-        ids += [words[VARY], *words.encode(seed)]
-    return [*ids, words[TASK]]
+        ids += [vocab[VARY], *vocab.encode(seed)]
+    return [*ids, vocab[TASK]]
 
 
-def prompt(words: Vocabulary, instruction: str, steps: Sequence[Step], state: str, asked: Step, prompt_parts: PromptParts) -> list[int]:
-    """Everything the model reads before it answers `asked`: task, the window of history, the action and its memories."""
+def prompt(vocab: Vocabulary, instruction: str, steps: Sequence[Step], state: str, current: Step, prompt_parts: PromptParts) -> list[int]:
+    """Everything the model reads before it answers `current`: task, the window of history, the action and its memories."""
     window = steps[max(0, len(steps) - prompt_parts.history) :]
     visible = (*(step.transition.state.text for step in window), state)
-    ids = opening(words, instruction, visible[0])
+    ids = opening(vocab, instruction, visible[0])
     for i, step in enumerate(window, start=1):
-        ids += question(words, step.transition.action, step.memories, prompt_parts)
-        for segment in answer(words, step, visible[:i], prompt_parts).values():
+        ids += question(vocab, step.transition.action, step.memories, prompt_parts)
+        for segment in answer(vocab, step, visible[:i], prompt_parts).values():
             ids += segment
-    return ids + question(words, asked.transition.action, asked.memories, prompt_parts)
+    return ids + question(vocab, current.transition.action, current.memories, prompt_parts)

@@ -32,7 +32,7 @@ KEYED: tuple[Situation, ...] = ("state", "previous", "instruction")
 OutcomeClass = Literal["continues", "pays_or_ends"]
 MIN_AGREEMENT = 0.98
 """The share of real rows that other trajectories' precedents must predict exactly, for a key to be used."""
-ENOUGH = 20
+MIN_SAMPLES = 20
 """Predicted rows by which one action is judged on its own."""
 Key = tuple[str, ...]
 Origin = tuple[str, str]
@@ -55,7 +55,7 @@ class Agreement:
     @property
     def doubtful(self) -> bool:
         """Whether there are enough rows to say that precedents are not reliable."""
-        return self.predicted >= ENOUGH and wilson(self.right, self.predicted).high < MIN_AGREEMENT
+        return self.predicted >= MIN_SAMPLES and wilson(self.right, self.predicted).high < MIN_AGREEMENT
 
 
 class ExactRecall(RealRows):
@@ -75,7 +75,7 @@ class ExactRecall(RealRows):
         return None
 
     def agreements(self) -> list[Agreement]:
-        """What the real rows say of every situation and class of outcome: the determinism that recall rests on."""
+        """List how well precedents agree, for every situation and class of outcome: the determinism that recall rests on."""
         self._follow()
         return self._agreements
 
@@ -106,39 +106,39 @@ class ExactRecall(RealRows):
         """Predict every real row from other groups' rows with the same key, and choose what is reliable."""
         self._agreements, self._reliable, self._unreliable = [], set(), set()
         for i, situation in enumerate(KEYED):
-            by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
+            by_class: dict[OutcomeClass, list[bool]] = {class_name: [] for class_name in get_args(OutcomeClass)}
             by_action: dict[str, list[bool]] = defaultdict(list)
             for key, outcomes in self._outcomes[i].items():
-                for outcome, right in left_out(outcomes):
+                for outcome, right in leave_one_out(outcomes):
                     by_class[outcome_class(*outcome)].append(right)
                     by_action[key[-1]].append(right)
-            for kind, seen in by_class.items():
-                found = agreement_of(situation, kind, seen)
-                if not found.used and len(seen) < ENOUGH and (0, kind) in self._reliable:
-                    found = replace(found, used=True)
-                self._agreements.append(found)
-                if found.used:
-                    self._reliable.add((i, kind))
+            for class_name, hits in by_class.items():
+                agreement = measure_agreement(situation, class_name, hits)
+                if not agreement.used and len(hits) < MIN_SAMPLES and (0, class_name) in self._reliable:
+                    agreement = replace(agreement, used=True)
+                self._agreements.append(agreement)
+                if agreement.used:
+                    self._reliable.add((i, class_name))
             for action in {*by_action, *(action for j, action in self._unreliable if j == 0)}:
-                seen = by_action[action]
-                if (0, action) in self._unreliable if len(seen) < ENOUGH else agreement_of(situation, "continues", seen).doubtful:
+                hits = by_action[action]
+                if (0, action) in self._unreliable if len(hits) < MIN_SAMPLES else measure_agreement(situation, "continues", hits).doubtful:
                     self._unreliable.add((i, action))
 
 
-def agreement_of(situation: Situation, kind: OutcomeClass, seen: Sequence[bool]) -> Agreement:
-    """What rows that were predicted from other trajectories say: each was right or wrong."""
-    return Agreement(situation, kind, sum(seen), len(seen), wilson(sum(seen), len(seen)).low >= MIN_AGREEMENT)
+def measure_agreement(situation: Situation, outcome_class: OutcomeClass, hits: Sequence[bool]) -> Agreement:
+    """Measure how often rows that were predicted from other trajectories were right; `hits` says it of each."""
+    return Agreement(situation, outcome_class, sum(hits), len(hits), wilson(sum(hits), len(hits)).low >= MIN_AGREEMENT)
 
 
-def left_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, bool]]:
-    """For each trajectory with the key, the outcome that all of other groups agree on, and whether it is the trajectory's own; where they
-    agree."""
-    groups = {outcome: {group for group, _ in known} for outcome, known in outcomes.items()}
+def leave_one_out(outcomes: dict[Outcome, set[Origin]]) -> Iterator[tuple[Outcome, bool]]:
+    """The outcome that all trajectories of other groups agree on, and whether it is the trajectory's own, for each trajectory with the key;
+    nothing where they disagree."""
+    groups = {outcome: {group for group, _ in origins} for outcome, origins in outcomes.items()}
     for origin in set().union(*outcomes.values()):
-        others = list(islice((outcome for outcome, known in groups.items() if len(known) > (origin[0] in known)), 2))
+        others = list(islice((outcome for outcome, members in groups.items() if len(members) > (origin[0] in members)), 2))
         if len(others) == 1:
-            own = {outcome for outcome, known in outcomes.items() if origin in known}
-            yield others[0], own == {others[0]}
+            own_outcomes = {outcome for outcome, origins in outcomes.items() if origin in origins}
+            yield others[0], own_outcomes == {others[0]}
 
 
 def outcome_class(next_state: str, reward: float, terminated: bool) -> OutcomeClass:

@@ -50,28 +50,28 @@ class Retriever:
 
     def recall(self, query: Query) -> Memory | None:
         """The precedent that answers a query; None where there is none, or recall is off."""
-        found = self.exact_recall.recall(query) if self.exact_recall else None
-        return found or (self.task_recall.recall(query) if self.task_recall else None)
+        memory = self.exact_recall.recall(query) if self.exact_recall else None
+        return memory or (self.task_recall.recall(query) if self.task_recall else None)
 
     def infer(self, query: Query) -> Memory | None:
         """The answer of a query whose condition holds; None where none does, or conditions are off."""
         return self.conditions.infer(query) if self.conditions else None
 
-    def corrected(self, query: Query, after: Observation) -> Observation:
+    def correct_first_line(self, query: Query, after: Observation) -> Observation:
         """A state that a model wrote, with what conditions say of it; as it is where they are off."""
-        return self.conditions.corrected(query, after) if self.conditions else after
+        return self.conditions.correct_first_line(query, after) if self.conditions else after
 
     def compose(self, query: Query) -> Memory | None:
         """An answer that the rules put together from several memories; None where they compose none, or recall is off."""
         return self.composer.compose(query) if self.composer else None
 
     def agreements(self) -> list[Agreement]:
-        """What the real rows say of every kind of precedent; empty where recall is off."""
-        return [one for recall in (self.exact_recall, self.task_recall) if recall for one in recall.agreements()]
+        """List how well precedents of every kind agree in the real rows; empty where recall is off."""
+        return [agreement for recall in (self.exact_recall, self.task_recall) if recall for agreement in recall.agreements()]
 
     def conditioned(self) -> list[Conditioned]:
         """The answers that follow from conditions; empty where conditions are off."""
-        return self.conditions.found() if self.conditions else []
+        return self.conditions.conditioned() if self.conditions else []
 
     def retrieve(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
         """At most k memories per query, the most similar first; `hidden[i]` is a trajectory that query i may not see."""

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 COUNTS = re.compile(r"(\d{1,4}) (\d{1,4})")
-"""Of an edit: lines of the old state that are replaced, and lines kept behind them."""
+"""The numbers of an edit: lines of the old state that are replaced, and lines kept behind them."""
 
 
 class EncodedState(NamedTuple):

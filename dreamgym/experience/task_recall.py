@@ -3,10 +3,9 @@
 A task hides a part of its world, and every episode of it has the same. So a logged check of a phone, or a look into a drawer, tells what
 a dream of that task must show there, unless the episode has changed it before. Which kinds of action change the answer to which others
 is mined from pairs of real rows of one task: an answer *depends* on the kinds of action that one of the two had before it and the other
-had not, where the answers differ. Mining is greedy: the kind of action that explains most differing answers joins the dependence, until the
-remaining pairs agree often enough. That an
-action does not change its own answer, as a switch does, must be shown by as many pairs. Actions that only read (`TextRules.reads_only`)
-change no answer at all.
+had not, where the answers differ. Mining is greedy: the kind of action that explains most differing answers joins the dependency, until
+the remaining pairs agree often enough. That an action does not change its own answer, as a switch does, must be shown by as many pairs.
+Actions that only read (`TextRules.reads_only`) change no answer at all.
 
 An answer is what the rules write of a step (`TextRules.encode_delta`). A query is answered by
 
@@ -30,27 +29,37 @@ from dreamgym.envs.actions import kind_of, kinds_of
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.consistency import changing_kinds, holds
 from dreamgym.envs.real_rows import RealRows, RealStep, acts
-from dreamgym.experience.recall import ENOUGH, Agreement, Key, Origin, Outcome, OutcomeClass, agreement_of, left_out, outcome_class
+from dreamgym.experience.recall import (
+    MIN_SAMPLES,
+    Agreement,
+    Key,
+    Origin,
+    Outcome,
+    OutcomeClass,
+    leave_one_out,
+    measure_agreement,
+    outcome_class,
+)
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Query, Transition
 
-COMPARED = 8
+MAX_PAIRS_PER_ROW = 8
 """Earlier rows of a task with the same action that a row is paired with, at most."""
 _Pairs = dict[str, list[tuple[frozenset[str], bool]]]
-"""By kind of action, of two rows of one task with the same action: the kinds of action that one had before it and the other had not, and
+"""Pairs of rows of one task with the same action, by its kind: the kinds of action that one had before it and the other had not, and
 whether the answers agree."""
 
 
 @dataclass(frozen=True)
-class Dependence:
-    """On which kinds of earlier action the answer to an action of this kind depends; on no others."""
+class Dependency:
+    """The kinds of earlier action on which the answer to an action of this kind depends; it depends on no others."""
 
     kind: str
-    changed_by: tuple[str, ...]
+    invalidated_by: tuple[str, ...]
     support: int
     """Pairs of rows of one task that differ in no action on which the answers depend by the pairs."""
     exceptions: int
-    """Those of them whose answers differ."""
+    """Pairs among them whose answers differ."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,8 @@ class _Task:
         for row in self.rows[self.paired :]:
             action = row.memory.action
             same = self._same[action]
-            for other in same[-COMPARED:]:
-                pairs[kind_of(action)].append((_between(row.earlier, other.earlier), other.outcome == row.outcome))
+            for other in same[-MAX_PAIRS_PER_ROW:]:
+                pairs[kind_of(action)].append((_action_kind_difference(row.earlier, other.earlier), other.outcome == row.outcome))
             same.append(row)
         self.paired = len(self.rows)
 
@@ -103,8 +112,8 @@ class TaskRecall(RealRows):
     def _clear(self) -> None:
         self._tasks: dict[tuple[str, str], _Task] = defaultdict(_Task)
         self._pairs: _Pairs = defaultdict(list)
-        self._changed_by: dict[str, frozenset[str]] = {}
-        self._dependences: list[Dependence] = []
+        self._invalidated_by: dict[str, frozenset[str]] = {}
+        self._dependencies: list[Dependency] = []
         self._agreements: list[Agreement] = []
         self._outcomes: dict[Key, dict[Outcome, set[Origin]]] = {}
         self._rows: dict[Key, Memory] = {}
@@ -117,63 +126,65 @@ class TaskRecall(RealRows):
         """A real row with the query's outcome, its next state put after the query's; None where no precedent is known, they disagree, or
         nothing is established about them."""
         self._follow()
-        changed_by = self._changed_by.get(kind_of(query.action))
-        if changed_by is None or query.action in self._unreliable:
+        invalidated_by = self._invalidated_by.get(kind_of(query.action))
+        if invalidated_by is None or query.action in self._unreliable:
             return None
         acting = [acts(step, self.rules) for step in query.history]
-        seen = _own(query.history, acting, query.action, changed_by) if self._answers_again else None
-        own = (self.rules.encode_delta(query.history[seen]), 0.0, False) if seen is not None else None
+        own_step = _own_step(query.history, acting, query.action, invalidated_by) if self._answers_again else None
+        own_answer = (self.rules.encode_delta(query.history[own_step]), 0.0, False) if own_step is not None else None
         earlier = [step.action for step, acted in zip(query.history, acting, strict=True) if acted]
-        key = _key(query.task.env, query.task.id, query.action, earlier, changed_by)
+        key = _key(query.task.env, query.task.id, query.action, earlier, invalidated_by)
         outcomes = self._outcomes.get(key, {})
-        if own is None and len(outcomes) != 1:
+        if own_answer is None and len(outcomes) != 1:
             return None
-        (outcome,) = [own] if own is not None else outcomes
+        (outcome,) = [own_answer] if own_answer is not None else outcomes
         if outcome_class(*outcome) not in self._reliable:
             return None
         after = self.rules.apply_delta(query.state, query.action, outcome[0])
         if after is None:
             return None
-        found = self._rows.get(key) if own is None else None
-        return replace(found or memory_of(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
+        row = self._rows.get(key) if own_answer is None else None
+        return replace(
+            row or synthetic_memory(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2]
+        )
 
     def first_answers(self, env: str, task: str, *, without: str = "") -> dict[Action, str]:
-        """By action, what real episodes of the task saw for it before they had taken any action on which the answer depends, where they
+        """The answers by action that real episodes of the task saw before they had taken any action on which the answer depends, where they
         agree; the episode `without` is left out."""
         self._follow()
-        found = dict[Action, str]()
+        answers = dict[Action, str]()
         for action in self._first.get((env, task), ()):
-            outcomes = {outcome for outcome, seen in self._outcomes[env, task, action].items() if seen != {(without, without)}}
+            outcomes = {outcome for outcome, origins in self._outcomes[env, task, action].items() if origins != {(without, without)}}
             if len(outcomes) == 1 and action not in self._unreliable:
                 ((text, _, terminated),) = outcomes
-                found |= {} if terminated else {action: text}
-        return found
+                answers |= {} if terminated else {action: text}
+        return answers
 
     def agreements(self) -> list[Agreement]:
         """How well precedents of the same task predict real rows of other trajectories."""
         self._follow()
         return self._agreements
 
-    def dependences(self) -> list[Dependence]:
-        """What was mined, by kind of action."""
+    def dependencies(self) -> list[Dependency]:
+        """List what was mined, by kind of action."""
         self._follow()
-        return self._dependences
+        return self._dependencies
 
     def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
-        """A dependence rests on all pairs, so they are mined again."""
+        """A dependency rests on all pairs, so they are mined again."""
         added = self._add_rows(episodes)
         if not added:
             return
         for task in added:
             if task.repeated:
                 task.pair(self._pairs)
-        self._dependences = list(_mine(self._pairs, self._acting()))
-        self._changed_by = {one.kind: frozenset(one.changed_by) for one in self._dependences}
+        self._dependencies = list(_mine(self._pairs, self._acting()))
+        self._invalidated_by = {dependency.kind: frozenset(dependency.invalidated_by) for dependency in self._dependencies}
         self._outcomes, self._rows, self._first = defaultdict(lambda: defaultdict(set)), {}, defaultdict(list)
-        for row in (row for task in self._tasks.values() for row in task.rows) if self._changed_by else ():
-            changed_by = self._changed_by.get(kind_of(row.memory.action))
-            if changed_by is not None:
-                key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, changed_by)
+        for row in (row for task in self._tasks.values() for row in task.rows) if self._invalidated_by else ():
+            invalidated_by = self._invalidated_by.get(kind_of(row.memory.action))
+            if invalidated_by is not None:
+                key = _key(row.memory.env, row.memory.task, row.memory.action, row.earlier, invalidated_by)
                 self._outcomes[key][row.outcome].add((row.memory.trajectory, row.memory.trajectory))
                 if self._rows.setdefault(key, row.memory) is row.memory and len(key) == 3:
                     self._first[key[:2]].append(key[2])
@@ -197,59 +208,64 @@ class TaskRecall(RealRows):
 
     def _acting(self) -> set[str]:
         """The kinds of action that may have changed something before a row of a task that several trajectories have."""
-        return {kind_of(one) for task in self._tasks.values() if task.paired for row in task.rows for one in row.earlier}
+        return {kind_of(action) for task in self._tasks.values() if task.paired for row in task.rows for action in row.earlier}
 
     def _asked_again(self) -> Iterator[bool]:
-        """For each action that a real episode took again, where its own earlier answer would be given: whether that is right."""
-        for task in self._tasks.values() if self._changed_by else ():
-            for _, one in groupby(task.rows, key=lambda row: row.memory.trajectory):
-                rows = list(one)
+        """Whether its own earlier answer is right, for each action that a real episode took again and that it would answer."""
+        for task in self._tasks.values() if self._invalidated_by else ():
+            for _, group in groupby(task.rows, key=lambda row: row.memory.trajectory):
+                rows = list(group)
                 steps, acting = [row.real.step for row in rows], [row.real.acts for row in rows]
                 for i, row in enumerate(rows):
-                    changed_by = self._changed_by.get(kind_of(row.memory.action))
-                    if changed_by is not None and (seen := _own(steps[:i], acting[:i], row.memory.action, changed_by)) is not None:
-                        yield row.outcome == (rows[seen].real.delta, 0.0, False)
+                    invalidated_by = self._invalidated_by.get(kind_of(row.memory.action))
+                    if (
+                        invalidated_by is not None
+                        and (own_step := _own_step(steps[:i], acting[:i], row.memory.action, invalidated_by)) is not None
+                    ):
+                        yield row.outcome == (rows[own_step].real.delta, 0.0, False)
 
     def _estimate(self) -> None:
         """Predict every real row from other trajectories with its key, and from its own earlier rows, and choose what is reliable."""
-        by_class: dict[OutcomeClass, list[bool]] = {kind: [] for kind in get_args(OutcomeClass)}
+        by_class: dict[OutcomeClass, list[bool]] = {name: [] for name in get_args(OutcomeClass)}
         by_action: dict[Action, list[bool]] = defaultdict(list)
         for key, outcomes in self._outcomes.items():
-            for outcome, right in left_out(outcomes):
+            for outcome, right in leave_one_out(outcomes):
                 by_class[outcome_class(*outcome)].append(right)
                 by_action[key[2]].append(right)
-        self._agreements = [agreement_of("task", name, seen) for name, seen in by_class.items()]
-        self._reliable = {one.outcome_class for one in self._agreements if one.used}
-        again = agreement_of("again", "continues", list(self._asked_again()))
-        self._answers_again = again.used or (again.predicted < ENOUGH and "continues" in self._reliable)
+        self._agreements = [measure_agreement("task", name, hits) for name, hits in by_class.items()]
+        self._reliable = {agreement.outcome_class for agreement in self._agreements if agreement.used}
+        again = measure_agreement("again", "continues", list(self._asked_again()))
+        self._answers_again = again.used or (again.predicted < MIN_SAMPLES and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
-        self._unreliable = {action for action, seen in by_action.items() if agreement_of("task", "continues", seen).doubtful}
+        self._unreliable = {action for action, hits in by_action.items() if measure_agreement("task", "continues", hits).doubtful}
 
 
-def _mine(pairs: _Pairs, acting: set[str]) -> Iterator[Dependence]:
-    """The dependences that hold in pairs of rows of one task."""
-    for kind, found in sorted(pairs.items()):
-        rule = changing_kinds(found)
+def _mine(pairs: _Pairs, acting: set[str]) -> Iterator[Dependency]:
+    """The dependencies that hold in pairs of rows of one task."""
+    for kind, cases in sorted(pairs.items()):
+        rule = changing_kinds(cases)
         if rule is not None:
-            changed_by, support, exceptions = rule
-            after_itself = [agrees for between, agrees in found if kind in between and not between.intersection(changed_by)]
+            invalidated_by, support, exceptions = rule
+            after_itself = [agrees for between, agrees in cases if kind in between and not between.intersection(invalidated_by)]
             if kind in acting and not holds(len(after_itself), after_itself.count(False)):
-                changed_by = tuple(sorted({*changed_by, *kind.split("+")}))
-            yield Dependence(kind, changed_by, support, exceptions)
+                invalidated_by = tuple(sorted({*invalidated_by, *kind.split("+")}))
+            yield Dependency(kind, invalidated_by, support, exceptions)
 
 
-def _between(one: tuple[Action, ...], other: tuple[Action, ...]) -> frozenset[str]:
+def _action_kind_difference(actions: tuple[Action, ...], other_actions: tuple[Action, ...]) -> frozenset[str]:
     """The kinds of the actions that one of the two has more often than the other."""
-    if one == other:
+    if actions == other_actions:
         return frozenset()
-    own, others = Counter(one), Counter(other)
-    return frozenset(kind for action in own.keys() | others.keys() if own[action] != others[action] for kind in kinds_of(action))
+    counts, other_counts = Counter(actions), Counter(other_actions)
+    return frozenset(
+        kind for action in counts.keys() | other_counts.keys() if counts[action] != other_counts[action] for kind in kinds_of(action)
+    )
 
 
-def _own(history: Sequence[Transition], acting: Sequence[bool], action: Action, changed_by: frozenset[str]) -> int | None:
+def _own_step(history: Sequence[Transition], acting: Sequence[bool], action: Action, invalidated_by: frozenset[str]) -> int | None:
     """The step in which an episode itself took the action, if it went on then and the answer cannot have changed since."""
     for i in range(len(history) - 1, -1, -1):
-        step, changes = history[i], acting[i] and not changed_by.isdisjoint(kinds_of(history[i].action))
+        step, changes = history[i], acting[i] and not invalidated_by.isdisjoint(kinds_of(history[i].action))
         if step.action == action and not step.reward and step.is_answer:
             return None if changes else i
         if changes:
@@ -257,11 +273,11 @@ def _own(history: Sequence[Transition], acting: Sequence[bool], action: Action, 
     return None
 
 
-def _key(env: str, task: str, action: Action, earlier: Sequence[Action], changed_by: frozenset[str]) -> Key:
-    return (env, task, action, *sorted(one for one in earlier if not changed_by.isdisjoint(kinds_of(one))))
+def _key(env: str, task: str, action: Action, earlier: Sequence[Action], invalidated_by: frozenset[str]) -> Key:
+    return (env, task, action, *sorted(taken for taken in earlier if not invalidated_by.isdisjoint(kinds_of(taken))))
 
 
-def memory_of(query: Query) -> Memory:
+def synthetic_memory(query: Query) -> Memory:
     """A memory of the query's own episode, which is no row of the buffer."""
     task = query.task
     return Memory(0, "", len(query.history), task.env, task.instruction, "dream", "", query.action, "", 0.0, False, False, task=task.id)

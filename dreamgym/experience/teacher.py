@@ -82,12 +82,12 @@ class ChatTeacher:
         `watch(finished, note)` hears of progress. ServerError when the server fails for good; what was annotated until then is kept.
         """
         with self.ledger.owned():
-            asked = self._missing(trajectories)
-            self._ask(asked, watch or (lambda finished, reasoning_text: None))
+            missing = self._missing(trajectories)
+            self._ask(missing, watch or (lambda finished, reasoning_text: None))
         return [self._annotated(t) for t in trajectories if _flaw(t) is None and self._key(t) in self.ledger.accepted]
 
     def _missing(self, trajectories: Sequence[Trajectory]) -> dict[str, Trajectory]:
-        """What must be asked about, once for each content; what is known or cannot be asked about is counted."""
+        """Collect what must be asked about, once for each content; what is known or cannot be asked about is counted."""
         missing: dict[str, Trajectory] = {}
         for trajectory in trajectories:
             if flaw := _flaw(trajectory):
@@ -134,8 +134,8 @@ class ChatTeacher:
 
     def _key(self, trajectory: Trajectory) -> str:
         """A hash of everything that would be sent, and of the model: another prompt, episode or model is another question."""
-        asked = json.dumps([self.chat.model, prompts.question(trajectory)], sort_keys=True)
-        return hashlib.sha256(asked.encode()).hexdigest()[:32]
+        question = json.dumps([self.chat.model, prompts.question(trajectory)], sort_keys=True)
+        return hashlib.sha256(question.encode()).hexdigest()[:32]
 
     def _cost(self, tokens_in: int, tokens_out: int) -> float:
         usage = self.chat.usage

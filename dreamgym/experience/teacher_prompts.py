@@ -65,22 +65,22 @@ def properties(most_steps: int) -> dict[str, Any]:
 
 def read(reply: str, steps: int) -> Annotation:
     """The annotation in a reply about so many steps; BadReply when it does not fit them."""
-    found = read_object(reply, KEYS)
-    tutorial, listed = found["tutorial"], found["steps"]
+    fields = read_object(reply, KEYS)
+    tutorial, listed = fields["tutorial"], fields["steps"]
     if not isinstance(tutorial, dict):
         raise BadReply(f"'tutorial' is no object with the keys {', '.join(TUTORIAL)}")
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise BadReply("'steps' is no list of objects with the keys step and reasoning")
     if len(listed) != steps:
         raise BadReply(f"'steps' holds {len(listed)} objects, and the episode has {steps} steps: write one for each")
-    for i, one in enumerate(listed, start=1):
-        if number_in(one, "step") != i:
-            raise BadReply(f"object {i} of 'steps' is about step {one['step']}: write them in order, each step once")
-    return Annotation({key: text_in(tutorial, key) for key in TUTORIAL}, tuple(text_in(one, "reasoning") for one in listed))
+    for i, entry in enumerate(listed, start=1):
+        if number_in(entry, "step") != i:
+            raise BadReply(f"object {i} of 'steps' is about step {entry['step']}: write them in order, each step once")
+    return Annotation({key: text_in(tutorial, key) for key in TUTORIAL}, tuple(text_in(entry, "reasoning") for entry in listed))
 
 
 def _step(i: int, transition: Transition, following: Sequence[Transition]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"step": i + 1, "state": transition.state.text, "action": transition.action}
+    fields: dict[str, Any] = {"step": i + 1, "state": transition.state.text, "action": transition.action}
     if not following or following[0].state != transition.next_state:
-        shown["next_state"] = transition.next_state.text
-    return shown | {"reward": transition.reward, "end": transition.terminated}
+        fields["next_state"] = transition.next_state.text
+    return fields | {"reward": transition.reward, "end": transition.terminated}

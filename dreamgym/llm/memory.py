@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Held:
+class LoadedModel:
     """A model that a process holds in memory."""
 
     role: str
@@ -41,35 +41,37 @@ def memory_of(module: Any, *, trains: bool = True) -> int:
     return sum(p.numel() * p.element_size() * (4 if trains and p.requires_grad else 1) for p in module.parameters())
 
 
-def memory_of_each(models: Sequence[Held]) -> list[int]:
+def memory_of_each(models: Sequence[LoadedModel]) -> list[int]:
     """Bytes that each of these models adds in one process at least: as `memory_of`, with frozen weights that adapters share counted with
     the first that has them, but for embeddings that take markers in. Raises what `backbones.outline` raises."""
-    found, shared = [], set[tuple[Any, ...]]()
-    for one in models:
-        config, module = one.backbone, backbones.outline(one.backbone)
-        needed = memory_of(module, trains=one.trains)
-        if key := backbones.base_key(config, frozen=one.frozen):
+    sizes, shared = [], set[tuple[Any, ...]]()
+    for model in models:
+        config, module = model.backbone, backbones.outline(model.backbone)
+        needed = memory_of(module, trains=model.trains)
+        if key := backbones.base_key(config, frozen=model.frozen):
             both = (module.get_input_embeddings(), module.get_output_embeddings())
-            own = {id(p) for layer in both for p in layer.parameters()} if config.markers else set()
-            frozen = {id(p): p.numel() * p.element_size() for p in module.parameters() if one.frozen or not p.requires_grad}
-            needed += sum(size for weight, size in frozen.items() if weight in own) - (sum(frozen.values()) if key in shared else 0)
+            embedding_ids = {id(p) for layer in both for p in layer.parameters()} if config.markers else set()
+            frozen = {id(p): p.numel() * p.element_size() for p in module.parameters() if model.frozen or not p.requires_grad}
+            needed += sum(size for weight, size in frozen.items() if weight in embedding_ids) - (
+                sum(frozen.values()) if key in shared else 0
+            )
             shared.add(key)
-        found.append(needed)
-    return found
+        sizes.append(needed)
+    return sizes
 
 
-def require_memory(models: Sequence[Held]) -> None:
+def require_memory(models: Sequence[LoadedModel]) -> None:
     """UsageError where a device has less memory, all in all, than the models that are on it at once take."""
     sizes, total, on = memory_of_each(models), dict[torch.device, int](), list[torch.device]()
-    for one, size in zip(models, sizes, strict=True):
-        on.append(torch.empty(0, device=backbones.device(one.backbone.device)).device)  # "cuda" has a number there
+    for model, size in zip(models, sizes, strict=True):
+        on.append(torch.empty(0, device=backbones.device(model.backbone.device)).device)  # "cuda" has a number there
         total[on[-1]] = total.get(on[-1], 0) + size
     for where, needed in total.items():
         if needed <= (there := _total(where)):
             continue
         each = ", ".join(
-            f"{one.role} '{one.backbone.model}' {size / GIB:,.1f} GiB ({_use(one)})"
-            for one, size, place in zip(models, sizes, on, strict=True)
+            f"{model.role} '{model.backbone.model}' {size / GIB:,.1f} GiB ({_use(model)})"
+            for model, size, place in zip(models, sizes, on, strict=True)
             if place == where
         )
         raise UsageError(
@@ -79,10 +81,10 @@ def require_memory(models: Sequence[Held]) -> None:
         )
 
 
-def _use(one: Held) -> str:
-    if not one.trains:
+def _use(model: LoadedModel) -> str:
+    if not model.trains:
         return "weights"
-    return "weights, and adapters with their optimiser" if backbones.base_key(one.backbone) else "weights and optimiser"
+    return "weights, and adapters with their optimiser" if backbones.base_key(model.backbone) else "weights and optimiser"
 
 
 def _total(where: torch.device) -> int:

@@ -31,7 +31,7 @@ class Conversation:
     ids: list[int] = field(default_factory=list)
 
 
-class _Asked(NamedTuple):
+class _PendingAction(NamedTuple):
     """An action that the engine is asked for: the policy's ticket, the conversation, and the state as it is shown there."""
 
     ticket: int
@@ -51,8 +51,8 @@ class Agent:
         self.llm, self.template, self.rules, self.window = llm, template, rules, window
         self.max_reply_tokens = max_reply_tokens or template.max_reply_tokens
         self._tickets = itertools.count()
-        self._asked: dict[int, _Asked] = {}  # by the engine's ticket
-        self._overflown: list[tuple[int, Completion]] = []  # answers to prompts that do not fit
+        self._pending: dict[int, _PendingAction] = {}  # by the engine's ticket
+        self._overflowed: list[tuple[int, Completion]] = []  # answers to prompts that do not fit
 
     @property
     def concurrent(self) -> bool:
@@ -64,13 +64,13 @@ class Agent:
 
     def resume(self, task: Task, steps: Sequence[Transition], *, name: str) -> Conversation:
         """The conversation of an episode that others have played so far, as if this policy had taken their actions."""
-        (talk,) = self.begin([task], name=name)
+        (conversation,) = self.begin([task], name=name)
         for step in steps:
             view = self.rules.view(step.state)
             reply = tuple(self.template.reply(view.refer(step.action)))
-            talk.ids = [*self._prompt(talk, view.text), *reply]
-            talk.turns.append((view.text, reply))
-        return talk
+            conversation.ids = [*self._prompt(conversation, view.text), *reply]
+            conversation.turns.append((view.text, reply))
+        return conversation
 
     def submit(
         self,
@@ -86,45 +86,48 @@ class Agent:
         fails alone. An engine without a known `max_context` refuses such a prompt itself.
         """
         views = [self.rules.view(observation) for observation in observations]
-        for talk, view in zip(conversations, views, strict=True):
-            talk.ids = self._prompt(talk, view.text)
+        for conversation, view in zip(conversations, views, strict=True):
+            conversation.ids = self._prompt(conversation, view.text)
         sampling = Sampling(self.max_reply_tokens, stop=self.template.stop, temperature=temperature)
-        requests = [Request(talk.ids, sampling, tuple(seed), talk.session) for talk, seed in zip(conversations, seeds, strict=True)]
+        requests = [
+            Request(conversation.ids, sampling, tuple(seed), conversation.session)
+            for conversation, seed in zip(conversations, seeds, strict=True)
+        ]
         tickets = [next(self._tickets) for _ in requests]
         fits = [self._fits(request.prompt) for request in requests]
         for ticket, request, fit in zip(tickets, requests, fits, strict=True):
             if not fit:
-                self._overflown.append((ticket, Completion(tuple(request.prompt), (), (), "", "overflow", self.llm.version)))
-        asked = [i for i, fit in enumerate(fits) if fit]
-        for i, theirs in zip(asked, self.llm.submit([requests[i] for i in asked]) if asked else (), strict=True):
-            self._asked[theirs] = _Asked(tickets[i], conversations[i], views[i])
+                self._overflowed.append((ticket, Completion(tuple(request.prompt), (), (), "", "overflow", self.llm.version)))
+        fitting = [i for i, fit in enumerate(fits) if fit]
+        for i, llm_ticket in zip(fitting, self.llm.submit([requests[i] for i in fitting]) if fitting else (), strict=True):
+            self._pending[llm_ticket] = _PendingAction(tickets[i], conversations[i], views[i])
         return tickets
 
     def poll(self) -> list[tuple[int, Completion]]:
         """The actions that have come, each with its ticket. A completion's text is the action, its ids the reply."""
-        if self._overflown or not self._asked:
-            overflown, self._overflown = self._overflown, []
-            return overflown
-        found = []
-        for theirs, completion in self.llm.poll(self._asked):
-            ticket, talk, view = self._asked.pop(theirs)
-            talk.turns.append((view.text, completion.ids))
-            talk.ids = [*talk.ids, *completion.ids]
-            found.append((ticket, replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))))
-        return found
+        if self._overflowed or not self._pending:
+            overflowed, self._overflowed = self._overflowed, []
+            return overflowed
+        actions = []
+        for llm_ticket, completion in self.llm.poll(self._pending):
+            ticket, conversation, view = self._pending.pop(llm_ticket)
+            conversation.turns.append((view.text, completion.ids))
+            conversation.ids = [*conversation.ids, *completion.ids]
+            actions.append((ticket, replace(completion, text=view.resolve(self.template.action_of(completion.text, completion.ids)))))
+        return actions
 
     def next_prompt(self, trajectory: Trajectory) -> list[int] | None:
         """The prompt after the last turn: where a critic values an episode that the horizon cut. None where it does not fit the context:
         there the policy came to no end, and nothing would have followed."""
-        talk = Conversation(trajectory.id, trajectory.task.instruction)
+        conversation = Conversation(trajectory.id, trajectory.task.instruction)
         for turn in trajectory.turns:
             if turn.completion is None:
                 raise UsageError(
                     f"A turn of '{trajectory.id}' has no tokens, so no prompt can follow it. Give an episode that was sampled."
                 )
-            talk.turns.append((self.rules.view(turn.transition.state).text, turn.completion.ids))
-            talk.ids = [*turn.completion.prompt_ids, *turn.completion.ids]
-        ids = self._prompt(talk, self.rules.view(trajectory.turns[-1].transition.next_state).text)
+            conversation.turns.append((self.rules.view(turn.transition.state).text, turn.completion.ids))
+            conversation.ids = [*turn.completion.prompt_ids, *turn.completion.ids]
+        ids = self._prompt(conversation, self.rules.view(trajectory.turns[-1].transition.next_state).text)
         return ids if self._fits(ids) else None
 
     def _fits(self, prompt: Sequence[int]) -> bool:
@@ -134,24 +137,24 @@ class Agent:
     def end(self, conversations: Sequence[Conversation]) -> None:
         """Drop what is still asked for in these conversations, and free what the engine keeps for them."""
         ended = set(map(id, conversations))
-        dropped = [theirs for theirs, asked in self._asked.items() if id(asked.conversation) in ended]
-        for theirs in dropped:
-            del self._asked[theirs]
+        dropped = [llm_ticket for llm_ticket, pending in self._pending.items() if id(pending.conversation) in ended]
+        for llm_ticket in dropped:
+            del self._pending[llm_ticket]
         self.llm.cancel(dropped)
         self.llm.release([conversation.session for conversation in conversations])
 
-    def _prompt(self, talk: Conversation, state: str) -> list[int]:
-        return next_prompt(talk, state, self.template, window=self.window)
+    def _prompt(self, conversation: Conversation, state: str) -> list[int]:
+        return next_prompt(conversation, state, self.template, window=self.window)
 
 
-def next_prompt(talk: Conversation, state: str, template: Template, *, window: int | None = None) -> list[int]:
+def next_prompt(conversation: Conversation, state: str, template: Template, *, window: int | None = None) -> list[int]:
     """The conversation with `state` as its last message: the one before it, extended, until the window slides."""
-    if talk.turns and (window is None or len(talk.turns) <= window):
-        return [*talk.ids, *template.follow(talk.turns[-1][1], state)]
-    shown = talk.turns[len(talk.turns) - window :] if window else []
-    states = [*(before for before, _ in shown), state]
-    ids = template.opening(talk.instruction, states[0])
-    for (_, reply), following in zip(shown, states[1:], strict=True):
+    if conversation.turns and (window is None or len(conversation.turns) <= window):
+        return [*conversation.ids, *template.follow(conversation.turns[-1][1], state)]
+    window_turns = conversation.turns[len(conversation.turns) - window :] if window else []
+    states = [*(before for before, _ in window_turns), state]
+    ids = template.opening(conversation.instruction, states[0])
+    for (_, reply), following in zip(window_turns, states[1:], strict=True):
         ids += [*reply, *template.follow(reply, following)]
     return ids
 

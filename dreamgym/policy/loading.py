@@ -52,7 +52,7 @@ class Policies:
             self.template = _chat(block, rules, self.tokenizer)
 
     def first(self, checkpoint: Path) -> Any:
-        """What the warm start begins as: the small model at `checkpoint`, or the backbone itself."""
+        """Return what the warm start begins as: the small model at `checkpoint`, or the backbone itself."""
         return self.load(checkpoint) if self.block.backbone is None else backbones.load(self.block.backbone, seed=self.seed)[0]
 
     def load(self, path: Path) -> Any:

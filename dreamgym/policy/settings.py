@@ -25,8 +25,8 @@ class PolicyBlock(Config):
     """How a backbone calls the tools of an environment that has some: in the tool format of its chat template, as text, or, "off", as any
     other action. "auto" is native where the template has a usable form, else text."""
     max_reply_tokens: int | None = Field(default=None, ge=1)
-    """Of a turn, thinking included; a longer one is cut, and what there is of it is read, if its thinking has ended. None: 24 for the small
-    policy, 256 for a backbone."""
+    """Tokens of a turn, thinking included; a longer one is cut, and what there is of it is read, if its thinking has ended. None: 24 for
+    the small policy, 256 for a backbone."""
     window: int | None = Field(default=None, ge=0)
     """Past turns that a prompt shows at most; without it, all. 0 is for states that say all that matters."""
     engine: dict[str, Any] = Field(default_factory=dict)
@@ -41,8 +41,8 @@ class PolicyBlock(Config):
 
     @model_validator(mode="after")
     def _refuse_unused(self) -> Self:
-        theirs = ("instructions", "template", "tool_calls")
-        defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in theirs}
+        backbone_only = ("instructions", "template", "tool_calls")
+        defaults = {name: type(self).model_fields[name].get_default(call_default_factory=True) for name in backbone_only}
         unused = [f"policy.{name}" for name, default in defaults.items() if getattr(self, name) != default]
         if self.backbone is None and unused:
             raise ConfigError(f"{', '.join(unused)}: for a pretrained policy only, and the small one is none. Set policy.backbone.")

@@ -51,8 +51,8 @@ ABLATIONS: Mapping[str, Ablation] = {
         },
     ),
 }
-"""As in the paper's Table 2 and Figure 4, with further controls: memories drawn at random, no recall, no model, no verifier, none with
-probes, and no guard."""
+"""The ablations of the paper's Table 2 and Figure 4, with further controls: memories drawn at random, no recall, no model, no verifier,
+none with probes, and no guard."""
 
 
 def ablated(policy: str, ablation: str) -> str:

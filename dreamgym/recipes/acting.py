@@ -47,7 +47,7 @@ class TrainedPolicy:
         if not isinstance(rules, ToolRules):
             raise UsageError(f"The actions of '{path}' ({context.suite.name}) are no tool calls. Give a run over recorded tool calls.")
         self.env, self.limits, self.system, self.redact = context.suite.name, rules.limits, system, redact
-        self.agent = context.agent(context.policy(name))
+        self.agent = context.agent(context.load_policy(name))
         self._numbers = itertools.count()
 
     def act(self, messages: Sequence[Mapping[str, Any]], *, temperature: float = 0.0, seed: int = 0) -> list[ToolCall]:

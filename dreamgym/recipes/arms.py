@@ -20,7 +20,7 @@ class Arm:
     meaning: str
     phases: tuple[str, ...]
     """The phases that make it, in order; the last one has its name."""
-    start: str = ""
+    init_policy: str = ""
     """The policy that its RL phase starts from; "" where it has none."""
     source: RolloutSource = "real"
     """Where its RL phase plays."""
@@ -50,10 +50,10 @@ ARMS: Mapping[str, Arm] = {
     ),
     "mixed": Arm("Mixed", "RL in both at once, from the warm start", ("experience", "warm_start", "mixed"), "warm_start", "mixed"),
 }
-RL_ARMS = tuple(name for name, arm in ARMS.items() if arm.start)
+RL_ARMS = tuple(name for name, arm in ARMS.items() if arm.init_policy)
 """The arms that the RL loop makes, in the order of a run."""
 DREAM_ARMS = tuple(name for name in RL_ARMS if ARMS[name].source != "real")
-"""Those whose RL plays in the dream, whole or in part."""
+"""The arms whose RL plays in the dream, whole or in part."""
 OFFLINE_ARMS = ("sft", "dpo")
 """The arms that logs alone make, besides the warm start."""
 MODES = {"dream": "dream", "real": "real_only", "s2r": "s2r", "mixed": "mixed"}
@@ -91,6 +91,6 @@ def _whole(name: str) -> Arm:
     algorithm, _, mode = name.rpartition("-")
     base = ARMS[MODES[mode]]
     label = f"{'GiGPO' if algorithm == 'gigpo' else algorithm.upper()}, {base.label.lower().replace('s2r', 'S2R')}"
-    start = f"{algorithm}-dream" if mode == "s2r" else base.start
-    phases = ("experience", "warm_start", *([start] if mode == "s2r" else []), name)
-    return Arm(label, base.meaning, phases, start, base.source)
+    init_policy = f"{algorithm}-dream" if mode == "s2r" else base.init_policy
+    phases = ("experience", "warm_start", *([init_policy] if mode == "s2r" else []), name)
+    return Arm(label, base.meaning, phases, init_policy, base.source)

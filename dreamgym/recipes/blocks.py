@@ -33,9 +33,9 @@ AblationName = Annotated[str, AfterValidator(_known_ablation)]
 
 
 MOST = 10_000_000
-"""Of what a run counts: more would not fit in memory."""
+"""The largest number of things that a run counts: more would not fit in memory."""
 MOST_ROLLOUTS = 1_000_000
-"""Of an iteration, which are all in memory at once."""
+"""The largest number of rollouts of an iteration, which are all in memory at once."""
 
 
 class EnvBlock(Config):
@@ -83,9 +83,9 @@ class LogsBlock(Config):
     files: tuple[Path, ...] = ()
     """Episodes as a run or `dreamgym annotate` writes them (JSON Lines), all of them; without files, scripted policies are played."""
     trajectories: int = Field(default=5000, ge=1, le=MOST)
-    """Scripted episodes; files are read whole."""
+    """Number of scripted episodes; files are read whole."""
     tasks: int | None = Field(default=None, ge=1, le=MOST)
-    """Distinct tasks that scripted episodes are played on, each several times; None: as many as there are."""
+    """Number of distinct tasks that scripted episodes are played on, each several times; None: as many as there are."""
     transitions: int | None = Field(default=None, ge=1)
     """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
     mix: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
@@ -97,7 +97,7 @@ class LogsBlock(Config):
     relabelled_goals: float = Field(default=0.3, ge=0, le=1)
     """Share of finished episodes copied under another instruction, so that the experience model sees the wrong task done."""
     task_pairs: int = Field(default=1000, ge=0, le=MOST)
-    """Training rows for task variation."""
+    """Number of training rows for task variation."""
 
 
 class ReplayBlock(ReplayConfig):
@@ -116,7 +116,7 @@ class ReplayBlock(ReplayConfig):
 
     @property
     def settings(self) -> ReplayConfig:
-        """What the buffer itself wants to know."""
+        """The settings of the buffer itself."""
         return ReplayConfig.model_validate(self.model_dump(exclude={"encoder"}))
 
 
@@ -124,7 +124,7 @@ class ModelBlock(Config):
     """The small transformer that plays experience model and policy."""
 
     size: str = "1m"
-    """Of `llm.sizes`: 1m, 4m, 15m and larger ones."""
+    """A size of `llm.sizes`: 1m, 4m, 15m and larger ones."""
     vocab_size: int = Field(default=2048, ge=1, le=1_000_000)
     """Tokens of its tokenizer, which is trained on the logs."""
     device: str = Field(default="cpu", pattern=r"^(auto|(cpu|cuda|mps|xpu)(:\d{1,3})?)$")
@@ -149,9 +149,9 @@ class VerifierBlock(Config):
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict) or "name" not in values:
             return values
-        found = _plugin_settings("experience.verifiers", values, ("on_disagreement", "of"), "experience.verifier.")
-        default = getattr(plugins.load("experience.verifiers", found["name"]), "ON_DISAGREEMENT", None)
-        return ({"on_disagreement": default} if default else {}) | found
+        values_with_defaults = _plugin_settings("experience.verifiers", values, ("on_disagreement", "of"), "experience.verifier.")
+        default = getattr(plugins.load("experience.verifiers", values_with_defaults["name"]), "ON_DISAGREEMENT", None)
+        return ({"on_disagreement": default} if default else {}) | values_with_defaults
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -159,12 +159,12 @@ class VerifierBlock(Config):
         return dict(self.__pydantic_extra__ or {})
 
 
-def _plugin_settings(kind: str, values: dict[str, Any], ours: Sequence[str], prefix: str) -> dict[str, Any]:
+def _plugin_settings(group: str, values: dict[str, Any], ours: Sequence[str], prefix: str) -> dict[str, Any]:
     """`values` with the settings that the plug-in they name has, checked and completed by it; `ours` are not the plug-in's."""
     if not isinstance(name := values["name"], str):
         raise ConfigError(f"{prefix}name is the name of a plug-in as text, not {name!r:.100}.")
     kept = {key: value for key, value in values.items() if key in (*ours, "name")}
-    plugin = plugins.load(kind, name)
+    plugin = plugins.load(group, name)
     return build(getattr(plugin, "Config", Config), {k: v for k, v in values.items() if k not in kept}, prefix=prefix).model_dump() | kept
 
 
@@ -178,7 +178,7 @@ class ExperienceBlock(Config):
     training: SFTConfig | None = None
     """The fit to the logs (Eq. 5), of a model that needs one."""
     verifier: VerifierBlock | None = None
-    """Who gives a second opinion on its predictions, after the rules of the guard; None: nobody."""
+    """The verifier that gives a second opinion on its predictions, after the rules of the guard; None: nobody."""
     horizon: int | None = Field(default=None, ge=1)
     """Steps after which a dream is cut off; None: as many as the environment allows. `dreamgym fidelity` measures how long dreams are
     right."""
@@ -188,13 +188,18 @@ class ExperienceBlock(Config):
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        found = _plugin_settings("experience.models", {"name": "finetuned", **values}, ("training", "verifier", "horizon"), "experience.")
-        fitted, training = hasattr(plugins.load("experience.models", found["name"]), "row_builder"), found.get("training")
+        values_with_defaults = _plugin_settings(
+            "experience.models", {"name": "finetuned", **values}, ("training", "verifier", "horizon"), "experience."
+        )
+        fitted = hasattr(plugins.load("experience.models", values_with_defaults["name"]), "row_builder")
+        training = values_with_defaults.get("training")
         if training is not None and not fitted:
-            raise ConfigError(f"experience.training is for models that are fitted to the logs, and '{found['name']}' is not. Remove it.")
+            raise ConfigError(
+                f"experience.training is for models that are fitted to the logs, and '{values_with_defaults['name']}' is not. Remove it."
+            )
         if fitted and training in (None, EXPERIENCE_TRAINING, EXPERIENCE_TRAINING.model_dump()):  # nobody has changed it
-            training = BACKBONE_TRAINING if found.get("backbone") else EXPERIENCE_TRAINING
-        return found | {"training": training}
+            training = BACKBONE_TRAINING if values_with_defaults.get("backbone") else EXPERIENCE_TRAINING
+        return values_with_defaults | {"training": training}
 
     @model_validator(mode="after")
     def _check_verifier(self) -> Self:
@@ -240,7 +245,7 @@ class ConvergedConfig(SFTConfig):
 
     optimiser: Literal["adamw", "muon"] = "muon"
     epochs: float = Field(default=10.0, ge=0, le=1e6)
-    """0 leaves the baseline out."""
+    """Passes over the successful logs; 0 leaves the baseline out."""
     lr: float = Field(default=5e-3, gt=0)
     """The highest learning rate."""
     batch_tokens: int = Field(default=4096, ge=1)
@@ -251,7 +256,7 @@ class WarmStartConfig(ConvergedConfig):
     """The supervised fit that gives the policy that RL starts from."""
 
     epochs: float = Field(default=5.0, ge=0, le=1e6)
-    """0 skips the warm start: RL begins at the experience model's weights, or at the backbone as it is."""
+    """Passes over the successful logs. 0 skips the warm start: RL begins at the experience model's weights, or at the backbone as it is."""
 
 
 class AlgorithmBlock(Config):
@@ -295,23 +300,25 @@ def _check_algorithm(name: str, algorithm: Any) -> None:
     actor_critic = of_critic and "compute_advantages" not in members
     expected = ACTOR_CRITIC if actor_critic else ALGORITHM
     missing = [member for member in expected if member not in members]
-    kind = f"protocols.{'ActorCritic' if actor_critic else 'Algorithm'} has {', '.join(expected)}"
+    requirement = f"protocols.{'ActorCritic' if actor_critic else 'Algorithm'} has {', '.join(expected)}"
     if not missing:
         # a name as near as `load_statedict` is meant to be one of the two; `load_state` may be something else
         near = any(difflib.get_close_matches(member, members, n=1, cutoff=0.85) for member in STATEFUL)
         missing = [member for member in STATEFUL if near and member not in members]
-        kind = f"state that checkpoints hold needs {' and '.join(STATEFUL)}"
+        requirement = f"state that checkpoints hold needs {' and '.join(STATEFUL)}"
     if missing:
-        found = [(member, difflib.get_close_matches(member, set(members) - {*expected, *STATEFUL}, n=1)) for member in missing]
-        lacks = ", ".join(f"{member} (it has '{near[0]}')" if near else member for member, near in found)
-        raise ConfigError(f"The algorithm '{name}' ({type(algorithm).__name__}) lacks {lacks}: {kind}. Add or rename what is missing.")
+        suggestions = [(member, difflib.get_close_matches(member, set(members) - {*expected, *STATEFUL}, n=1)) for member in missing]
+        lacks = ", ".join(f"{member} (it has '{near[0]}')" if near else member for member, near in suggestions)
+        raise ConfigError(
+            f"The algorithm '{name}' ({type(algorithm).__name__}) lacks {lacks}: {requirement}. Add or rename what is missing."
+        )
 
 
 class RefreshBlock(Config):
     """How an experience model learns from real episodes that were probed (co-evolution)."""
 
     training: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
-    """Of the probed episodes and as many tokens of the logs, so that nothing is forgotten."""
+    """The fit to the probed episodes and as many tokens of the logs, so that nothing is forgotten."""
     relabelled_goals: float = Field(default=0.5, ge=0, le=1)
     """Share of probed episodes that are copied under another instruction."""
 
@@ -321,18 +328,18 @@ class RLBlock(Config):
 
     algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
     iterations: int = Field(default=60, ge=0, le=MOST)
-    """Rollouts and an update, so often."""
+    """Number of RL iterations (one rollout batch and one update each)."""
     tasks_per_iter: int = Field(default=32, ge=1, le=MOST)
-    """Tasks that an iteration rolls out."""
+    """Number of tasks that an iteration rolls out."""
     group_size: int = Field(default=8, ge=1, le=MOST)
-    """Rollouts of each task; algorithms that compare them need two or more."""
+    """Number of rollouts of each task; algorithms that compare them need two or more."""
     max_refills: int = Field(default=0, ge=0, le=10)
     """Dynamic sampling (DAPO, arXiv:2503.14476): how often an iteration may draw further tasks until `tasks_per_iter` groups differ in
     their returns. All episodes are charged, counted and remembered."""
     real_share: float = Field(default=0.25, gt=0.0, lt=1.0)
-    """Of an iteration's groups, those that a mixed loop rolls out in the real environment."""
+    """Share of an iteration's groups that a mixed loop rolls out in the real environment."""
     clusters: int = Field(default=0, ge=0, le=MOST)
-    """For algorithms without groups: a task is valued by the returns of its cluster, one of this many of alike instructions (DreamGym,
+    """Number of clusters of similar instructions, for algorithms without groups: a task is valued by the returns of its cluster (DreamGym,
     section 4.2). 0 values every task by its own rollouts."""
     train_tasks: int = Field(default=2000, ge=1, le=MOST)
     """Training tasks that the curriculum chooses from."""
@@ -350,9 +357,9 @@ class RLBlock(Config):
     `importance_cap`."""
     curriculum: CurriculumConfig = CurriculumConfig()
     probe_every: int = Field(default=10, ge=0)
-    """Iterations between gap measurements; 0 never probes."""
+    """Number of iterations between gap measurements; 0 never probes."""
     probe_tasks: int = Field(default=48, ge=1, le=MOST)
-    """Tasks of a gap measurement."""
+    """Number of tasks of a gap measurement."""
     max_gap: float = Field(default=0.15, ge=-1, le=1)
     """Dream success minus real success beyond which the gap counts as open."""
     on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
@@ -420,15 +427,15 @@ class EvalBlock(Config):
     """The final evaluation in the real environment, on held-out tasks."""
 
     tasks: int = Field(default=1000, ge=0, le=MOST)
-    """0 skips the evaluation."""
+    """Number of test tasks; 0 skips the evaluation."""
     dev_tasks: int = Field(default=300, ge=1, le=MOST)
     """Development tasks, by which a checkpoint of a fit is chosen."""
     seed: int = Field(default=1, ge=0)
-    """Of the sampled rollouts."""
+    """Seed of the sampled rollouts."""
     paired_replays: int = Field(default=1024, ge=0, le=MOST)
-    """Dreamed episodes of each arm of the audit, replayed in the real environment. 0 skips the audit."""
+    """Number of dreamed episodes of each arm of the audit, replayed in the real environment. 0 skips the audit."""
     uncertified_dreams: int = Field(default=1024, ge=0, le=MOST)
-    """Dreamed episodes of each policy in a run without an environment. 0 skips them."""
+    """Number of dreamed episodes of each policy in a run without an environment. 0 skips them."""
     gap_tasks: int = Field(default=0, ge=0, le=MOST)
     """Training tasks that the policy of the dream plays once in the dream and once in the real environment, sampled: the gap. It needs no
     replay, so that it can be measured where a dream draws what the world hides. 0 leaves it out."""

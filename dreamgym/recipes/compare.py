@@ -37,20 +37,20 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     `latency_s` is what a real step would take in an environment that is slower than the one at hand. The same call goes on where it was.
     """
     context.silence_progress_bars()
-    found: list[tuple[Rows, Rows]] = []
+    rows_by_seed: list[tuple[Rows, Rows]] = []
     commits: dict[str, None] = {}
     for seed in config.seeds:
-        one = config.model_copy(update={"seed": seed})
-        stored = one.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})  # it names no arms: others may come later
-        with context.open_run(path / f"seed-{seed}", stored) as directory, start_workers(one.effective_env) as workers:
-            train_arms(directory, one, say, workers)
-            found.append(rows(directory, one))
+        seed_config = config.model_copy(update={"seed": seed})
+        stored = seed_config.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})  # it names no arms: others may come later
+        with context.open_run(path / f"seed-{seed}", stored) as directory, start_workers(seed_config.effective_env) as workers:
+            train_arms(directory, seed_config, say, workers)
+            rows_by_seed.append(rows(directory, seed_config))
             commits |= dict.fromkeys(directory.data(PROCESS)["commits"])
-    table = {name: (arm_of(name).label, tables.pool([whole[name] for whole, _ in found])) for name in found[0][0]}
+    table = {name: (arm_of(name).label, tables.pool([whole[name] for whole, _ in rows_by_seed])) for name in rows_by_seed[0][0]}
     ablated = {}
-    for name in found[0][1]:
+    for name in rows_by_seed[0][1]:
         arm = ablation_arm(name, config.ablated) if name else arm_of(config.ablated)
-        ablated[name] = arm.label, tables.pool([less[name] for _, less in found])
+        ablated[name] = arm.label, tables.pool([less[name] for _, less in rows_by_seed])
     report = comparison.report_of(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
     comparison.save(report, path)
     return report
@@ -97,5 +97,5 @@ def train_arm(
         if name == "dpo":
             train_dpo(directory, shared, config.dpo)
     for loop in (loops[phase] for phase in arm_of(name).phases if phase in loops):
-        run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, source=loop.source)
+        run_rl_phase(directory, shared, loop.name, init_policy=loop.init_policy, block=loop.block, source=loop.source)
     evaluate_policies(directory, shared, [name])

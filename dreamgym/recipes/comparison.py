@@ -80,8 +80,8 @@ def report_of(
     """Both tables of a comparison, from (label, entry) of every policy and ablation; None as an entry leaves it out."""
     whole = {name: {"label": label, **entry} for name, (label, entry) in table.items() if entry}
     less = {name: {"label": label, **entry} for name, (label, entry) in ablated.items() if entry}
-    found = {"table1": whole, "table2": less, "gains": gains(whole, less.get("model")), "seeds": seeds, "commit": commit}
-    return costed(found, latency_s)
+    report = {"table1": whole, "table2": less, "gains": gains(whole, less.get("model")), "seeds": seeds, "commit": commit}
+    return costed(report, latency_s)
 
 
 def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
         tables.percent(entry, "greedy"),
         " / ".join(f"{100 * value:.1f}" for value in entry["per_seed"]),
         tables.percent(entry, "sampled"),
-        *(f"{entry[f'real_transitions_{kind}']:,.0f}" for kind in ("offline", "online", "probe")),
+        *(f"{entry[f'real_transitions_{source}']:,.0f}" for source in ("offline", "online", "probe")),
         tables.hours(entry),
         f"{entry['dream_transitions']:,.0f}",
         f"{entry['seconds']:,.0f}",
@@ -148,8 +148,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     entries = {entry["label"]: entry for name in ("table1", "table2") for entry in report[name].values()}
     if judged := [line for entry in entries.values() for line in _judged(entry)]:
         lines += [f"## {VERIFIED}", "", _line(VERIFIERS), _line(["---"] * len(VERIFIERS)), *map(_line, judged), ""]
-    if found := describe(report.get("gains", {})):
-        lines += ["## Gains over seeds", "", *(f"- {line}" for line in found), ""]
+    if gain_lines := describe(report.get("gains", {})):
+        lines += ["## Gains over seeds", "", *(f"- {line}" for line in gain_lines), ""]
     return "\n".join(lines)
 
 
@@ -169,9 +169,9 @@ def _judged(entry: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _rate(found: Mapping[str, Any]) -> tuple[str, str]:
-    interval = f"{100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
-    return (interval if found["n"] else "-", str(found["n"]))
+def _rate(rate: Mapping[str, Any]) -> tuple[str, str]:
+    interval = f"{100 * rate['value']:.1f} [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
+    return (interval if rate["n"] else "-", str(rate["n"]))
 
 
 def _line(texts: Sequence[str]) -> str:
@@ -190,10 +190,10 @@ def _summary(directory: RunDir) -> dict[str, Any]:
 
 def _finished(file: Path) -> dict[str, Any]:
     """The tables of a finished comparison; RunDirError for a file that holds none."""
-    found = read_json(file)
-    if not found or not {"table1", "table2", "seeds", "commit"} <= found.keys():
+    report = read_json(file)
+    if not report or not {"table1", "table2", "seeds", "commit"} <= report.keys():
         raise RunDirError(f"'{file}' is no comparison. Give the command that made it again, or the run directories themselves.")
-    return found
+    return report
 
 
 def _without_seed(config: Mapping[str, Any]) -> str:

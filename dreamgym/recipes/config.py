@@ -37,7 +37,7 @@ class SharedConfig(Config):
     """What every recipe needs: environment, logs, experience model, warm start, and how policies are judged."""
 
     seed: int = Field(default=0, ge=0)
-    """Of everything that is drawn."""
+    """Seed of everything that is drawn."""
     env: EnvBlock = EnvBlock()
     rules: Literal["suite", "induced", "none"] = "suite"
     """What a run knows of the environment's texts beside the logs: the suite's `TextRules`; or their state mapping and what follows from
@@ -176,22 +176,22 @@ class SharedConfig(Config):
                 judge = VerifierBlock.model_validate(judge.model_dump() | {"backbone": read.model_dump()})
             kept = {"verifier": judge, "horizon": self.experience.horizon}
             return self.model_copy(update={"experience": ExperienceBlock.model_validate(kept | changes["experience"])})
-        own, verifier = self.experience.settings, self.experience.verifier
+        model_settings, verifier = self.experience.settings, self.experience.verifier
         for key in [key for key in changes["experience"] if key.startswith("verifier.")]:
             _, block, name = key.split(".")
             if verifier is None or name not in verifier.settings.get(block, {}):
                 raise ConfigError(f"experience.verifier has no setting '{block}.{name}' for the ablation '{ablation}'. Leave it out.")
             settings = verifier.settings[block] | {name: changes["experience"].pop(key)}
             changes["experience"]["verifier"] = VerifierBlock.model_validate(verifier.model_dump() | {block: settings})
-        if not changes["experience"].keys() <= {*own, "verifier"}:
+        if not changes["experience"].keys() <= {*model_settings, "verifier"}:
             raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
-        return self.model_copy(update={name: getattr(self, name).model_copy(update=found) for name, found in changes.items() if found})
+        return self.model_copy(update={name: getattr(self, name).model_copy(update=values) for name, values in changes.items() if values})
 
     def refitted_without(self, ablation: str) -> bool:
         """Whether an ablation needs an experience model of its own: its settings differ from these in what one reads or writes."""
-        own = {"name": self.experience.name, **self.experience.settings}
-        unread = ("retrieval",) if own.get("k") == 0 else ()  # no prompt has memories
-        return any(own.get(key) != value for key, value in ABLATIONS[ablation].refitting.items() if key not in unread)
+        current = {"name": self.experience.name, **self.experience.settings}
+        unread = ("retrieval",) if current.get("k") == 0 else ()  # no prompt has memories
+        return any(current.get(key) != value for key, value in ABLATIONS[ablation].refitting.items() if key not in unread)
 
     @property
     def ablates_logged_reasoning(self) -> bool:
@@ -202,20 +202,20 @@ class SharedConfig(Config):
 
     def unread(self, block: RLBlock) -> dict[str, str]:
         """Settings that nothing reads in a dream of this loop, as ablations name them, and what switches them off."""
-        own, drawn, found = self.experience.settings, block.curriculum, dict[str, str]()
-        if own.get("k") == 0:
-            found["experience.retrieval"] = "experience.k = 0"
-        if own.get("recall") is False:
-            found["experience.conditions"] = "experience.recall = false"
+        settings, drawn, switched_off = self.experience.settings, block.curriculum, dict[str, str]()
+        if settings.get("k") == 0:
+            switched_off["experience.retrieval"] = "experience.k = 0"
+        if settings.get("recall") is False:
+            switched_off["experience.conditions"] = "experience.recall = false"
         if not self.guard.grounding:
-            found |= dict.fromkeys(("guard.mask_disputed", "guard.mask_doubtful"), "guard.grounding = false")
+            switched_off |= dict.fromkeys(("guard.mask_disputed", "guard.mask_doubtful"), "guard.grounding = false")
         if drawn.strategy == "uniform":
-            found["curriculum.synthetic_share"] = 'curriculum.strategy = "uniform"'
+            switched_off["curriculum.synthetic_share"] = 'curriculum.strategy = "uniform"'
         elif not drawn.proposals:
-            found["curriculum.synthetic_share"] = "curriculum.proposals = 0"
+            switched_off["curriculum.synthetic_share"] = "curriculum.proposals = 0"
         elif int(most := block.tasks_per_iter * (1 + block.max_refills) * drawn.synthetic_share) == 0:
-            found["curriculum.synthetic_share"] = f"tasks_per_iter = {block.tasks_per_iter}, of which it is {most:g} tasks"
-        return found
+            switched_off["curriculum.synthetic_share"] = f"tasks_per_iter = {block.tasks_per_iter}, of which it is {most:g} tasks"
+        return switched_off
 
 
 S = TypeVar("S", bound=SharedConfig)
@@ -233,14 +233,14 @@ def _check_initial_policy(self: S) -> S:
 
 
 class BaselineConfig(SharedConfig):
-    """With several seeds and the converged imitation of the logs to compare with."""
+    """A configuration with several seeds and the converged imitation of the logs to compare with."""
 
     _starts = model_validator(mode="after")(_check_initial_policy)
 
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
     sft: ConvergedConfig = ConvergedConfig()
     sft_patience: int = Field(default=4, ge=1)
-    """Looks at development tasks, one every two epochs, without a rise before imitation is taken to have converged."""
+    """Number of evaluations on development tasks, one every two epochs, without a rise before imitation is taken to have converged."""
 
     @field_validator("seeds")
     @classmethod
@@ -265,19 +265,19 @@ def _check_ablations(config: RunConfig | CompareConfig, block: RLBlock) -> None:
 
 def _setting(config: SharedConfig, block: RLBlock, key: str) -> Any:
     """The value of a setting as ablations name it; those of a curriculum are of the loop."""
-    found: Any = block if key.startswith("curriculum.") else config
+    value: Any = block if key.startswith("curriculum.") else config
     for name in key.split("."):
-        found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-    return found
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
 
 
 class SimToReal(Config):
     """The second stage of sim-to-real: RL in the real environment from the dream's policy, with the dream's settings but for these."""
 
     iterations: int = Field(default=8, ge=0, le=MOST)
-    """Rollouts and an update, so often; 0 leaves the stage out of a quickstart."""
+    """Number of RL iterations (one rollout batch and one update each); 0 leaves the stage out of a quickstart."""
     tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
-    """Tasks that an iteration rolls out."""
+    """Number of tasks that an iteration rolls out."""
     max_real_steps: int | None = Field(default=2000, ge=1)
     """Stop before an iteration that would use more real steps than this."""
     max_seconds: float | None = Field(default=None, gt=0)
@@ -293,13 +293,13 @@ class SimToReal(Config):
         """The block of the second stage. ConfigError for a setting that there is none of."""
         dream = block.model_dump()
         changed = self.algorithm.get("name", block.algorithm.name) != block.algorithm.name
-        own = {
+        overrides = {
             **self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps", "max_seconds"}),
             "logged_tasks": dream["logged_tasks"] if self.logged_tasks is None else self.logged_tasks,
             "learner": dream["learner"] | {"lr": 1e-4, "minibatches": 1} | self.learner,
             "algorithm": self.algorithm if changed else _over(dream["algorithm"], self.algorithm),
         }
-        return build(RLBlock, dream | own, prefix="s2r.")
+        return build(RLBlock, dream | overrides, prefix="s2r.")
 
 
 def _over(below: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

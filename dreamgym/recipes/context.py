@@ -27,7 +27,7 @@ from dreamgym.policy.loading import Policies
 from dreamgym.protocols import RealEnv
 from dreamgym.recipes.arms import DREAM_ARMS
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.factory import make_suite, vocabulary
+from dreamgym.recipes.factory import make_suite, make_vocabulary
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
@@ -48,8 +48,8 @@ class RunContext:
     logs: list[Trajectory]
     tokenizer: Any
     vocabulary: Vocabulary
-    experience: str = "experience"  # the checkpoint that dreams
-    verifier: str = "verifier"  # the checkpoint that judges dreams, where one is fitted
+    experience_checkpoint: str = "experience"  # the checkpoint that dreams
+    verifier_checkpoint: str = "verifier"  # the checkpoint that judges dreams, where one is fitted
     workers: WorkerPool | None = None  # they play real episodes; None: this process does
     calls: list[int] = field(default_factory=lambda: [0])  # made so far in a connected environment with a limit of them
     pools: dict[int, EnvPool] = field(default_factory=dict)  # real environments of this process, by the identity of their suite
@@ -58,10 +58,10 @@ class RunContext:
 
     def without(self, ablation: str) -> RunContext:
         """The context of an ablation: other settings, and its own experience model where those settings change what it reads or writes."""
-        own = f"experience-no-{ablation}"
-        if not self.config.refitted_without(ablation) and not self.checkpoint(own).is_dir():
-            own = "experience"
-        return replace(self, config=self.config.without(ablation), experience=own)
+        checkpoint = f"experience-no-{ablation}"
+        if not self.config.refitted_without(ablation) and not self.checkpoint(checkpoint).is_dir():
+            checkpoint = "experience"
+        return replace(self, config=self.config.without(ablation), experience_checkpoint=checkpoint)
 
     def checkpoint(self, name: str) -> Path:
         """Where the model of that name lies."""
@@ -93,18 +93,18 @@ class RunContext:
         backbone = self.fitted_models.backbone
         if backbone is None:
             return self.vocabulary
-        return vocabulary(self.fitted_models.tokenizer) if backbone.markers else None
+        return make_vocabulary(self.fitted_models.tokenizer) if backbone.markers else None
 
-    def load(self, name: str) -> Any:
+    def load_experience_model(self, name: str) -> Any:
         """The experience model saved under that name, or "tokenizer": one that was fitted to nothing yet."""
         RunDir.view(self.path).require_unchanged(name)
         return self.fitted_models.load(self.checkpoint(name))
 
-    def save(self, model: Any, name: str) -> None:
+    def save_experience_model(self, model: Any, name: str) -> None:
         """Save an experience model with its tokenizer as an ordinary checkpoint, or its adapters."""
         self.fitted_models.save(model, self.checkpoint(name))
 
-    def policy(self, name: str) -> Any:
+    def load_policy(self, name: str) -> Any:
         """The policy's model saved under that name."""
         RunDir.view(self.path).require_unchanged(name)
         return self.policies.load(self.checkpoint(name))
@@ -126,7 +126,7 @@ class RunContext:
         evaluation = self.config.eval
         return {phase: f"{name} = 0" for phase, name in off.items() if not getattr(evaluation, name.removeprefix("eval."))}
 
-    def real(self) -> RealEnv:
+    def real_env(self) -> RealEnv:
         """Real environments, which all phases share and whose steps add up: the workers', or those of this process. `close_real` ends the
         latter."""
         pool: WorkerPool | EnvPool | None = self.workers or self.pools.get(id(self.suite))
@@ -168,8 +168,8 @@ def open_context(path: Path) -> RunContext:
     tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], make_suite(config)
     if config.rules == "induced":
         suite.rules = induced_rules(path, suite.rules)
-    logs = that_fit(logs_of(run), tokenizer, config)
-    return RunContext(config, path, suite, logs, tokenizer, vocabulary(tokenizer), latest_experience(run), latest_verifier(run))
+    logs = drop_too_long(logs_of_run(run), tokenizer, config)
+    return RunContext(config, path, suite, logs, tokenizer, make_vocabulary(tokenizer), latest_experience(run), latest_verifier(run))
 
 
 def induced_rules(path: Path, inner: TextRules) -> InducedRules:
@@ -179,7 +179,7 @@ def induced_rules(path: Path, inner: TextRules) -> InducedRules:
     return InducedRules(inner, from_toml(text, str(path / INDUCED)))
 
 
-def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> list[Trajectory]:
+def drop_too_long(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> list[Trajectory]:
     """The logs without episodes that hold a state which no context of the models has room for: a state is never cut."""
     if config.pretrained and not config.experience.fitted:
         return logs
@@ -188,16 +188,16 @@ def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> li
         tokenizer, whose = backbones.load_tokenizer(backbone), f"'{backbone.model}'"
         limit = backbones.positions(backbone)
     else:
-        asked = (settings.get("max_context"), settings.get("engine", {}).get("max_context"), config.policy.engine.get("max_context"))
-        limit, whose = max([tiny.MAX_POSITIONS, *(one for one in asked if isinstance(one, int))]), "the small model"
+        limits = (settings.get("max_context"), settings.get("engine", {}).get("max_context"), config.policy.engine.get("max_context"))
+        limit, whose = max([tiny.MAX_POSITIONS, *(limit for limit in limits if isinstance(limit, int))]), "the small model"
     fits: dict[str, bool] = {}
 
-    def known(text: str) -> bool:
+    def has_room(text: str) -> bool:
         if text not in fits:  # no token is shorter than a byte
             fits[text] = len(text.encode("utf-8", "replace")) <= limit or len(tiny.encode(tokenizer, text)) <= limit
         return fits[text]
 
-    kept = [episode for episode in logs if all(known(state.text) for t in episode.transitions for state in (t.state, t.next_state))]
+    kept = [episode for episode in logs if all(has_room(state.text) for t in episode.transitions for state in (t.state, t.next_state))]
     if len(kept) < len(logs):
         message = (
             f"{len(logs) - len(kept)} of {len(logs)} logged episodes hold a state of more than {limit:,} tokens, for which {whose} "
@@ -209,14 +209,14 @@ def that_fit(logs: list[Trajectory], tokenizer: Any, config: SharedConfig) -> li
     return kept
 
 
-def logs_of(run: RunDir) -> list[Trajectory]:
+def logs_of_run(run: RunDir) -> list[Trajectory]:
     """The run's offline trajectories; RunDirError when they are fewer than its phases count: dreams would have no memory."""
     logs = run.read_episodes("logs")
-    made = run.data("logs")["trajectories"] if run.done("logs") else 0
-    if len(logs) != made:
+    expected = run.data("logs")["trajectories"] if run.done("logs") else 0
+    if len(logs) != expected:
         raise RunDirError(
-            f"'{run.path / 'episodes' / 'logs.jsonl'}' holds {len(logs):,} trajectories, and phases.json says {made:,}. Copy the file from "
-            "where the run was made, or make the run anew."
+            f"'{run.path / 'episodes' / 'logs.jsonl'}' holds {len(logs):,} trajectories, and phases.json says {expected:,}. Copy the file "
+            "from where the run was made, or make the run anew."
         )
     return logs
 

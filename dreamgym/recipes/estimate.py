@@ -38,7 +38,7 @@ class PhaseCost:
     most_s: float = inf  # seconds after which the phase is ended
 
     def hours(self, pilot: Pilot) -> float:
-        """On the machine of the pilot, whose rates are known."""
+        """The hours on the machine of the pilot, whose rates are known."""
         policy, experience = pilot.policy, pilot.experience
         assert policy and experience
         seconds = self.fitted / experience.fitted_per_s + (self.imitated + self.learned) / policy.fitted_per_s
@@ -52,11 +52,11 @@ class Cost:
     """Tokens, real steps, memory and hours. Tokens are None where a pretrained model is not here, hours where `unknown` says why."""
 
     fitted_tokens: float | None = 0.0
-    """Read by supervised fits, every epoch counted."""
+    """Tokens read by supervised fits, every epoch counted."""
     sampled_tokens: float | None = 0.0
-    """Written by policies and experience models."""
+    """Tokens written by policies and experience models."""
     learned_tokens: float | None = 0.0
-    """Read by RL updates, prompts included."""
+    """Tokens read by RL updates, prompts included."""
     real_steps: float = 0.0
     memory_gb: float | None = 0.0
     hours: float | None = 0.0
@@ -77,8 +77,8 @@ class Cost:
             None if self.memory_gb is None or other.memory_gb is None else max(self.memory_gb, other.memory_gb),
             _sum(self.hours, other.hours),
             {name: self.phases.get(name, 0.0) + other.phases.get(name, 0.0) for name in names},
-            "; ".join(dict.fromkeys(one.unknown for one in (self, other) if one.unknown)),
-            "; ".join(dict.fromkeys(one.basis for one in (self, other) if one.basis)),
+            "; ".join(dict.fromkeys(part.unknown for part in (self, other) if part.unknown)),
+            "; ".join(dict.fromkeys(part.basis for part in (self, other) if part.basis)),
         )
 
     def __str__(self) -> str:
@@ -103,27 +103,27 @@ def of(configs: Sequence[Planned]) -> Cost:
     total = Cost()
     for config in configs:
         seeds = len(config.seeds) if isinstance(config, BaselineConfig) else 1
-        one = cost(config, measure(config))
+        seed_cost = cost(config, measure(config))
         for _ in range(seeds):
-            total += one
+            total += seed_cost
     return total
 
 
 def cost(config: Planned, pilot: Pilot) -> Cost:
     """What one seed takes."""
     parts = list(_phases(config, pilot))
-    real = sum(one.real_steps for one in parts)
+    real = sum(part.real_steps for part in parts)
     if pilot.missing:
         return Cost(None, None, None, real, None, None, unknown=pilot.unknown)
-    known = pilot.policy is not None and pilot.experience is not None
-    phases = {one.phase: one.hours(pilot) for one in parts} if known else {}
+    measured = pilot.policy is not None and pilot.experience is not None
+    phases = {part.phase: part.hours(pilot) for part in parts} if measured else {}
     return Cost(
-        sum(one.fitted + one.imitated for one in parts),
-        sum(one.acted * pilot.reply_tokens + one.dreamed * pilot.answer_tokens for one in parts),
-        sum(one.learned for one in parts),
+        sum(part.fitted + part.imitated for part in parts),
+        sum(part.acted * pilot.reply_tokens + part.dreamed * pilot.answer_tokens for part in parts),
+        sum(part.learned for part in parts),
         real,
         pilot.memory_gb,
-        sum(phases.values()) if known else None,
+        sum(phases.values()) if measured else None,
         phases,
         pilot.unknown,
         pilot.basis,

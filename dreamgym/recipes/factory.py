@@ -126,7 +126,7 @@ def shared_tokenizer(sources: Sequence[tuple[Sequence[Trajectory], TextRules]], 
     return tiny.train_tokenizer(texts, vocab_size=vocab_size, special=MARKERS, token_patterns=token_patterns)
 
 
-def vocabulary(tokenizer: Any) -> Vocabulary:
+def make_vocabulary(tokenizer: Any) -> Vocabulary:
     """Marker ids and the text encoder of a tokenizer. UsageError for one that was made without some of the markers."""
     if missing := [marker for marker in MARKERS if marker not in tokenizer.get_added_vocab()]:
         raise UsageError(
@@ -187,8 +187,8 @@ def _encoder(settings: str) -> Encoder:
     values = json.loads(settings)
     if values.get("name") == "hidden":
         values |= _model(values.pop("checkpoint", None))
-    made: Encoder = plugins.named("replay.encoders", values)
-    return made
+    instance: Encoder = plugins.named("replay.encoders", values)
+    return instance
 
 
 def _model(checkpoint: Any) -> dict[str, Any]:
@@ -226,18 +226,18 @@ def verifier_inputs(context: RunContext) -> VerifierInputs:
         context.suite.rules,
         context.logs,
         context.config.seed,
-        context.checkpoint(context.verifier),
+        context.checkpoint(context.verifier_checkpoint),
         context.verifier_cache,
         context.config.experience.backbone,
     )
 
 
-def dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
+def make_dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, version: int = 1) -> tuple[DreamBatch, ExperienceModel]:
     """The experience model as an environment, and itself. Dreams carry its version. Not `guarded`: every prediction is accepted."""
-    block, name = context.config.experience, context.experience
+    block, name = context.config.experience, context.experience_checkpoint
     inputs = _inputs(context, replay, make_guard(context) if guarded else Guard(context.suite.rules, UNGUARDED))
     if block.fitted:
-        module = None if context.external_publisher and context.config.dream_served else context.load(name)
+        module = None if context.external_publisher and context.config.dream_served else context.load_experience_model(name)
         inputs = replace(
             inputs, module=module, checkpoint=context.checkpoint(name), version=version, external_publisher=context.external_publisher
         )
@@ -259,7 +259,7 @@ def _inputs(context: RunContext, replay: AnyReplay, guard: Guard) -> ModelInputs
     return ModelInputs(guard, replay, context.logs, context.config.seed, context.experience_vocabulary, context.fitted_models.tokenizer)
 
 
-def curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, vary: Vary | None) -> TaskCurriculum:
+def make_curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, vary: Vary | None) -> TaskCurriculum:
     """The curriculum of a loop. `vary` is the loop's experience model, as it is whenever tasks are varied; without it, no task is
     generated."""
     suite = context.suite

@@ -54,7 +54,7 @@ def replays(path: Path, n: int) -> dict[str, Any]:
         raise RunDirError(f"'{path}' has no audit, which names the policy to replay. Give a finished run with RL in a dream.")
     name = run.data("audit")["policy"]
     context = after(run, open_context(path), name)
-    used = {"policy": name, "experience": context.experience, "verifier": context.verifier}
+    used = {"policy": name, "experience": context.experience_checkpoint, "verifier": context.verifier_checkpoint}
     found = read_jsonl(kept)[0] if kept.exists() else {}
     if {key: found.get(key) for key in used} != used:
         found = {}  # refreshed since
@@ -91,7 +91,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
                 )
             else:
                 episodes = held_out_episodes(context.suite, n, seed=seed, split=split, play=manned.demonstrate)
-                questions, counts = draw_questions(episodes, manned.real(), rules, misses=MISSES, seed=seed)
+                questions, counts = draw_questions(episodes, manned.real_env(), rules, misses=MISSES, seed=seed)
     elif policy:
         raise UsageError(f"'{context.path}' has no environment in which '{policy}' could act. Leave the policy out.")
     else:
@@ -102,7 +102,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
     answers: dict[str, dict[str, list[Prediction]]] = {}
     with progress(len(arms), "held-out transitions") as advance:
         for name, of in arms.items():
-            _, model = factory.dream(of, factory.replay_in_memory(of), guarded=False)
+            _, model = factory.make_dream(of, factory.replay_in_memory(of), guarded=False)
             raw = forecast(model, questions, forget=model.forget)
             answers[name] = {"with_guard": apply_guard(factory.make_guard(context), questions, raw), "without_guard": raw}
             advance(1)
@@ -126,9 +126,9 @@ def sampled_episodes(context: RunContext, policy: str, n: int, *, seed: int, spl
     tasks = context.suite.tasks(split, {"dev": block.dev_tasks, "test": block.tasks}.get(split, n), seed=factory.TASK_SEED)
     if not tasks:
         raise UsageError(f"'{context.path}' kept no {split} tasks. Give another split.")
-    agent, drawn = context.agent(context.policy(policy)), list(islice(cycle(tasks), n))
+    agent, drawn = context.agent(context.load_policy(policy)), list(islice(cycle(tasks), n))
     steps, batch = context.suite.max_steps, context.suite.max_parallel
-    return evaluate(agent, context.real(), drawn, max_steps=steps, temperature=1.0, seed=seed, batch=batch, name=f"{policy}/fidelity")
+    return evaluate(agent, context.real_env(), drawn, max_steps=steps, temperature=1.0, seed=seed, batch=batch, name=f"{policy}/fidelity")
 
 
 def recorded_episodes(context: RunContext, n: int, *, split: str = SPLIT) -> list[Trajectory]:

@@ -26,36 +26,36 @@ def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dic
         return {}
     base = rows[baseline]
     assert base is not None
-    found: dict[str, Any] = {"over": baseline, "policies": {}}
+    result: dict[str, Any] = {"over": baseline, "policies": {}}
     for name, entry in rows.items():
-        if entry and arm_of(name.rpartition("/")[2]).start:
-            found["policies"][name] = _difference(entry, base)
-    greedy = {name: one["greedy"]["mean"] for name, one in found["policies"].items()}
+        if entry and arm_of(name.rpartition("/")[2]).init_policy:
+            result["policies"][name] = _difference(entry, base)
+    greedy = {name: gain["greedy"]["mean"] for name, gain in result["policies"].items()}
     kinds = {name: arm_of(name.rpartition("/")[2]) for name in greedy}
-    reached = max((greedy[name] for name, arm in kinds.items() if arm.source == "real" and arm.start == "warm_start"), default=0.0)
+    reached = max((greedy[name] for name, arm in kinds.items() if arm.source == "real" and arm.init_policy == "warm_start"), default=0.0)
     dreams = [name for name, arm in kinds.items() if arm.source == "dream"]
     if reached > 0:
-        found["share_of_ceiling"] = {name: greedy[name] / reached for name in dreams}
+        result["share_of_ceiling"] = {name: greedy[name] / reached for name in dreams}
     dream = rows.get(dreams[0]) if dreams else None
     if dream and control:
-        found["dream_over_no_model"] = _difference(dream, control)
-    return found
+        result["dream_over_no_model"] = _difference(dream, control)
+    return result
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
+def lines(report: Mapping[str, Any]) -> list[str]:
     """The gains as people read them, a line each."""
-    if not found:
+    if not report:
         return []
-    texts = [_line(f"{name} over {found['over']}", one) for name, one in found["policies"].items()]
-    texts += [f"{name}: {share:.0%} of the ceiling's greedy gain" for name, share in found.get("share_of_ceiling", {}).items()]
-    if "dream_over_no_model" in found:
-        texts.append(_line("dream over the dream without a model", found["dream_over_no_model"]))
+    texts = [_line(f"{name} over {report['over']}", gain) for name, gain in report["policies"].items()]
+    texts += [f"{name}: {share:.0%} of the ceiling's greedy gain" for name, share in report.get("share_of_ceiling", {}).items()]
+    if "dream_over_no_model" in report:
+        texts.append(_line("dream over the dream without a model", report["dream_over_no_model"]))
     return texts
 
 
-def _difference(one: Entry, other: Entry) -> dict[str, Any]:
-    greedy = paired_difference(one["per_seed"], other["per_seed"])
-    sampled = paired_difference(_sampled(one), _sampled(other))
+def _difference(entry: Entry, other: Entry) -> dict[str, Any]:
+    greedy = paired_difference(entry["per_seed"], other["per_seed"])
+    sampled = paired_difference(_sampled(entry), _sampled(other))
     return {"greedy": _json(greedy), "sampled": _json(sampled)}
 
 
@@ -71,8 +71,8 @@ def _json(mean: SeedMean) -> dict[str, Any]:
     return {"mean": mean.mean, "low": mean.low, "high": mean.high, "seeds": mean.seeds, "claim": claim}
 
 
-def _line(what: str, found: Mapping[str, Any]) -> str:
-    return f"{what}: " + ", ".join(f"{kind} {_points(found[kind])}" for kind in ("greedy", "sampled"))
+def _line(what: str, gain: Mapping[str, Any]) -> str:
+    return f"{what}: " + ", ".join(f"{decoding} {_points(gain[decoding])}" for decoding in ("greedy", "sampled"))
 
 
 def _points(mean: Mapping[str, Any]) -> str:

@@ -348,7 +348,7 @@ class _Lengths(NamedTuple):
 
 def _smallest(sample: Sequence[Trajectory], rules: TextRules) -> tuple[int, Vocabulary, _Lengths]:
     """The smaller vocabulary, unless the larger one is worth it, with its size and with what it makes of the episodes."""
-    made = [(size, factory.vocabulary(factory.learn_tokenizer(sample, rules, size))) for size in VOCABULARIES]
+    made = [(size, factory.make_vocabulary(factory.learn_tokenizer(sample, rules, size))) for size in VOCABULARIES]
     small, large = ((size, words, _lengths(sample, rules, words)) for size, words in made)
     return large if large[2].episode <= WORTH * small[2].episode else small
 
@@ -390,7 +390,7 @@ def _longest_answer(episodes: Sequence[Trajectory], rules: TextRules, words: Voc
 def _words(backbone: BackboneConfig) -> Vocabulary:
     from dreamgym.llm import backbones
 
-    return factory.vocabulary(backbones.load_tokenizer(backbone.model_copy(update={"markers": True})))
+    return factory.make_vocabulary(backbones.load_tokenizer(backbone.model_copy(update={"markers": True})))
 
 
 def _positions(backbone: BackboneConfig) -> int:

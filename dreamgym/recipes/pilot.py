@@ -21,7 +21,7 @@ from dreamgym.envs.batch import SyncBatchEnv
 from dreamgym.errors import EnvironmentFailure, MissingModel, UsageError
 from dreamgym.recipes import plan, rates
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
-from dreamgym.recipes.factory import checked_suite, learn_tokenizer, replay_in_memory, vocabulary
+from dreamgym.recipes.factory import checked_suite, learn_tokenizer, make_vocabulary, replay_in_memory
 from dreamgym.recipes.rates import Rates, Workload
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
@@ -54,7 +54,7 @@ class Pilot:
     reply_tokens: float = 0.0  # that it writes
     prompt_tokens: float = 0.0  # that its engine reads
     policy: Rates | None = None
-    """None: not measured."""
+    """The rates of the policy's model; None: not measured."""
     experience: Rates | None = None
     memory_gb: float = 0.0
     recorded: int = 0
@@ -64,9 +64,9 @@ class Pilot:
     hides: bool = False
     """Whether an environment shows a part of its state at a time."""
     read_s: float = 0.0
-    """Of reading the episode for a learned verifier."""
+    """Seconds of reading the episode for a learned verifier."""
     judged_s: float = 0.0
-    """Of fitting one to it, once."""
+    """Seconds of fitting a learned verifier to it, once."""
     missing: str = ""
     """The pretrained model that is not here, by whose tokenizer nothing was counted."""
     unknown: str = ""
@@ -98,7 +98,7 @@ def measure(config: Planned) -> Pilot:
         if files or (n > FIRST and played_s > FIT_S):
             break
     steps = sum(len(t.turns) for t in logs)
-    found = Pilot(
+    pilot = Pilot(
         steps=steps / len(logs),
         successes=sum(t.success for t in logs) / len(logs),
         real_step_s=0.0 if files else played_s / max(1, steps),
@@ -107,20 +107,20 @@ def measure(config: Planned) -> Pilot:
         hides=suite.rules.partially_observed,
     )
     if missing := _missing(config):
-        return replace(found, missing=missing, unknown=f"'{missing}' is not here")
+        return replace(pilot, missing=missing, unknown=f"'{missing}' is not here")
     tokenizer = learn_tokenizer(logs, suite.rules, config.model.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
-        context = RunContext(few, Path(folder), suite, logs, tokenizer, vocabulary(tokenizer))
-        return _measured(found, context, config)
+        context = RunContext(few, Path(folder), suite, logs, tokenizer, make_vocabulary(tokenizer))
+        return _measured(pilot, context, config)
 
 
-def _measured(found: Pilot, context: RunContext, config: Planned) -> Pilot:
+def _measured(pilot: Pilot, context: RunContext, config: Planned) -> Pilot:
     """The pilot with the tokens of its episodes and the rates of its models."""
     rows, dreamed = _experience_rows(context)
     acted: list[Row] = [row for t in context.logs if t.turns for row in context.policies.demonstrations(t)]
     n = len(context.logs)
-    found = replace(
-        found,
+    pilot = replace(
+        pilot,
         experience_tokens=sum(len(ids) for ids, _ in rows) / n,
         answer_tokens=_weighted(dreamed) / n,
         policy_tokens=sum(len(ids) for ids, _ in acted) / n,
@@ -128,23 +128,23 @@ def _measured(found: Pilot, context: RunContext, config: Planned) -> Pilot:
         unknown=_unmeasured(config),
     )
     read, judged = _judged_s(context)
-    found = replace(found, read_s=read, judged_s=judged)
+    pilot = replace(pilot, read_s=read, judged_s=judged)
     if config.pretrained or config.experience.backbone:
-        return _with_backbones(found, context, config, acted, rows, dreamed)
-    if not found.unknown:
-        reply = max(1, round(found.reply_tokens / max(1.0, found.steps)))
+        return _with_backbones(pilot, context, config, acted, rows, dreamed)
+    if not pilot.unknown:
+        reply = max(1, round(pilot.reply_tokens / max(1.0, pilot.steps)))
         small = _small_rates(context, rows or acted, reply)
-        found = replace(found, policy=small, experience=small)
-    return replace(found, memory_gb=_resident_gb())
+        pilot = replace(pilot, policy=small, experience=small)
+    return replace(pilot, memory_gb=_resident_gb())
 
 
 def _with_backbones(
-    found: Pilot, context: RunContext, config: Planned, acted: Sequence[Row], rows: Sequence[Row], dreamed: Sequence[Row]
+    pilot: Pilot, context: RunContext, config: Planned, acted: Sequence[Row], rows: Sequence[Row], dreamed: Sequence[Row]
 ) -> Pilot:
     """The pilot with the memory of pretrained models, what their engines read, and their rates: unknown on a machine without the memory."""
     from dreamgym.llm import backbones, tiny
 
-    turns, n, basis = found.steps * len(context.logs), len(context.logs), list[str]()
+    turns, n, basis = pilot.steps * len(context.logs), len(context.logs), list[str]()
     measured, engines = dict[str, Rates](), {"policy": config.policy.engine, "experience": config.experience.settings.get("engine") or {}}
     at_once = max((loop.block.tasks_per_iter * loop.block.group_size for loop in plan.loops_of(config)), default=1)
     full_precision = not any(loop.block.learner.bf16 for loop in plan.loops_of(config))
@@ -156,15 +156,15 @@ def _with_backbones(
             needed, budget = _cache(shape, engines[role], at_once * _mean(played))
             read[role] = _read(played, turns, again=needed > budget) / n
             cached += min(needed, budget)
-    found = replace(
-        found, prompt_tokens=read["policy"], question_tokens=read["experience"], memory_gb=(plan.most_memory(config) + cached) / 1e9
+    pilot = replace(
+        pilot, prompt_tokens=read["policy"], question_tokens=read["experience"], memory_gb=(plan.peak_memory(config) + cached) / 1e9
     )
     try:
         plan.require_memory(config)
     except UsageError as error:
-        found = replace(found, unknown=str(error))
-    if found.unknown:
-        return found
+        pilot = replace(pilot, unknown=str(error))
+    if pilot.unknown:
+        return pilot
     for role, (backbone, trained, _) in models.items():
         fit = (config.warm_start if role == "policy" else config.experience.training) or config.warm_start
         fit = fit.model_copy(update={"optimiser": "adamw"} if backbone else {})
@@ -183,7 +183,7 @@ def _with_backbones(
             measured[role] = rates.of_small(build, load)
     nothing = Rates(inf, inf, inf)  # of a model that reads and writes nothing
     return replace(
-        found,
+        pilot,
         policy=measured.get("policy", nothing),
         experience=measured.get("experience", nothing),
         basis="; ".join(dict.fromkeys(basis)),
@@ -194,12 +194,12 @@ def _missing(config: SharedConfig) -> str:
     """The first pretrained model of the run that is not on this machine; "" for none."""
     from dreamgym.llm import backbones
 
-    for held in plan.held_in(config).values():
-        for one in held:
+    for models in plan.models_by_phase(config).values():
+        for model in models:
             try:
-                backbones.load_tokenizer(one.backbone)
+                backbones.load_tokenizer(model.backbone)
             except MissingModel:
-                return one.backbone.model
+                return model.backbone.model
     return ""
 
 
@@ -223,16 +223,16 @@ def _experience_rows(context: RunContext) -> tuple[list[Row], list[Row]]:
 
     if not context.config.experience.training:
         return [], []
-    level, found = logging.getLogger("dreamgym").level, list[list[Row]]()
+    level, row_sets = logging.getLogger("dreamgym").level, list[list[Row]]()
     plain = {"relabelled_goals": 0.0, "near_miss_goals": 0.0, "invalid_actions": 0.0}
     once = context.config.model_copy(update={"logs": context.config.logs.model_copy(update=plain)})
     logging.getLogger("dreamgym").setLevel(logging.ERROR)  # the run itself will say what is odd about its logs
     try:
-        for one in (context, replace(context, config=once)):
-            found.append([(row.ids, row.weights) for row in experience_rows(one, replay_in_memory(one))])
+        for variant in (context, replace(context, config=once)):
+            row_sets.append([(row.ids, row.weights) for row in experience_rows(variant, replay_in_memory(variant))])
     finally:
         logging.getLogger("dreamgym").setLevel(level)
-    return found[0], found[1]
+    return row_sets[0], row_sets[1]
 
 
 def _weighted(rows: Sequence[Row]) -> int:
@@ -246,8 +246,8 @@ def _mean(rows: Sequence[Row]) -> float:
 
 def _median(rows: Sequence[Row]) -> Row:
     """The row of median length among those that teach something."""
-    known = sorted((row for row in rows if any(row[1][1:])), key=lambda row: len(row[0]))
-    return known[len(known) // 2]
+    teaching = sorted((row for row in rows if any(row[1][1:])), key=lambda row: len(row[0]))
+    return teaching[len(teaching) // 2]
 
 
 def _read(rows: Sequence[Row], turns: float, *, again: bool) -> float:
@@ -316,8 +316,8 @@ def _acted(context: RunContext, model: Any) -> int:
 
     logs = [t for t in context.logs if t.turns]
     env = _Recorded(logs)
-    found = rollout(context.agent(model), env, [t.task for t in logs], seed=0, max_steps=ACT_TURNS, name="pilot")
-    return sum(len(turn.completion.ids) for t in found for turn in t.turns if turn.completion)
+    trajectories = rollout(context.agent(model), env, [t.task for t in logs], seed=0, max_steps=ACT_TURNS, name="pilot")
+    return sum(len(turn.completion.ids) for t in trajectories for turn in t.turns if turn.completion)
 
 
 class _Recorded(SyncBatchEnv):
@@ -334,13 +334,13 @@ class _Recorded(SyncBatchEnv):
         return [states[0] for states in self.states]
 
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
-        found = []
+        results = []
         for slot, action in zip(slots, actions, strict=True):
             self.at[slot] += 1
             over = self.at[slot] >= len(self.states[slot])
             state = self.states[slot][-1 if over else self.at[slot]]
-            found.append(StepResult(state, 0.0, False, over, action=action))
-        return found
+            results.append(StepResult(state, 0.0, False, over, action=action))
+        return results
 
 
 def _resident_gb() -> float:

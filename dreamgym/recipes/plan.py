@@ -14,15 +14,15 @@ from dreamgym.recipes.blocks import RLBlock
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from dreamgym.llm.memory import Held
+    from dreamgym.llm.memory import LoadedModel
 
 
 class Loop(NamedTuple):
     """A call of the RL loop."""
 
     name: str
-    """Also of the policy that it makes."""
-    start: str
+    """The name of the phase and of the policy that it makes."""
+    init_policy: str
     """The policy that it starts from."""
     block: RLBlock
     source: RolloutSource
@@ -34,9 +34,9 @@ class Loop(NamedTuple):
     @property
     def probes(self) -> ProbesConfig | None:
         """The probes of the learned verifier, where one judges its dreams."""
-        found = self.config.experience.verifier
-        learned = found and found.name == "learned" and self.source != "real"
-        return ProbesConfig.model_validate(found.settings["probes"]) if found and learned else None
+        verifier = self.config.experience.verifier
+        learned = verifier and verifier.name == "learned" and self.source != "real"
+        return ProbesConfig.model_validate(verifier.settings["probes"]) if verifier and learned else None
 
 
 def loops_of(config: SharedConfig) -> Iterator[Loop]:
@@ -63,7 +63,7 @@ def loops_of(config: SharedConfig) -> Iterator[Loop]:
 def _loop(name: str, block: RLBlock, config: SharedConfig) -> Loop:
     """The loop that makes an arm."""
     arm = arm_of(name)
-    return Loop(name, arm.start, block, arm.source, config)
+    return Loop(name, arm.init_policy, block, arm.source, config)
 
 
 def _ablations(policy: str, block: RLBlock, config: RunConfig | CompareConfig) -> Iterator[Loop]:
@@ -85,87 +85,87 @@ def _arms(config: CompareConfig) -> Iterator[Loop]:
         done |= {first, arm}
 
 
-def held_in(config: SharedConfig) -> dict[str, list[Held]]:
+def models_by_phase(config: SharedConfig) -> dict[str, list[LoadedModel]]:
     """The pretrained models that are in memory at once, by the phase. Models from scratch are small beside them."""
-    from dreamgym.llm.memory import Held
+    from dreamgym.llm.memory import LoadedModel
 
-    policy, dream, found = config.policy.backbone, config.experience.backbone, dict[str, list[Held]]()
+    policy, dream, by_phase = config.policy.backbone, config.experience.backbone, dict[str, list[LoadedModel]]()
     if config.dreams:
-        found["experience"] = ([Held("experience.backbone", dream)] if dream else []) + _reader(config)
+        by_phase["experience"] = ([LoadedModel("experience.backbone", dream)] if dream else []) + _verifier_backbone(config)
     if policy:
-        found["warm_start"] = [Held("policy.backbone", policy)]
+        by_phase["warm_start"] = [LoadedModel("policy.backbone", policy)]
     for loop in loops_of(config):
-        held, algorithm = list(found.get("warm_start", [])), loop.block.algorithm.model_dump()
+        models, algorithm = list(by_phase.get("warm_start", [])), loop.block.algorithm.model_dump()
         if policy and algorithm.get("kl_coef"):
-            held.append(Held("the reference of kl_coef", policy, trains=False))
+            models.append(LoadedModel("the reference of kl_coef", policy, trains=False))
         critic = algorithm.get("critic")
         if policy and isinstance(critic, Mapping) and critic.get("kind") == "separate":
-            held.append(Held("the critic", policy))
+            models.append(LoadedModel("the critic", policy))
         if loop.source != "real":
-            held += [*_dreamers(loop.config), *_judges(loop.config)]
+            models += [*_experience_models(loop.config), *_verifier_models(loop.config)]
             if loop.block.on_gap == "refresh" and loop.block.probe_every and loop.config.experience.backbone:
-                held.append(Held("the refreshed experience.backbone", loop.config.experience.backbone))
-        found[loop.name] = held
-    return {name: held for name, held in found.items() if held}
+                models.append(LoadedModel("the refreshed experience.backbone", loop.config.experience.backbone))
+        by_phase[loop.name] = models
+    return {name: models for name, models in by_phase.items() if models}
 
 
-def held_by_worker(config: SharedConfig) -> list[Held]:
+def worker_models(config: SharedConfig) -> list[LoadedModel]:
     """The pretrained models that a remote worker samples from itself."""
-    from dreamgym.llm.memory import Held
+    from dreamgym.llm.memory import LoadedModel
 
     policy = None if config.policy_served else config.policy.backbone
-    acting = [Held("policy.backbone", policy, trains=False)] if policy else []
-    dreaming = _dreamers(config) if config.dreams and not config.dream_served else []
-    return [*acting, *dreaming, *(_judges(config) if config.dreams else [])]
+    acting = [LoadedModel("policy.backbone", policy, trains=False)] if policy else []
+    dreaming = _experience_models(config) if config.dreams and not config.dream_served else []
+    return [*acting, *dreaming, *(_verifier_models(config) if config.dreams else [])]
 
 
 def require_memory(config: SharedConfig) -> None:
     """UsageError where the models of a phase take more memory together than this machine has."""
     from dreamgym.llm import memory
 
-    for held in held_in(config).values():
-        memory.require_memory(held)
+    for models in models_by_phase(config).values():
+        memory.require_memory(models)
 
 
-def most_memory(config: SharedConfig) -> int:
+def peak_memory(config: SharedConfig) -> int:
     """Bytes that the models of the phase that holds most take at least."""
     from dreamgym.llm import memory
 
-    return max((sum(memory.memory_of_each(held)) for held in held_in(config).values()), default=0)
+    return max((sum(memory.memory_of_each(models)) for models in models_by_phase(config).values()), default=0)
 
 
-def _dreamers(config: SharedConfig) -> list[Held]:
+def _experience_models(config: SharedConfig) -> list[LoadedModel]:
     """What a dream samples from: the fitted experience model, or an engine that answers chats in this process."""
-    from dreamgym.llm.memory import Held
+    from dreamgym.llm.memory import LoadedModel
 
-    block, found = config.experience, list[Held]()
+    block, models = config.experience, list[LoadedModel]()
     if block.backbone:
-        found.append(Held("experience.backbone", block.backbone, trains=False))
+        models.append(LoadedModel("experience.backbone", block.backbone, trains=False))
     elif backbone := _instruct(block.settings.get("engine")):
-        found.append(Held("experience.engine", backbone, trains=False, frozen=True))
-    return found
+        models.append(LoadedModel("experience.engine", backbone, trains=False, frozen=True))
+    return models
 
 
-def _judges(config: SharedConfig) -> list[Held]:
+def _verifier_models(config: SharedConfig) -> list[LoadedModel]:
     """What the verifier of a dream reads claims with, which stays in the process that dreams wherever the dream is sampled."""
-    from dreamgym.llm.memory import Held
+    from dreamgym.llm.memory import LoadedModel
 
-    block, found = config.experience, list[Held]()
+    block, models = config.experience, list[LoadedModel]()
     settings = block.verifier.settings if block.verifier else {}
     if backbone := _instruct(settings.get("engine")):
-        found.append(Held("experience.verifier.engine", backbone, trains=False, frozen=True))
-    return found + _reader(config)
+        models.append(LoadedModel("experience.verifier.engine", backbone, trains=False, frozen=True))
+    return models + _verifier_backbone(config)
 
 
-def _reader(config: SharedConfig) -> list[Held]:
+def _verifier_backbone(config: SharedConfig) -> list[LoadedModel]:
     """The pretrained model that a learned verifier reads claims with, also when it is fitted."""
-    from dreamgym.llm.memory import Held
+    from dreamgym.llm.memory import LoadedModel
 
     block = config.experience
     settings = block.verifier.settings if block.verifier else {}
     if settings.get("features", "hashed") != "hashed" and (read := settings.get("backbone") or block.settings.get("backbone")):
         plain = BackboneConfig.model_validate(read).model_copy(update={"lora": None, "markers": False})
-        return [Held("experience.verifier.backbone", plain, trains=False, frozen=True)]
+        return [LoadedModel("experience.verifier.backbone", plain, trains=False, frozen=True)]
     return []
 
 

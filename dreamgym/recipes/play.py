@@ -16,7 +16,7 @@ def play_dream(path: Path, instruction: str | None) -> None:
 
     context = open_context(path)
     task = Task("play", instruction, context.suite.name, source="synthetic") if instruction else context.suite.tasks("train", 1, seed=0)[0]
-    batch, _ = factory.dream(context, factory.replay_in_memory(context))
+    batch, _ = factory.make_dream(context, factory.replay_in_memory(context))
     env = DreamEnv(batch)
     print(f"task: {task.instruction}\n(type an action{_such_as(context.logs)}; an empty line ends)\n")
     first = env.reset(task)

@@ -39,8 +39,8 @@ def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str]
         return run_one(config.model_copy(update={"seed": config.seeds[0]}), path, budget=budget, say=say)
     summaries = []
     for seed in config.seeds:
-        one = config.model_copy(update={"seed": seed, "seeds": (seed,)})
-        summaries.append(run_one(one, path / f"seed-{seed}", budget=budget, say=say))
+        seed_config = config.model_copy(update={"seed": seed, "seeds": (seed,)})
+        summaries.append(run_one(seed_config, path / f"seed-{seed}", budget=budget, say=say))
     with context.open_run(path / "all", config) as run:
         summary = pooled(summaries)
         run.write_summary(summary)
@@ -65,16 +65,16 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
             converge_sft(run, shared, config.sft, patience=config.sft_patience)
             rows.append("sft")
         loops = list(plan.loops_of(config))
-        for loop in (one for one in loops if not one.ablation):
+        for loop in (loop for loop in loops if not loop.ablation):
             say(BEGINNINGS[loop.name].format(loop.block.algorithm.name))
-            run_rl_phase(run, shared, loop.name, start=loop.start, block=loop.block, source=loop.source)
+            run_rl_phase(run, shared, loop.name, init_policy=loop.init_policy, block=loop.block, source=loop.source)
             rows.append(loop.name)
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)
         say("7/7 audit: the trained policy in the dream and in the real environment")
         audit(run, shared, "dream")
         measure_gap(run, shared, "dream")
-        for loop in (one for one in loops if one.ablation):
+        for loop in (loop for loop in loops if loop.ablation):
             say(f"   ablation: the dream without {loop.ablation}, from the same warm start at the same budget")
             run_ablation(run, shared, "dream", loop.ablation, loop.block)
         for phase, reason in shared.skipped.items():
@@ -87,11 +87,11 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
 
 def summarise(run: RunDir, shared: RunContext, config: RunConfig, budget: str) -> dict[str, Any]:
     """summary.json: one entry per row of the table, real transitions by kind, and the audit."""
-    found = {"ablations": {name: tables.ablation(run, name) for name in config.ablations}}
-    found |= {phase: run.data(phase) for phase in ("audit", "gap", "experience") if run.done(phase)}
+    measured = {"ablations": {name: tables.ablation(run, name) for name in config.ablations}}
+    measured |= {phase: run.data(phase) for phase in ("audit", "gap", "experience") if run.done(phase)}
     about = tables.about(run, [config.seed]) | {"budget": budget, "skipped": shared.skipped}
     table = tables.table(run, ROWS)
-    return table | {"gains": gains(table, found["ablations"].get("model"))} | found | about
+    return table | {"gains": gains(table, measured["ablations"].get("model"))} | measured | about
 
 
 def pooled(summaries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.train.settings import SFTConfig
 
 CPU_TOKENS = 512
-"""Of a training step or of prompts that a CPU is measured with; it is not faster with more."""
+"""Tokens of a training step or of prompts that a CPU is measured with; it is not faster with more."""
 DECODED = 4
 """Tokens that every row samples."""
 STEPS, ENOUGH_S = 3, 1.0
@@ -65,10 +65,10 @@ def of_backbone(config: BackboneConfig, load: Workload) -> tuple[Rates, str]:
     deep = min(layers, 1 + max(1, math.ceil(head * layers / max(1, whole - head))))
     depths = (1, deep) if 1 < deep < layers else (layers,)
     rows = _rows_at_once(outline, load)
-    found = of([partial(backbones.excerpt, config, n) for n in depths], load, rows)
+    measured = of([partial(backbones.excerpt, config, n) for n in depths], load, rows)
     if len(depths) == 1:
-        return found[0], f"'{config.model}' measured with random weights"
-    return extrapolated(found[0], found[1], deep - 1, layers - 1), (
+        return measured[0], f"'{config.model}' measured with random weights"
+    return extrapolated(measured[0], measured[1], deep - 1, layers - 1), (
         f"'{config.model}' extrapolated to {layers} layers from 1 and {deep} with random weights"
     )
 
@@ -93,7 +93,7 @@ def of(builds: Sequence[Callable[[], tuple[Any, Any]]], load: Workload, rows: in
     """The rates of every (model, tokenizer) that is built, one after the other, with `rows` rows in the engine's batch."""
     from dreamgym.engines import build_engine
 
-    found = []
+    rates = []
     for build in builds:
         model, tokenizer = build()
         on_cpu = next(model.parameters()).device.type == "cpu"
@@ -101,9 +101,9 @@ def of(builds: Sequence[Callable[[], tuple[Any, Any]]], load: Workload, rows: in
         engine = build_engine(load.engine, model=model, tokenizer=tokenizer, full_precision=load.full_precision)
         fits = load.row[0][: max(1, engine.max_context - DECODED - 2)]  # where rollouts are cut too
         read, sampled = _engine_per_s(engine, fits, rows, CPU_TOKENS if on_cpu else 16 * CPU_TOKENS)
-        found.append(Rates(fitted, read, sampled))
+        rates.append(Rates(fitted, read, sampled))
         del model, engine
-    return found
+    return rates
 
 
 def _fitted_per_s(model: Any, load: Workload, most: int) -> float:

@@ -31,7 +31,7 @@ class Dream:
     rules: TextRules
     tasks: list[Task]
     horizon: int
-    """That of the run's own dreams: `experience.horizon`, or the suite's where it is less."""
+    """The horizon of the run's own dreams: `experience.horizon`, or the suite's where it is less."""
     support: ActionSupport | None = None
 
     def batch(self) -> DreamBatch:
@@ -50,7 +50,7 @@ def open_dream(run_dir: str | Path) -> Dream:
     if not run.done("experience") and not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
     context = open_context(path)
-    batch, model = factory.dream(context, factory.replay_in_memory(context))
+    batch, model = factory.make_dream(context, factory.replay_in_memory(context))
     tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]
     return Dream(model, context.suite.rules, tasks, batch.horizon, batch.support)
 

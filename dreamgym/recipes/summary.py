@@ -14,16 +14,18 @@ from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.statistics import seed_mean, wilson
 
 AUDITED = ("dream_success", "false_success", "false_failure", "accepted_false")
+AUDITED_DREAMS = ("with_guard", "without_guard", "no_model")
+"""The arms of an audit."""
 
 
 def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
     """An entry per row, None for policies that the run does not have; the dream's also says what its audit found, None for what was not
     measured."""
-    found = {name: entry(run, name, ARMS[name]) for name in rows}
-    if dream := found.get("dream"):
+    entries = {name: entry(run, name, ARMS[name]) for name in rows}
+    if dream := entries.get("dream"):
         measured = run.data("audit")["with_guard"] if run.done("audit") else run.data("gap") if run.done("gap") else {}
         dream |= {name: measured[name]["value"] if name in measured and measured[name]["n"] else None for name in AUDITED}
-    return found
+    return entries
 
 
 def ablation(run: RunDir, name: str, policy: str = "dream") -> dict[str, Any] | None:
@@ -72,19 +74,19 @@ def entry(run: RunDir, policy: str, arm: Arm) -> dict[str, Any] | None:
     }
 
 
-def _verifier(found: Mapping[str, Any]) -> dict[str, Any]:
+def _verifier(record: Mapping[str, Any]) -> dict[str, Any]:
     """The learned verifier that judged a dream: how it is calibrated, and what its probes found before it was fitted to them."""
-    return {"status": found["calibration"]["status"], "probes": found["probes"], **found["rates"]}
+    return {"status": record["calibration"]["status"], "probes": record["probes"], **record["rates"]}
 
 
-def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def pool(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """One policy's entries of several seeds as one: means, costs averaged, each seed's own value, and the t interval over seeds.
 
     `ci95` and the bounds of `sampled` pool the episodes and say nothing of other seeds: claims rest on `seed_ci95`, which one seed does not
     have. None when a seed has no such policy.
     """
-    entries = [entry for entry in found if entry is not None]
-    if len(entries) < len(found):
+    entries = [entry for entry in by_seed if entry is not None]
+    if len(entries) < len(by_seed):
         return None
     n = sum(entry["episodes"] for entry in entries)
     wins = sum(round(entry["real_success"] * entry["episodes"]) for entry in entries)
@@ -108,21 +110,21 @@ def pool(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     }
 
 
-def _pooled(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+def _pooled(by_seed: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Rates of the verifiers that all seeds have, over the episodes of all seeds."""
 
     def pooled(rates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         n = sum(rate["n"] for rate in rates)
         return asdict(wilson(sum(round(rate["value"] * rate["n"]) for rate in rates), n))
 
-    names = [name for name in found[0] if all(name in one for one in found)]
-    return {name: {rate: pooled([one[name][rate] for one in found]) for rate in found[0][name]} for name in names}
+    names = [name for name in by_seed[0] if all(name in seed_rates for seed_rates in by_seed)]
+    return {name: {rate: pooled([seed_rates[name][rate] for seed_rates in by_seed]) for rate in by_seed[0][name]} for name in names}
 
 
 def total(values: Sequence[float | None]) -> float | None:
     """The sum; None where a value is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return sum(present) if len(present) == len(values) else None
 
 
 def hours(entry: Mapping[str, Any]) -> str:
@@ -133,21 +135,23 @@ def hours(entry: Mapping[str, Any]) -> str:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """The mean; None where a seed does not have the value."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if len(present) == len(values) else None
 
 
-def _mean_shares(found: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, float]] | None:
+def _mean_shares(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[str, float]] | None:
     """Shares of what decided the dreamed steps, averaged over seeds; None for a policy that never dreamed."""
-    known = [one for one in found if one]
-    if not known:
+    present = [seed_shares for seed_shares in by_seed if seed_shares]
+    if not present:
         return None
-    return {part: {by: sum(one[part][by] for one in known) / len(known) for by in known[0][part]} for part in known[0]}
+    return {
+        part: {by: sum(seed_shares[part][by] for seed_shares in present) / len(present) for by in present[0][part]} for part in present[0]
+    }
 
 
-def percent(entry: Mapping[str, Any], kind: str) -> str:
+def percent(entry: Mapping[str, Any], decoding: str) -> str:
     """Greedy or sampled success as people read it: the t interval over seeds, or that over episodes where there is one seed."""
-    if kind == "greedy":
+    if decoding == "greedy":
         value, interval = entry["real_success"], entry.get("seed_ci95") or entry["ci95"]
     else:
         sampled = entry["sampled"]

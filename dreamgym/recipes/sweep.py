@@ -26,7 +26,7 @@ from dreamgym.runs.files import write_atomic
 from dreamgym.statistics import seed_mean
 
 COLUMNS = ("model: next states exact, %", "control: next states exact, %")
-ARMS = ("held_out", "no_model")
+PREDICTORS = ("held_out", "no_model")
 MOST_POINTS = 1000
 
 
@@ -93,7 +93,7 @@ def run(sweep: Sequence[Point], path: Path, *, held_out: int, latency_s: float, 
         measured: dict[str, Any] = {}
         if held_out:
             seeds = [fidelity.held_out(path / point.folder / f"seed-{seed}", held_out) for seed in point.config.seeds]
-            measured = {arm: _exact([one[arm] for one in seeds]) for arm in ARMS}
+            measured = {arm: _exact([one[arm] for one in seeds]) for arm in PREDICTORS}
         found.append({"at": dict(point.at), "folder": point.folder, "next_states_exact": measured, **report})
         result = {"points": found, "of": len(sweep), "seeds": report["seeds"], "held_out": held_out}
         write_atomic(path / "sweep.json", json.dumps(result, indent=2, allow_nan=False, default=str) + "\n")
@@ -124,7 +124,7 @@ def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     head = [*result["points"][0]["at"], *(COLUMNS if result["held_out"] else ()), *names]
     lines = []
     for point, policies in zip(result["points"], points, strict=True):
-        exact = [_share(point["next_states_exact"][arm]) for arm in ARMS] if result["held_out"] else []
+        exact = [_share(point["next_states_exact"][arm]) for arm in PREDICTORS] if result["held_out"] else []
         success = [tables.percent(policies[name], "greedy") if name in policies else "-" for name in names]
         lines.append([*map(str, point["at"].values()), *exact, *success])
     return head, lines

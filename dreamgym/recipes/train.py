@@ -41,7 +41,7 @@ def run(
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
         shared = prepare_logs(directory, config, workers, suite, tokenizer)
         if config.dreams:
-            if not directory.done(shared.experience):
+            if not directory.done(shared.experience_checkpoint):
                 say("experience model: " + ("whole logged trajectories (Eq. 5)" if config.experience.fitted else config.experience.name))
             train_experience(directory, shared)
         if not directory.done("warm_start"):
@@ -52,7 +52,7 @@ def run(
         for loop in loops:
             how = f"{loop.block.algorithm.name}, {counted(loop.block.iterations, 'iteration')}, {WHERE[loop.source]}"
             say(f"{loop.name}: " + ("done" if directory.done(loop.name) else how))
-            run_rl_phase(directory, shared, loop.name, start=loop.start, block=loop.block, source=loop.source)
+            run_rl_phase(directory, shared, loop.name, init_policy=loop.init_policy, block=loop.block, source=loop.source)
         names = [loop.name for loop in loops]
         say("evaluation: held-out tasks in the real environment")
         evaluate_policies(directory, shared, ["warm_start", *names])
@@ -78,8 +78,8 @@ def run(
         if not shared.suite.has_env and (warning := _without_gradient(directory, config)):
             summary["warnings"] = [warning]  # an honest finding of such a run, which no environment could have prevented
             say(f"warning: {warning}")
-        if found := labelled(path):
-            summary["labelled"] = found
+        if labels := labelled(path):
+            summary["labelled"] = labels
         directory.write_summary(summary)
         if shared.suite.has_env:
             _require_work(directory, config)
@@ -96,13 +96,13 @@ def _require_work(directory: RunDir, config: TrainConfig) -> None:
 
 
 def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
-    """That the first loop never moved the policy, as a message; "" where it did."""
+    """A message that the first loop never moved the policy; "" where it did."""
     first = next(plan.loops_of(config))
     name = first.name
     if not first.block.iterations or had_gradient(directory, name):
         return ""
-    found = directory.data(name) if directory.done(name) else {}
-    if (stopped := found.get("stopped")) and not found["iterations"]:
+    record = directory.data(name) if directory.done(name) else {}
+    if (stopped := record.get("stopped")) and not record["iterations"]:
         return (
             f"'{directory.path}' finished without RL: {stopped}. Its policy is that of the warm start. Fit the experience model longer "
             "(experience.training.epochs) in a new run directory."

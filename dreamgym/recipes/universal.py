@@ -21,7 +21,7 @@ from dreamgym.runs.rundir import RunDir
 
 def train(contexts: Mapping[str, RunContext], path: Path) -> dict[str, RunContext]:
     """One experience model on the logs of runs that share a tokenizer, fitted as the first of them says. Returns the context of each to
-    dream with: `factory.dream` of any of them is that environment's dream. The same call on the same directory resumes."""
+    dream with: `factory.make_dream` of any of them is that environment's dream. The same call on the same directory resumes."""
     named = {}
     for name, context in contexts.items():
         experience = context.config.experience.model_copy(update={"name_env": True})
@@ -30,11 +30,11 @@ def train(contexts: Mapping[str, RunContext], path: Path) -> dict[str, RunContex
         if not run.done("experience"):
             rows = [row for one in named.values() for row in experience_rows(one, factory.replay_in_memory(one))]  # Eq. 5, mixed
             first = next(iter(contexts.values()))
-            model, training = first.load("tokenizer"), first.config.experience.training
+            model, training = first.load_experience_model("tokenizer"), first.config.experience.training
             assert training is not None
             ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
             losses = fit(run, "experience", model, ids, weights, training, segments)
-            next(iter(named.values())).save(model, "experience")
+            next(iter(named.values())).save_experience_model(model, "experience")
             finish(run, "experience", losses | {"sequences": len(rows), "tokens": sum(len(row) for row in ids)})
     return named
 

@@ -152,7 +152,7 @@ def _range(values: Iterable[float]) -> tuple[float, float]:
 
 
 def _domain(values: Sequence[float], log: bool) -> tuple[float, float]:
-    """From 0, or below it, to a round number above the largest value; with `log`, a little around the values."""
+    """The range from 0, or below it, to a round number above the largest value; with `log`, a little around the values."""
     low, high = min(values), max(values)
     if log:
         return low / 1.15, high * 1.15

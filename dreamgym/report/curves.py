@@ -13,7 +13,7 @@ from dreamgym.report.data import Run, block, number
 
 WIDE = (540.0, 290.0)
 TONES = {"dream": "dream", "s2r": "real", "real_only": "gold", "real_equal": "gold", "mixed": "teal"}
-WORLDS = {
+WHERE = {
     "dream": ("in the dream", "dream"),
     "real": ("in the real environment", "real"),
     "mixed": ("in the dream and the real environment", "teal"),
@@ -64,7 +64,7 @@ def success(run: Run) -> list[Chart]:
 
 
 def details(run: Run) -> list[Chart]:
-    """Small multiples."""
+    """The small multiples of training metrics."""
     loops = _loops(run)
     found = [_experience(run), _imitation(run), _development(run)]
     for key, title, y_label in (
@@ -101,12 +101,12 @@ def _points(records: Lines, key: str) -> list[tuple[float, float | None]]:
 
 
 def _measured(records: Lines, key: str) -> list[tuple[float, float | None]]:
-    """Without the iterations that did not measure it, so that rare measurements are joined."""
+    """The points of a metric without the iterations that did not measure it, so that rare measurements are joined."""
     return [(x, y) for x, y in _points(records, key) if y is not None]
 
 
 def _training(loop: Loop) -> Series:
-    where, tone = WORLDS[arm_of(loop.name).source]
+    where, tone = WHERE[arm_of(loop.name).source]
     return Series(f"training episodes {where}", _points(loop.records, "success"), tone)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from dreamgym.errors import DreamGymError
 from dreamgym.recipes.ablations import ABLATIONS, ablated
 from dreamgym.recipes.arms import ARMS, Arm, ablation_arm, arm_of, base_arm
-from dreamgym.recipes.summary import entry
+from dreamgym.recipes.summary import AUDITED_DREAMS, entry
 from dreamgym.runs.files import is_number
 from dreamgym.runs.rundir import CONFIG, PROCESS, RunDir
 from dreamgym.statistics import Rate
@@ -77,7 +77,6 @@ class Decided:
     rewards_exact: Rate | None
 
 
-AUDITED_DREAMS = ("with_guard", "without_guard", "no_model")
 FACTS: Mapping[str, tuple[str, ...]] = {
     "revisits": ("with_guard", "revisits", "faithful"),
     "determined": ("with_guard", "determined", "exact"),
@@ -95,7 +94,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Audit:
-    """With the guard, without it, and with the guard in the control without a model."""
+    """An audit: dreams with the guard, without it, and with the guard in the control without a model."""
 
     label: str  # names the seed when there are several
     with_guard: Fidelity | None
@@ -127,7 +126,7 @@ class Run:
         """The RL phases that have begun, those of a quickstart in its order, and the policies that they make."""
         begun = [*self.lines, *(name for name, phase in self.phases.items() if "iterations" in phase)]
         known = [name for name in dict.fromkeys([*ARMS, *begun]) if name in begun and base_arm(name)]
-        return {name: arm for name in known if (arm := arm_of(name)).start}
+        return {name: arm for name in known if (arm := arm_of(name)).init_policy}
 
 
 def read(run: RunDir) -> Run:

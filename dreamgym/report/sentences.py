@@ -169,7 +169,7 @@ def fidelity(audit: Audit) -> list[str]:
 
 
 def _fully_observed(audit: Audit) -> list[str]:
-    """Of an environment whose states can be compared step by step."""
+    """Sentences on an environment whose states can be compared step by step."""
     guarded, bare = audit.with_guard, audit.without_guard
     texts = [_gap(guarded)] if guarded else []
     if guarded and "consistency" in guarded.rates:
@@ -226,7 +226,7 @@ def _support(facts: Mapping[str, Rate]) -> str:
 
 
 def _partially_observed(audit: Audit) -> list[str]:
-    """Of a partially observable environment: consistency of revisits, and determined steps. Its dreams cannot be replayed."""
+    """Sentences on a partially observable environment: consistency of revisits, and determined steps. Its dreams cannot be replayed."""
     found, again = audit.with_guard, audit.facts["revisits"]
     texts = []
     if found and "dream_success" in found.rates:

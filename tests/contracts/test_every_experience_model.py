@@ -27,7 +27,7 @@ from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig
-from dreamgym.recipes.factory import learn_tokenizer, open_replay, vocabulary
+from dreamgym.recipes.factory import learn_tokenizer, make_vocabulary, open_replay
 from dreamgym.types import Neighbour, Observation, Prediction, Query, Task, Transition
 
 SUITE = corridor.make(length=4, keys=False)
@@ -59,7 +59,7 @@ def small() -> dict[str, Any]:
     """The run's own tokenizer, and a small transformer that was fitted to nothing."""
     tokenizer = learn_tokenizer(LOGS, SUITE.rules, 320)
     module = tiny.build(tokenizer, "100k", seed=0).eval()
-    return {"tokenizer": tokenizer, "vocabulary": vocabulary(tokenizer), "module": module, "checkpoint": Path("fitted")}
+    return {"tokenizer": tokenizer, "vocabulary": make_vocabulary(tokenizer), "module": module, "checkpoint": Path("fitted")}
 
 
 @cache

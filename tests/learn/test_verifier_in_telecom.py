@@ -25,8 +25,9 @@ def accepted(verifier: LearnedVerifier, claims: Sequence[Trajectory], *, true: b
 
 
 def test_claims_of_policies_that_no_log_shows_are_accepted_at_the_rate_that_probes_certify():
-    """Logs of agents that forget some repairs (40 and 47 % succeed); claims of agents that forget most or act at random (about 1 %), and of
-    the expert on the same tasks. Seeds 0 and 1 accepted 0 and 0.4 % of the false claims without probes, 1.5 and 6.3 % with two rounds."""
+    """Logs of agents that forget some repairs (40 and 47 % succeed); claims of agents that forget most or act at random (1 %), and of the
+    expert, on other tasks than those of the probes. With two rounds of probes seeds 0 and 1 accept 1.7 and 3.6 % of the false claims and
+    98.8 % of the true ones. Probes that confirm most claims of a good policy refute too few to certify anything."""
     pytest.importorskip("tau2")
     from dreamgym.envs import telecom
 
@@ -45,14 +46,5 @@ def test_claims_of_policies_that_no_log_shows_are_accepted_at_the_rate_that_prob
             drawn = draw_probes(probed, verifier, 60, seed=seed, iteration=iteration)
             probes += [Probe(t, t.success, probability, kind, iteration) for t, probability, kind in drawn]
             verifier = fit_verifier(logs, config, probes=probes)
-        print(
-            "RATES",
-            seed,
-            verifier.calibration.status,
-            verifier.calibration.alpha,
-            accepted(verifier, others, true=False),
-            accepted(verifier, others, true=True),
-            len(probes),
-        )
         assert verifier.calibration.status.startswith("certified")
-        assert accepted(verifier, others, true=False) < 0.08 and accepted(verifier, others, true=True) > 0.6
+        assert accepted(verifier, others, true=False) < 0.08 and accepted(verifier, others, true=True) > 0.8

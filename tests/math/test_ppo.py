@@ -250,6 +250,9 @@ def test_of_a_policy_with_adapters_the_critic_trains_and_remembers_adapters_alon
     half.update(made)
     state = half.state_dict()
     assert all("lora" in name for name in state["critic"]["body"]) and bool(state["critic"]["body"]) is (kind == "separate")
+    if kind == "separate":  # the frozen base is in memory once, and the critic has adapters of its own
+        own = {w.data_ptr() for w in whole.critic.body.parameters()} - {w.data_ptr() for w in whole.model.parameters()}
+        assert own == {w.data_ptr() for name, w in whole.critic.body.named_parameters() if "lora" in name}
     resumed.load_state_dict(state)
     assert whole.update(made) == resumed.update(made)
     assert all(torch.equal(a, b) for a, b in zip(whole.critic.parameters(), resumed.critic.parameters(), strict=True))

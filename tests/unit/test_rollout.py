@@ -222,7 +222,7 @@ def test_the_order_in_which_steps_are_answered_changes_no_episode(ready: float, 
     tasks = [task(start, target) for start in (1, 2, 3) for target in (2, 3, 4)]
     expected = walk(tasks)[0]
     env = Slow(EnvPool(SUITE.env, SUITE.rules), seed)
-    found = rollout(agent(ScriptedLLM(walker)), env, tasks, seed=0, max_steps=10, ready=ready)
+    found = rollout(agent(ScriptedLLM(walker)), env, tasks, seed=0, max_steps=10, min_ready=ready)
     assert [[t.transition for t in e.turns] for e in found] == [[t.transition for t in e.turns] for e in expected]
     assert [e.success for e in found] == [e.success for e in expected]
 
@@ -256,5 +256,5 @@ def test_an_interrupted_rollout_leaves_nothing_under_way():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rollout(agent(llm), Broken({}), [task(1, 2)] * 4, seed=0, max_steps=3, ready=0.25)
+        rollout(agent(llm), Broken({}), [task(1, 2)] * 4, seed=0, max_steps=3, min_ready=0.25)
     assert llm.poll() == []

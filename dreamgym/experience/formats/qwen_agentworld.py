@@ -74,7 +74,7 @@ class QwenAgentWorld:
         return [*talk, _turn(len(query.history) + 1, query.action, "" if query.history else opening)]
 
     def read(self, query: Query, text: str) -> Answer:
-        """What stands in the last pair of tags; an end tag that is missing is forgiven, and told as a repair."""
+        """Read what stands in the last pair of tags; an end tag that is missing is forgiven, and told as a repair."""
         before, tag, rest = text.rpartition(OPEN)
         if not tag:
             raise BadReply(f"there is no {OPEN}")

@@ -30,7 +30,7 @@ from dreamgym.errors import UsageError
 Scores = Sequence[float] | np.ndarray
 
 Negatives = Literal["probes", "rollouts", "labels", "policies", "episodes", "constructed"]
-"""Whose negatives: refuted claims of the policy in training; real failures of that policy, where it acts anew; claims of another run that a
+"""The negatives: refuted claims of the policy in training; real failures of that policy, where it acts anew; claims of another run that a
 person refuted; logged failures of policies left out of the fit, one after the other; logged failures of left-out episodes of the one policy
 there is; or claims that were made up from successes, where there are too few failures."""
 
@@ -73,8 +73,8 @@ class Calibration:
         return asdict(self) | {"status": self.status}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Calibration:
-        return cls(**{name: value for name, value in found.items() if name != "status"})
+    def from_json(cls, fields: dict[str, Any]) -> Calibration:
+        return cls(**{name: value for name, value in fields.items() if name != "status"})
 
 
 class CalibrationConfig(Config):
@@ -115,7 +115,7 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
         raise UsageError(f"alpha = {alpha} and delta = {delta} are a rate and a probability: give both between 0 and 1.")
     if not len(scores):
         return None
-    total, found = weights.sum(), None
+    total, lowest = weights.sum(), None
     effect = 1.0 if tasks is None else design_effect(scores, weights, tasks)
     for score in np.unique(scores)[::-1]:
         above = scores > score
@@ -125,25 +125,25 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
         spread = float((weights**2 * (above - share) ** 2).sum()) / total**2
         n = (share * (1 - share) / spread if share else float(total**2 / (weights**2).sum())) / effect
         if beta_cdf(alpha, share * n + 1, n - share * n) >= 1 - delta:
-            found = float(score)
-    return found
+            lowest = float(score)
+    return lowest
 
 
 def design_effect(scores: np.ndarray, weights: np.ndarray, tasks: np.ndarray) -> float:
     """The factor by which claims of the same tasks count for less than independent ones: 1 + (m - 1) rho (Kish 1965), with m claims a task,
     and rho the intraclass correlation of the ranks of their scores (analysis of variance). Of a single task nothing is known: rho is 1."""
     sizes = np.bincount(tasks)
-    n, known = len(scores), int((sizes > 0).sum())
-    if known == n:
+    n, n_tasks = len(scores), int((sizes > 0).sum())
+    if n_tasks == n:
         return 1.0
     m = float((np.bincount(tasks, weights) ** 2).sum() / (weights**2).sum())
-    if known == 1:
+    if n_tasks == 1:
         return m
     ranks = np.unique(scores, return_inverse=True)[1].astype(float)
     means = np.bincount(tasks, ranks) / np.maximum(sizes, 1)
-    between = float((sizes * (means - ranks.mean()) ** 2).sum()) / (known - 1)
-    within = float(((ranks - means[tasks]) ** 2).sum()) / (n - known)
-    typical = (n - float((sizes**2).sum()) / n) / (known - 1)
+    between = float((sizes * (means - ranks.mean()) ** 2).sum()) / (n_tasks - 1)
+    within = float(((ranks - means[tasks]) ** 2).sum()) / (n - n_tasks)
+    typical = (n - float((sizes**2).sum()) / n) / (n_tasks - 1)
     spread = between + (typical - 1) * within
     rho = min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 1.0
     return 1 + (m - 1) * rho
@@ -179,18 +179,18 @@ def calibrate(
     numbers = None if tasks is None else np.unique(np.asarray(tasks, dtype=str), return_inverse=True)[1]
     zero_below = float(np.quantile(np.asarray(positives, dtype=float), 0.05)) if len(positives) else -math.inf
     accepted = np.asarray(positives, dtype=float)
-    found: Calibration | None = None
+    calibration: Calibration | None = None
     for alpha in (config.alpha, *(level for level in LOOSER if level > config.alpha)):
         above = threshold(scores, heavy, alpha, config.delta, tasks=numbers)
         if above is None:
             continue
-        if found is not None and confirmed is not None and heavy[scores > above].sum() > _weight_above(above, *confirmed):
+        if calibration is not None and confirmed is not None and heavy[scores > above].sum() > _weight_above(above, *confirmed):
             break
-        found = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
+        calibration = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
         if not len(accepted) or (accepted > above).mean() >= KEPT:
             break
-    if found is not None:
-        return found
+    if calibration is not None:
+        return calibration
     above = float(scores.max()) if len(scores) else math.inf
     return Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)
 

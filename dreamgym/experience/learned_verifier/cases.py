@@ -34,7 +34,7 @@ from dreamgym.types import Observation, Trajectory, Transition
 
 Corruption = Literal["swapped", "truncated", "action", "observation"]
 LABEL: Mapping[Corruption, float] = {"swapped": 0.05, "truncated": 0.05, "action": 0.1, "observation": 0.1}
-"""Of made-up claims: about 6 % of truncated successes still succeed in a tool environment where that was counted."""
+"""Labels of made-up claims: about 6 % of truncated successes still succeed in a tool environment where that was counted."""
 WEIGHT = 0.05  # of a made-up claim beside a logged one: more made scripted policies of the shop worse known, at every shift that was tried
 SIMILAR = 8  # instructions that count as most similar
 DRAWS = 8  # of a replacement, until one changes something
@@ -62,16 +62,16 @@ def made_up(
         "action": _replacer(episodes, rules, rng, of="action"),
         "observation": _replacer(episodes, rules, rng, of="observation"),
     }
-    found = []
+    claims = []
     for t in successes:
         for name in kinds:
             for _ in range(2 if name == "swapped" else 1):
                 if (case := make[name](t)) is not None:
-                    found.append((t.id, replace(case, label=LABEL[name], weight=WEIGHT)))
+                    claims.append((t.id, replace(case, label=LABEL[name], weight=WEIGHT)))
     for t in episodes:  # failures too are failures under other instructions, and show that an end alone is no success
         if not t.success and "swapped" in kinds and (case := make["swapped"](t)) is not None:
-            found.append((t.id, replace(case, label=LABEL["swapped"], weight=WEIGHT)))
-    return found
+            claims.append((t.id, replace(case, label=LABEL["swapped"], weight=WEIGHT)))
+    return claims
 
 
 def write_like(episodes: Sequence[Trajectory], rules: TextRules) -> frozenset[str]:
@@ -86,16 +86,16 @@ def write_like(episodes: Sequence[Trajectory], rules: TextRules) -> frozenset[st
                 differs = rules.encode_delta(t.transitions[start]) != rules.encode_delta(step)
                 total[0] += differs
                 total[1] += 1
-                for name in {kind_of(one.action) for one in t.transitions[start + 1 : i]}:
+                for name in {kind_of(between.action) for between in t.transitions[start + 1 : i]}:
                     changed[name][0] += differs
                     changed[name][1] += 1
             before[step.action] = i
-    found = set()
+    writing_kinds = set()
     for name, (differing, n) in changed.items():
         rest = wilson(total[0] - differing, total[1] - n)
         if rest.n and difference(wilson(differing, n), rest)[1] > 0:
-            found.add(name)
-    return frozenset(found)
+            writing_kinds.add(name)
+    return frozenset(writing_kinds)
 
 
 def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Trajectory], LabelledClaim | None]:
@@ -105,16 +105,16 @@ def _swapper(episodes: Sequence[Trajectory], rng: random.Random) -> Callable[[Tr
         if t.success:
             done[t.task.instruction].add(tuple(sorted(step.action for step in t.transitions)))
     names = sorted({t.task.instruction for t in episodes})
-    place = {name: i for i, name in enumerate(names)}
+    index_of = {name: i for i, name in enumerate(names)}
     vectors = HashedText(256, pair_weight=0.5, cache=0).encode(names)
     turn = [0]
 
     def swap(t: Trajectory) -> LabelledClaim | None:
         turn[0] += 1
-        own = place[t.task.instruction]
+        own_index = index_of[t.task.instruction]
         if turn[0] % 2:
-            near = np.argsort(-(vectors @ vectors[own]), kind="stable")[: SIMILAR + 1]
-            pool = [names[i] for i in near if i != own]
+            near = np.argsort(-(vectors @ vectors[own_index]), kind="stable")[: SIMILAR + 1]
+            pool = [names[i] for i in near if i != own_index]
         else:
             pool = [name for name in (rng.choice(names) for _ in range(4)) if name != t.task.instruction]
         actions = tuple(sorted(step.action for step in t.transitions))
@@ -161,9 +161,9 @@ def _replacer(
 def _replayed(state: Observation, steps: Sequence[tuple[Transition, Transition]], rules: TextRules) -> tuple[Transition, ...]:
     """The first step of each pair, taken one after the other from a state; each shows what the second one showed. Where the rules cannot
     put that after the state, the whole state that followed the second one."""
-    found = list[Transition]()
+    replayed = list[Transition]()
     for step, other in steps:
         after = rules.apply_delta(state, step.action, rules.encode_delta(other)) or other.next_state
-        found.append(replace(step, state=state, next_state=after))
+        replayed.append(replace(step, state=state, next_state=after))
         state = after
-    return tuple(found)
+    return tuple(replayed)

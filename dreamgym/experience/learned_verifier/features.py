@@ -88,20 +88,20 @@ Reader = Callable[[Sequence[Claim]], SparseRows]
 
 def rows_of(claims: Sequence[Claim]) -> SparseRows:
     """The features of claims, a row each."""
-    found = [sorted(features(claim.instruction, claim.steps, claim.novel).items()) for claim in claims]
-    owners = np.repeat(np.arange(len(found)), [len(row) for row in found])
-    flat = [pair for row in found for pair in row]
+    feature_lists = [sorted(features(claim.instruction, claim.steps, claim.novel).items()) for claim in claims]
+    owners = np.repeat(np.arange(len(feature_lists)), [len(row) for row in feature_lists])
+    flat = [pair for row in feature_lists for pair in row]
     columns, values = np.array([name for name, _ in flat], np.int64), np.array([value for _, value in flat], np.float64)
-    return SparseRows(len(found), owners, columns, values)
+    return SparseRows(len(feature_lists), owners, columns, values)
 
 
 def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> dict[int, float]:
     """Hashed name -> value of one claim. `steps` is not empty; its last one is the claimed end."""
     steps = steps[max(0, len(steps) - STEPS) :]
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
 
     def add(value: float, *name: str) -> None:
-        found[_hashed(name)] = value
+        values[_hashed(name)] = value
 
     def count(*name: str, of: int) -> None:
         for i in range(1, min(of, MOST_COUNTED) + 1):
@@ -109,7 +109,7 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
 
     last = steps[-1]
     kinds = [kind_of(step.action) for step in steps]
-    found[ALWAYS] = 1.0
+    values[ALWAYS] = 1.0
     add(LEXICAL, "length", str(min(len(steps), 12)))
     count("novel lines", of=novel)
     count("states written", of=sum(step.info.decided_by == "generated" for step in steps[:-1]))
@@ -117,35 +117,35 @@ def features(instruction: str, steps: Sequence[Transition], novel: int = 0) -> d
         add(LEXICAL, "order", before, after)
     for word in _words(last.action):
         add(LEXICAL, "last action", word)
-    shown = {"claimed": last} | {name: step for name, step in zip(kinds[:-1], steps[:-1], strict=True)}  # the last of each kind
-    for name, step in shown.items():
+    latest_steps = {"claimed": last} | {name: step for name, step in zip(kinds[:-1], steps[:-1], strict=True)}  # the last of each kind
+    for name, step in latest_steps.items():
         for line in new_lines(step)[:MOST_LINES]:
             there = _words(line)
             for before, word in zip(("", *there), there, strict=False):
                 add(LEXICAL, "shown", name, word)
                 add(LEXICAL, "shown", name, before, word)
     lines = [read for read in map(_words, last.state.text.split("\n")) if read]
-    asked = _words(instruction)
+    instruction_words = _words(instruction)
     beside = [_beside(step) for step in steps]
     for (name, role), n in Counter(
-        (name, _role(words)) for name, words in zip(kinds, beside, strict=True) if _unasked(words, asked)
+        (name, _role(words)) for name, words in zip(kinds, beside, strict=True) if _unasked(words, instruction_words)
     ).items():
         count("unasked", name, role, of=n)
     places = _places(steps, kinds, beside, lines)
     for name, words_there in places.items():
-        count("shown and missing", name, of=sum(word in places["state"] and word not in words_there for word in asked))
-        for i, word in enumerate(asked):
+        count("shown and missing", name, of=sum(word in places["state"] and word not in words_there for word in instruction_words))
+        for i, word in enumerate(instruction_words):
             match = "there" if word in words_there else "missing"
             add(LEXICAL, match, name, word)
-            add(1.0, match, name, "after", *asked[max(0, i - 1) : i])
-            add(1.0, match, name, "after two", *asked[max(0, i - 2) : i])
-    for i, word in enumerate(asked):
+            add(1.0, match, name, "after", *instruction_words[max(0, i - 1) : i])
+            add(1.0, match, name, "after two", *instruction_words[max(0, i - 2) : i])
+    for i, word in enumerate(instruction_words):
         if word[0].isdecimal():
             for first, number in [(words[0], other) for words in lines for other in words if other[0].isdecimal()]:
                 order = _order(float(number), float(word))
-                add(1.0, "number", first, order, *asked[max(0, i - 1) : i])
-                add(1.0, "number", first, order, "two", *asked[max(0, i - 2) : i])
-    return found
+                add(1.0, "number", first, order, *instruction_words[max(0, i - 1) : i])
+                add(1.0, "number", first, order, "two", *instruction_words[max(0, i - 2) : i])
+    return values
 
 
 def new_lines(step: Transition) -> list[str]:
@@ -158,16 +158,16 @@ def _places(
     steps: Sequence[Transition], kinds: Sequence[str], beside: Sequence[tuple[str, ...]], lines: Sequence[tuple[str, ...]]
 ) -> dict[str, set[str]]:
     """The words of each place of an episode, by its name. `beside` are those of the steps' elements, `lines` those of the last state."""
-    found: dict[str, set[str]] = {"state": {word for line in lines for word in line}}
+    places: dict[str, set[str]] = {"state": {word for line in lines for word in line}}
     for name, step, words in zip(kinds, steps, beside, strict=True):
-        found.setdefault(f"action {name}", set()).update(_words(step.action)[len(_words(kinds_of(step.action)[0])) :])
+        places.setdefault(f"action {name}", set()).update(_words(step.action)[len(_words(kinds_of(step.action)[0])) :])
         if words:
-            found.setdefault(f"beside {name}", set()).update(words)
+            places.setdefault(f"beside {name}", set()).update(words)
         if _role(words):
-            found[f"beside the last {name} {_role(words)}"] = set(words)
+            places[f"beside the last {name} {_role(words)}"] = set(words)
     for line in lines:
-        found.setdefault(f"line {line[0]}", set()).update(line)
-    return found
+        places.setdefault(f"line {line[0]}", set()).update(line)
+    return places
 
 
 def _beside(step: Transition) -> tuple[str, ...]:
@@ -183,13 +183,13 @@ def _role(beside: Sequence[str]) -> str:
     return beside[0] if beside and beside[0].isalpha() else ""
 
 
-def _unasked(beside: Sequence[str], asked: Sequence[str]) -> bool:
+def _unasked(beside: Sequence[str], instruction_words: Sequence[str]) -> bool:
     """Whether the instruction has no word of an element but its first."""
-    return len(beside) > 1 and not set(beside[1:]) & set(asked)
+    return len(beside) > 1 and not set(beside[1:]) & set(instruction_words)
 
 
-def _order(one: float, other: float) -> str:
-    return "less" if one < other else "more" if one > other else "equal"
+def _order(value: float, other: float) -> str:
+    return "less" if value < other else "more" if value > other else "equal"
 
 
 @lru_cache(maxsize=100_000)

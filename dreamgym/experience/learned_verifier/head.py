@@ -44,9 +44,9 @@ class OutcomeHead:
 
     weights: np.ndarray
 
-    def logits(self, found: SparseRows) -> np.ndarray:
+    def logits(self, features: SparseRows) -> np.ndarray:
         """The log-odds of a success, float64 [members, rows]."""
-        return np.stack([found.times(weights) for weights in self.weights])
+        return np.stack([features.times(weights) for weights in self.weights])
 
     def save(self, path: Path) -> None:
         """Write into a folder that exists. Only columns with a weight are kept."""
@@ -55,11 +55,11 @@ class OutcomeHead:
 
     @classmethod
     def load(cls, path: Path) -> OutcomeHead:
-        """What `save` wrote; RunDirError where it cannot be read."""
+        """Load what `save` wrote; RunDirError where it cannot be read."""
         try:
-            found = load_file(path / FILE)
-            weights = np.zeros((len(found["weights"]), DIM))
-            weights[:, found["columns"]] = found["weights"]
+            stored = load_file(path / FILE)
+            weights = np.zeros((len(stored["weights"]), DIM))
+            weights[:, stored["columns"]] = stored["weights"]
         except Exception as error:  # a boundary: safetensors raises its own kinds
             raise RunDirError(
                 f"Cannot read the verifier's weights '{path / FILE}': {error}. Restore the file, or make the run anew."
@@ -67,7 +67,7 @@ class OutcomeHead:
         return cls(weights)
 
 
-def fit(cases: Sequence[LabelledClaim], found: SparseRows, *, members: int) -> tuple[OutcomeHead, np.ndarray]:
+def fit(cases: Sequence[LabelledClaim], features: SparseRows, *, members: int) -> tuple[OutcomeHead, np.ndarray]:
     """The head, from cases and their features, and the scores of all cases by the member that left them out: float64 [cases].
 
     A member whose fold holds every true or every false claim is fitted to all cases, and the scores of its fold are not a number.
@@ -80,29 +80,29 @@ def fit(cases: Sequence[LabelledClaim], found: SparseRows, *, members: int) -> t
         raise InvariantError("An outcome head needs claims that are true and claims that are false. Give at least one of each.")
     importance, fold = np.array([case.weight for case in cases]), np.array([case.fold for case in cases])
     weights, scores = np.zeros((members, DIM)), np.full(len(cases), np.nan)
-    found, mean, factor = _standardised(found)
+    features, mean, factor = _standardised(features)
     with one_thread():
-        matrix = Matrix(found)
+        matrix = Matrix(features)
         for member in range(members):
             inside = fold != member
             left_out = inside.any() and labels[inside].min() <= 0.5 < labels[inside].max()
             weights[member, matrix.used] = logistic(matrix, labels, importance * inside if left_out else importance)
             if left_out:
-                scores[~inside] = found.times(weights[member])[~inside]
+                scores[~inside] = features.times(weights[member])[~inside]
     weights[:, HASHED:] *= factor
     weights[:, ALWAYS] -= weights[:, HASHED:] @ mean
     return OutcomeHead(weights), scores
 
 
-def _standardised(found: SparseRows) -> tuple[SparseRows, np.ndarray, np.ndarray]:
+def _standardised(features: SparseRows) -> tuple[SparseRows, np.ndarray, np.ndarray]:
     """(rows whose columns of hidden states have the mean 0 and the standard deviation `SPREAD`, the means, the factors). The latter two are
     float64 [DIM - HASHED], and a factor is 0 where there is no column or its values are all the same."""
-    hidden = np.flatnonzero(found.columns >= HASHED)
-    columns, values = found.columns[hidden] - HASHED, found.values[hidden]
-    mean = np.bincount(columns, values, minlength=DIM - HASHED) / max(1, found.n)
+    hidden = np.flatnonzero(features.columns >= HASHED)
+    columns, values = features.columns[hidden] - HASHED, features.values[hidden]
+    mean = np.bincount(columns, values, minlength=DIM - HASHED) / max(1, features.n)
     centred = values - mean[columns]
-    spread = np.sqrt(np.bincount(columns, centred**2, minlength=DIM - HASHED) / max(1, found.n))
+    spread = np.sqrt(np.bincount(columns, centred**2, minlength=DIM - HASHED) / max(1, features.n))
     factor = np.divide(SPREAD, spread, out=np.zeros_like(spread), where=spread > 1e-9)
-    scaled = found.values.copy()
+    scaled = features.values.copy()
     scaled[hidden] = centred * factor[columns]
-    return SparseRows(found.n, found.rows, found.columns, scaled), mean, factor
+    return SparseRows(features.n, features.rows, features.columns, scaled), mean, factor

@@ -45,20 +45,20 @@ def reader(features: Features, backbone: BackboneConfig | None, kept: dict[Any, 
     require_backbone(features, backbone)
     if features == "hashed" or backbone is None:
         return rows_of
-    place = ("reader of claims", features, backbone.model_dump_json())
-    if place not in kept:
+    key = ("reader of claims", features, backbone.model_dump_json())
+    if key not in kept:
         states = _hidden_states(backbone)
         others = rows_of if features == "both" else _always
-        kept[place] = lambda claims: others(claims).beside(states(claims))
-    found: Reader = kept[place]
-    return found
+        kept[key] = lambda claims: others(claims).beside(states(claims))
+    shared_reader: Reader = kept[key]
+    return shared_reader
 
 
 def text_of(instruction: str, steps: Sequence[Transition]) -> str:
     """The text of a claim. `steps` is not empty; its last one is the claimed end."""
     steps = steps[max(0, len(steps) - STEPS) :]
-    shown = [part for step in steps for part in (f"> {step.action}", _cut("\n".join(new_lines(step))))]
-    return "\n".join([f"Task: {instruction}", _cut(steps[0].state.text), *shown, QUESTION])
+    step_texts = [part for step in steps for part in (f"> {step.action}", _cut("\n".join(new_lines(step))))]
+    return "\n".join([f"Task: {instruction}", _cut(steps[0].state.text), *step_texts, QUESTION])
 
 
 def _cut(text: str) -> str:
@@ -87,14 +87,14 @@ def _hidden_states(backbone: BackboneConfig) -> Reader:
 
     @lru_cache(maxsize=KEPT)
     def state(text: str) -> np.ndarray:
-        """float32 [width]"""
+        """The mean hidden state of a text, float32 [width]."""
         ids = tokenizer.encode(whole_letters(text), split_special_tokens=True)  # a marker that a policy writes stays text
         if len(ids) > limit:
             ids = [*ids[: limit // 4], *ids[len(ids) - (limit - limit // 4) :]]  # the instruction, and the end
         with torch.inference_mode():
-            found = causal_lm.body(model)(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+            output = causal_lm.body(model)(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
             # the mean judges better than the last token's in the shop (docs/lab/log.md, 2026-11-28)
-            return np.asarray(found.last_hidden_state[0].float().mean(0).cpu())
+            return np.asarray(output.last_hidden_state[0].float().mean(0).cpu())
 
     def read(claims: Sequence[Claim]) -> SparseRows:
         n, columns = len(claims), np.arange(HASHED, HASHED + width)

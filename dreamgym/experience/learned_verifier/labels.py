@@ -10,7 +10,7 @@ from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
 
 FILE = "labels.jsonl"
-"""Of a run directory."""
+"""The file of labels in a run directory."""
 KEPT = ("uncertified-", "audit-with_guard")
 """How the names of episodes begin that may be labelled."""
 
@@ -23,7 +23,7 @@ def labelled_claims(path: Path) -> list[Probe]:
         raise RunDirError(f"'{path}' has no labels. Judge its dreams with: dreamgym label {path}")
     names = [name for name in run.episode_names() if name.startswith(KEPT)]
     episodes = {episode.id: episode for name in names for episode in run.read_episodes(name)}
-    found = []
+    probes = []
     for line in read_jsonl(path / FILE):
         if line["claim"] != "success" or line["answer"] == "skip":
             continue
@@ -31,5 +31,5 @@ def labelled_claims(path: Path) -> list[Probe]:
             raise RunDirError(
                 f"'{path / FILE}' labels the episode {line['episode']!r:.80}, which the run does not keep. Restore its episodes."
             )
-        found.append(Probe(episodes[line["episode"]], line["answer"] == "right", line["probability"]))
-    return found
+        probes.append(Probe(episodes[line["episode"]], line["answer"] == "right", line["probability"]))
+    return probes

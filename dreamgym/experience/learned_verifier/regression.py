@@ -18,7 +18,7 @@ STEPS = 200  # of L-BFGS at most: it converges in fewer
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Without torch's other threads: on vectors this short they cost more than they do, and on a busy machine forty times as much."""
+    """Run without torch's other threads: on vectors this short they cost more than they do, and on a busy machine forty times as much."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -34,23 +34,23 @@ class Matrix:
     the weight w each are one column of sqrt(m) times their values, with the weight sqrt(m) w: the same logits and the same penalty.
     """
 
-    def __init__(self, found: SparseRows) -> None:
-        counts = np.bincount(found.columns, minlength=DIM)
+    def __init__(self, features: SparseRows) -> None:
+        counts = np.bincount(features.columns, minlength=DIM)
         self.used = np.flatnonzero(counts)
-        place = np.zeros(DIM, np.int64)
-        place[self.used] = np.arange(len(self.used))
-        columns = place[found.columns]
-        drawn = np.random.default_rng(0).random((2, found.n))
-        sums = [np.bincount(columns, found.values * one[found.rows]) for one in drawn]  # of equal columns the same, to the last bit
+        index_of = np.zeros(DIM, np.int64)
+        index_of[self.used] = np.arange(len(self.used))
+        columns = index_of[features.columns]
+        drawn = np.random.default_rng(0).random((2, features.n))
+        sums = [np.bincount(columns, features.values * draw[features.rows]) for draw in drawn]  # of equal columns the same, to the last bit
         _, first, self.group = np.unique(sums[0] + 1j * sums[1], return_index=True, return_inverse=True)
         self.root = np.sqrt(np.bincount(self.group))
         kept = first[self.group[columns]] == columns
-        places = torch.from_numpy(np.stack([found.rows[kept], self.group[columns[kept]]]))
-        values = torch.from_numpy(found.values[kept] * self.root[self.group[columns[kept]]])
+        places = torch.from_numpy(np.stack([features.rows[kept], self.group[columns[kept]]]))
+        values = torch.from_numpy(features.values[kept] * self.root[self.group[columns[kept]]])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-            plain = torch.sparse_coo_tensor(places, values, (found.n, len(self.root)), check_invariants=False)
+            plain = torch.sparse_coo_tensor(places, values, (features.n, len(self.root)), check_invariants=False)
             self.rows, self.columns = plain.to_sparse_csr(), plain.t().coalesce().to_sparse_csr()
 
     def spread(self, weights: np.ndarray) -> np.ndarray:

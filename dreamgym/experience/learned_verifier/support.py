@@ -19,7 +19,7 @@ from dreamgym.types import Trajectory, Transition
 
 @dataclass(frozen=True)
 class KnownLines:
-    """In how many logged episodes each line of a state stands, by the hash of the line."""
+    """The number of logged episodes in which each line of a state stands, by the hash of the line."""
 
     episodes: Mapping[int, int]
 
@@ -28,18 +28,18 @@ class KnownLines:
         """The lines of all states of the logs."""
         return cls(Counter(line for t in logs for line in lines_of(t.transitions)))
 
-    def novel(self, steps: Sequence[Transition], *, own: bool = False) -> int:
-        """How many lines of the states no log has; with `own`, of an episode that is itself one of the logs, no other one."""
-        return sum(self.episodes.get(line, 0) <= own for line in lines_of(steps))
+    def novel(self, steps: Sequence[Transition], *, is_logged: bool = False) -> int:
+        """How many lines of the states no log has; with `is_logged`, of an episode that is itself one of the logs, no other one."""
+        return sum(self.episodes.get(line, 0) <= is_logged for line in lines_of(steps))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For a file: hashes of the lines, and their numbers of episodes."""
+        """The arrays to save: hashes of the lines, and their numbers of episodes."""
         return {"lines": np.array([*self.episodes], np.int64), "episodes": np.array([*self.episodes.values()], np.int64)}
 
     @classmethod
-    def of_arrays(cls, found: Mapping[str, np.ndarray]) -> KnownLines:
-        """What `arrays` gave."""
-        return cls(dict(zip(found["lines"].tolist(), found["episodes"].tolist(), strict=True)))
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KnownLines:
+        """Rebuild the lines from what `arrays` gave."""
+        return cls(dict(zip(arrays["lines"].tolist(), arrays["episodes"].tolist(), strict=True)))
 
 
 def lines_of(steps: Sequence[Transition]) -> set[int]:

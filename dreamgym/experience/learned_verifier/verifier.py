@@ -43,7 +43,7 @@ class Probe:
     episode: Trajectory
     real_success: bool
     probability: float
-    """Of its selection."""
+    """The probability of its selection."""
     verdict: str = ""
     """The kind of the verdict on its claim when it was chosen, by a verifier that had not seen it; "" where there was none."""
     iteration: int = 0
@@ -67,8 +67,8 @@ class LearnedVerifier:
         """passed, refused (far below what successes score) or masked (in between) per (instruction, history, claim)."""
         claims = [i for i, (_, _, claim) in enumerate(cases) if claim.reward > 0]
         verdicts: list[Verdict | None] = [Verdict("passed") for _ in cases]
-        found = self.judge([(cases[i][0], (*cases[i][1], cases[i][2])) for i in claims])
-        for i, verdict in zip(claims, found, strict=True):
+        judged = self.judge([(cases[i][0], (*cases[i][1], cases[i][2])) for i in claims])
+        for i, verdict in zip(claims, judged, strict=True):
             verdicts[i] = verdict
         return verdicts
 
@@ -82,14 +82,14 @@ class LearnedVerifier:
         return [self._verdict(float(score), lines) for score, lines in zip(scores.mean(0), novel, strict=True)]
 
     def _verdict(self, score: float, novel: int) -> Verdict:
-        found = self.calibration
-        if self.most_novel is not None and novel > self.most_novel and score >= found.zero_below:
+        calibration = self.calibration
+        if self.most_novel is not None and novel > self.most_novel and score >= calibration.zero_below:
             return Verdict("masked", (f"{novel} lines of its states are in no log",))
-        if score > found.accept_above:
-            return Verdict("passed", (f"score {score:.2f} above {found.accept_above:.2f}",))
-        if score < found.zero_below:
-            return Verdict("refused", (f"score {score:.2f} below {found.zero_below:.2f}",))
-        return Verdict("masked", (f"score {score:.2f} between {found.zero_below:.2f} and {found.accept_above:.2f}",))
+        if score > calibration.accept_above:
+            return Verdict("passed", (f"score {score:.2f} above {calibration.accept_above:.2f}",))
+        if score < calibration.zero_below:
+            return Verdict("refused", (f"score {score:.2f} below {calibration.zero_below:.2f}",))
+        return Verdict("masked", (f"score {score:.2f} between {calibration.zero_below:.2f} and {calibration.accept_above:.2f}",))
 
     def scores(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
         """float64 [members, claims] of (instruction, steps to the claimed end): log-odds of a success."""
@@ -102,25 +102,25 @@ class LearnedVerifier:
         def write(fresh: Path) -> None:
             self.head.save(fresh)
             save_file(self.known.arrays(), fresh / SUPPORT)
-            found = {**self.calibration.to_json(), "most_novel": self.most_novel, "messages": list(self.messages)}
-            (fresh / FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            fields = {**self.calibration.to_json(), "most_novel": self.most_novel, "messages": list(self.messages)}
+            (fresh / FILE).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
 
         atomic_directory.replace(path, write)
 
     @classmethod
     def load(cls, path: Path, read: Reader = rows_of) -> LearnedVerifier:
-        """What `save` wrote, with the features that it was fitted to; RunDirError where it cannot be read."""
+        """Load what `save` wrote, with the features that it was fitted to; RunDirError where it cannot be read."""
         path = atomic_directory.restore_interrupted(path)
         try:
-            found: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
-            messages, most = tuple(found.pop("messages")), found.pop("most_novel")
-            calibration = Calibration.from_json(found)
-            known = KnownLines.of_arrays(load_file(path / SUPPORT))
+            fields: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
+            messages, most = tuple(fields.pop("messages")), fields.pop("most_novel")
+            calibration = Calibration.from_json(fields)
+            known_lines = KnownLines.of_arrays(load_file(path / SUPPORT))
         except Exception as error:  # a boundary: json and safetensors raise their own kinds
             raise RunDirError(
                 f"Cannot read the verifier in '{path}': {error}. Restore {FILE} and {SUPPORT}, or make the run anew."
             ) from error
-        return cls(OutcomeHead.load(path), calibration, known, most, messages, read)
+        return cls(OutcomeHead.load(path), calibration, known_lines, most, messages, read)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class PreparedLogs:
     features: SparseRows
     known: KnownLines
     novel: Sequence[int]
-    """Of every logged success, the lines that no other episode has."""
+    """The number of lines of every logged success that no other episode has."""
     negatives: Negatives
     messages: tuple[str, ...]
     read: Reader
@@ -141,7 +141,7 @@ class PreparedLogs:
 
 
 def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
-    """UsageError for logs without a scored success, and for successes without anything to tell them from."""
+    """Prepare the logs. UsageError for logs without a scored success, and for successes without anything to tell them from."""
     episodes, messages = ended(logs), list[str]()
     if not any(t.success for t in episodes):
         why = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
@@ -159,20 +159,20 @@ def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Re
             f"A learned verifier needs claims that are false, and the {len(episodes)} logged episodes with an outcome are successes of one "
             "instruction and one step, from which none can be made up. Log failures or other tasks too, or set no verifier."
         )
-    known = KnownLines.of_logs(logs)
-    cases = [replace(case, fold=folds[name], novel=known.novel(case.steps, own=True)) for name, case in named]
+    known_lines = KnownLines.of_logs(logs)
+    cases = [replace(case, fold=folds[name], novel=known_lines.novel(case.steps, is_logged=True)) for name, case in named]
     novel = [case.novel for case, t in zip(cases, episodes, strict=False) if t.success]
-    return PreparedLogs(episodes, cases, read(cases), known, novel, negatives, tuple(messages), read)
+    return PreparedLogs(episodes, cases, read(cases), known_lines, novel, negatives, tuple(messages), read)
 
 
 def prepared(kept: dict[Any, Any], logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
-    """What `prepare` makes of the logs, made once for all who share `kept`: the features of 800 episodes take half a minute, and those of a
+    """Prepare the logs once for all who share `kept`: the features of 800 episodes take half a minute, and those of a
     pretrained model many."""
-    found = kept.get("prepared logs")
-    if found is None or found[0] is not logs or found[1:3] != (seed, read):
-        found = kept["prepared logs"] = (logs, seed, read, prepare(logs, rules, seed=seed, read=read))
-    made: PreparedLogs = found[3]
-    return made
+    cached = kept.get("prepared logs")
+    if cached is None or cached[0] is not logs or cached[1:3] != (seed, read):
+        cached = kept["prepared logs"] = (logs, seed, read, prepare(logs, rules, seed=seed, read=read))
+    prepared_logs: PreparedLogs = cached[3]
+    return prepared_logs
 
 
 def fit_verifier(
@@ -193,19 +193,19 @@ def fit_verifier(
     ]
     head, scores = fit([*logs.cases, *claimed], logs.features.then(logs.read(claimed)), members=MEMBERS)
     log_scores, made_scores, judged_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
-    log_false, log_true = (_known(log_scores, [t.success is kind for t in logs.episodes]) for kind in (False, True))
+    log_false, log_true = (_known(log_scores, [t.success is outcome for t in logs.episodes]) for outcome in (False, True))
     judged_false = _known(judged_scores, [not p.real_success for p in judged])
     least, messages = least_negatives(config.alpha, config.delta), logs.messages
-    own = _of_claims(probes, judged_scores[: len(probes)], log_true, config)
-    everyone = _of_claims(judged, judged_scores, log_true, config) if labels else None
-    if own and own.bounded:
-        found = own
-    elif everyone and everyone.bounded:
-        found = replace(everyone, negatives="labels")
+    from_probes = _of_claims(probes, judged_scores[: len(probes)], log_true, config)
+    from_all = _of_claims(judged, judged_scores, log_true, config) if labels else None
+    if from_probes and from_probes.bounded:
+        calibration = from_probes
+    elif from_all and from_all.bounded:
+        calibration = replace(from_all, negatives="labels")
     elif len(log_false) >= least:
         tasks = [t.task.id for t, score in zip(logs.episodes, log_scores, strict=True) if not t.success and not np.isnan(score)]
         tasks += [p.episode.task.id for p, score in zip(judged, judged_scores, strict=True) if not p.real_success and not np.isnan(score)]
-        found = calibrate(np.concatenate([log_false, judged_false]), log_true, config, of=logs.negatives, tasks=tasks)
+        calibration = calibrate(np.concatenate([log_false, judged_false]), log_true, config, of=logs.negatives, tasks=tasks)
     else:
         messages = (
             *messages,
@@ -213,9 +213,9 @@ def fit_verifier(
             f"{config.alpha:.0%} needs {least}: the threshold rests on claims made up from successes, and is not certified. Probes "
             "or logs with more failures would certify it.",
         )
-        made = made_scores[~np.isnan(made_scores)]
-        found = calibrate(np.concatenate([log_false, judged_false, made]), log_true, config, of="constructed")
-    return LearnedVerifier(head, found, logs.known, conformal_limit(logs.novel, config.support_level), messages, logs.read)
+        constructed = made_scores[~np.isnan(made_scores)]
+        calibration = calibrate(np.concatenate([log_false, judged_false, constructed]), log_true, config, of="constructed")
+    return LearnedVerifier(head, calibration, logs.known, conformal_limit(logs.novel, config.support_level), messages, logs.read)
 
 
 def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray, config: CalibrationConfig) -> Calibration | None:
@@ -282,9 +282,9 @@ def draw_probes(
     """
     if not claims:
         return []
-    asked = [(t.task.instruction, t.transitions) for t in claims]
-    logits = verifier.scores(asked)
-    mean, kinds = logits.mean(0), [verdict.kind for verdict in verifier.verdicts(asked, logits)]
+    claim_steps = [(t.task.instruction, t.transitions) for t in claims]
+    logits = verifier.scores(claim_steps)
+    mean, kinds = logits.mean(0), [verdict.kind for verdict in verifier.verdicts(claim_steps, logits)]
     best: dict[str, int] = {}
     for i, t in enumerate(claims):
         if t.task.id not in best or mean[i] > mean[best[t.task.id]]:
@@ -300,8 +300,8 @@ def draw_probes(
     missed = np.ones(len(claims))
     for size, weights in draws:
         missed *= 1 - inclusion_probabilities(weights.tolist(), size)
-    found = []
+    drawn = []
     for t, kind, p in zip(claims, kinds, 1 - missed, strict=True):
         if random.Random(f"probe/{seed}/{iteration}/{t.id}").random() < p:
-            found.append((t, float(p), kind))
-    return found
+            drawn.append((t, float(p), kind))
+    return drawn

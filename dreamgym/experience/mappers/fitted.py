@@ -27,7 +27,7 @@ from dreamgym.runs.files import read_json, write_atomic
 from dreamgym.types import Action, Trajectory, Transition
 
 RECALL = 0.98
-"""Of the needed lines, those that are kept."""
+"""The share of the needed lines that is kept."""
 SLOTS = 1 << 14
 WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)?|\[")
 FORMAT = "dreamgym line mapper 1"
@@ -62,8 +62,8 @@ class LineMapper:
 
     def save(self, file: Path) -> None:
         """Write the weights that are not 0, as JSON."""
-        places = np.flatnonzero(self.weights)
-        weights = {str(place): float(self.weights[place]) for place in places}
+        slots = np.flatnonzero(self.weights)
+        weights = {str(slot): float(self.weights[slot]) for slot in slots}
         write_atomic(file, json.dumps({"format": FORMAT, "threshold": self.threshold, "weights": weights}) + "\n")
 
 
@@ -73,14 +73,14 @@ def make(**settings: Any) -> LineMapper:
     with explained(file):
         if not file.is_file():
             raise UsageError(f"No state mapping '{file}'. Fit one: dreamgym mapping LOGS --out {file}")
-    found = read_json(file) or {}
+    stored = read_json(file) or {}
     try:
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']!r:.60}")
+        if stored["format"] != FORMAT:
+            raise ValueError(f"its format is {stored['format']!r:.60}")
         weights = np.zeros(SLOTS)
-        for place, weight in found["weights"].items():
-            weights[int(place)] = float(weight)
-        return LineMapper(weights, float(found["threshold"]))
+        for slot, weight in stored["weights"].items():
+            weights[int(slot)] = float(weight)
+        return LineMapper(weights, float(stored["threshold"]))
     except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
         raise UsageError(
             f"'{file}' is no state mapping of this version ({error}). Fit it again: dreamgym mapping LOGS --out FILE"
@@ -92,22 +92,22 @@ def divided(episodes: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Traj
     held = [zlib.crc32(f"measured/{one.task.instruction}".encode("utf-8", "replace")) % 5 == 0 for one in episodes]
     if not any(held) or all(held):  # few tasks, recorded often
         held = [zlib.crc32(f"measured/{one.id}".encode("utf-8", "replace")) % 5 == 0 for one in episodes]
-    return [one for one, out in zip(episodes, held, strict=True) if not out], [one for one, out in zip(episodes, held, strict=True) if out]
+    return [t for t, out in zip(episodes, held, strict=True) if not out], [t for t, out in zip(episodes, held, strict=True) if out]
 
 
 def fit(episodes: Sequence[Trajectory]) -> LineMapper:
     """A mapper from recorded episodes. UsageError for logs whose successes name too little in their states."""
     rows, labels, apart = list[NDArray[np.int64]](), list[bool](), list[bool]()
-    for episode in (one for one in episodes if one.success):
+    for episode in (t for t in episodes if t.success):
         words = set(WORD.findall(episode.task.instruction.lower()))
         held = zlib.crc32(episode.id.encode("utf-8", "replace")) % 5 == 0
         steps = episode.transitions
         for i, step in enumerate(steps):
             lines = step.state.text.split("\n")
             wanted = needed(step.action, lines) | _used_later(steps[i + 1 :], lines, words)
-            for place, line in enumerate(lines):
-                rows.append(features(line, words, place, len(lines)))
-                labels.append(place in wanted)
+            for line_index, line in enumerate(lines):
+                rows.append(features(line, words, line_index, len(lines)))
+                labels.append(line_index in wanted)
                 apart.append(held)
     y, out = np.array(labels, float), np.array(apart, bool)
     if y[out].sum() < FEW or y[~out].sum() < FEW:
@@ -129,16 +129,18 @@ def features(line: str, instruction: set[str], place: int, of: int) -> NDArray[n
         *words, f"shared:{min(shared, 4)}", f"share:{4 * shared // max(1, len(content))}", f"place:{min(place, 3)}",
         f"part:{8 * place // of}", f"length:{min(len(words) // 4, 6)}", f"element:{bool(BRACKETED.search(line))}:{min(shared, 2)}", "bias",
     }  # fmt: skip
-    return np.array(sorted(zlib.crc32(one.encode("utf-8", "replace")) % SLOTS for one in seen), np.int64)
+    return np.array(sorted(zlib.crc32(feature.encode("utf-8", "replace")) % SLOTS for feature in seen), np.int64)
 
 
 def _used_later(steps: Sequence[Transition], lines: Sequence[str], instruction: set[str]) -> set[int]:
     """Lines with a word that a later argument has and the instruction does not: what was read here and used there."""
-    given = {one for step in steps for one in BRACKETED.findall(step.action) if f"[{one}]" not in step.state.text}  # no references
-    words = {word for one in given for word in WORD.findall(one.lower()) if len(word) > 1} - instruction
-    found = [{word for word in WORD.findall(line.lower()) if word in words} for line in lines]
-    rare = {word for word in words if sum(word in one for one in found) <= COMMON}
-    return {i for i, one in enumerate(found) if one & rare}
+    given = {  # no references
+        argument for step in steps for argument in BRACKETED.findall(step.action) if f"[{argument}]" not in step.state.text
+    }
+    words = {word for argument in given for word in WORD.findall(argument.lower()) if len(word) > 1} - instruction
+    words_by_line = [{word for word in WORD.findall(line.lower()) if word in words} for line in lines]
+    rare = {word for word in words if sum(word in line_words for line_words in words_by_line) <= COMMON}
+    return {i for i, line_words in enumerate(words_by_line) if line_words & rare}
 
 
 def _logistic(rows: Sequence[NDArray[np.int64]], y: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -45,8 +45,8 @@ Config = PromptedMappingConfig
 
 def make(**settings: Any) -> PromptedMapper:
     """A mapper over an engine that answers chats."""
-    found = config.build(PromptedMappingConfig, settings, prefix="mapper.")
-    return PromptedMapper(build_engine(found.engine), found.ask)
+    mapper_config = config.build(PromptedMappingConfig, settings, prefix="mapper.")
+    return PromptedMapper(build_engine(mapper_config.engine), mapper_config.ask)
 
 
 class PromptedMapper:
@@ -63,7 +63,7 @@ class PromptedMapper:
         key = instruction, tuple(actions[-ACTIONS:]), tuple(lines)
         if key in self._known:
             return self._known[key]
-        reply = self._asked(*key)
+        reply = self._ask_model(*key)
         self.counts[reply.kind] += 1
         kept = set(range(len(lines))) if reply.value is None else reply.value
         if reply.kind != "failed":
@@ -72,13 +72,13 @@ class PromptedMapper:
             self._known[key] = kept
         return kept
 
-    def _asked(self, instruction: str, actions: Sequence[Action], lines: Sequence[str]) -> Reply[set[int]]:
-        shown = {"task": instruction, "latest_actions": list(actions), "lines": {str(i): line for i, line in enumerate(lines)}}
+    def _ask_model(self, instruction: str, actions: Sequence[Action], lines: Sequence[str]) -> Reply[set[int]]:
+        question = {"task": instruction, "latest_actions": list(actions), "lines": {str(i): line for i, line in enumerate(lines)}}
         seed = crc32(repr((instruction, actions, lines)).encode("utf-8", "replace"))
         try:
             (reply,) = ask(
                 self.chat,
-                [messages(SYSTEM, shown)],
+                [messages(SYSTEM, question)],
                 lambda _, text: _read(text, len(lines)),
                 self.how,
                 _properties(len(lines)),
@@ -111,9 +111,9 @@ def _properties(n: int) -> dict[str, Any]:
 
 
 def _read(reply: str, n: int) -> set[int]:
-    found = read_object(reply, KEYS)["lines"]
-    if not isinstance(found, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in found):
+    numbers = read_object(reply, KEYS)["lines"]
+    if not isinstance(numbers, list) or not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
         raise BadReply("`lines` must be a list of whole numbers")
-    if wrong := [one for one in found if not 0 <= one < n]:
+    if wrong := [number for number in numbers if not 0 <= number < n]:
         raise BadReply(f"there is no line {wrong[0]}: the last is {n - 1}")
-    return set(found)
+    return set(numbers)

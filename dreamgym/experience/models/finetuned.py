@@ -52,8 +52,8 @@ class FinetunedConfig(RetrievalConfig):
     max_answer_tokens: int = Field(default=160, ge=1)
     """A longer answer is unreadable."""
     temperature: float = Field(default=0.0, ge=0)
-    """Of dreamed states. 0 (the likeliest answer) suits deterministic environments. 1 suits partially observed ones, where the likeliest
-    content of an unseen place would be the same in every dream."""
+    """Sampling temperature of next states. 0 (the likeliest answer) suits deterministic environments. 1 suits partially observed ones,
+    where the likeliest content of an unseen place would be the same in every dream."""
     draw: Literal["all", "hidden"] = "all"
     """`hidden`: sample only answers that show something for the first time (`TextRules.reveals_new`), and take the likeliest answer
     elsewhere. Rollouts of one task then share the random stream of each place: returns differ by actions more than by luck."""
@@ -62,11 +62,12 @@ class FinetunedConfig(RetrievalConfig):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Nucleus sampling of dreamed states."""
     start_temperature: float = Field(default=0.0, ge=0.0)
-    """Of first states. Above 0 a task starts differently in every iteration; its rollouts within one share the first state."""
+    """Sampling temperature of first states. Above 0 a task starts differently in every iteration; its rollouts within one share the first
+    state."""
     replayed_starts: bool = False
     """Start the dream of a task from the logs, or of its instruction, in a logged first state; the model writes the others."""
     vary_temperature: float = Field(default=1.0, ge=0)
-    """Of new tasks."""
+    """Sampling temperature of new tasks."""
     seeds_per_prompt: int = Field(default=1, ge=1, le=8)
     """Seed tasks in the prompt of a new task: those of highest value that are most like the first."""
     task_levels: bool = False
@@ -129,7 +130,7 @@ class FinetunedExperienceModel(ExperienceModel):
         self, llm: LLM, vocabulary: Vocabulary, replay: ReplayBuffer, guard: Guard, config: FinetunedConfig, *, seed: int = 0
     ) -> None:
         super().__init__(guard, Retriever(replay, guard.rules, config, seed=seed))
-        self.llm, self.words, self.replay, self.config, self.seed = llm, vocabulary, replay, config, seed
+        self.llm, self.vocab, self.replay, self.config, self.seed = llm, vocabulary, replay, config, seed
         self._starts: dict[tuple[str, str], list[str]] | None = None  # by task and instruction of the logs; "": any task
         self._steps: dict[tuple[int, ...], list[Step]] = {}
         self._sampled: dict[int, _Sampled] = {}  # by the engine's ticket
@@ -149,10 +150,12 @@ class FinetunedExperienceModel(ExperienceModel):
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         distinct = {(task.id, task.instruction): task for task in tasks}
         texts = self._logged_starts(distinct.values(), seed) if self.config.replayed_starts else {}
-        asked = [place for place in distinct if place not in texts]
+        to_sample = [task_key for task_key in distinct if task_key not in texts]
         sampling, about = self._sampling(self.config.start_temperature), self.config.prompt_parts.about
-        requests = [Request(self._opening(about(distinct[place])), sampling, (self.seed, seed, i)) for i, place in enumerate(asked)]
-        texts |= {place: self._first(completion) for place, completion in zip(asked, self.llm.generate(requests), strict=True)}
+        requests = [
+            Request(self._opening(about(distinct[task_key])), sampling, (self.seed, seed, i)) for i, task_key in enumerate(to_sample)
+        ]
+        texts |= {task_key: self._first(completion) for task_key, completion in zip(to_sample, self.llm.generate(requests), strict=True)}
         return [Observation(texts[task.id, task.instruction]) for task in tasks]
 
     def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
@@ -160,9 +163,9 @@ class FinetunedExperienceModel(ExperienceModel):
         for episode in episodes:
             self._steps.pop(episode, None)
         gone = set(episodes)
-        dropped = [theirs for theirs, asked in self._sampled.items() if asked.query.episode in gone]
-        for theirs in dropped:
-            del self._sampled[theirs]
+        dropped = [llm_ticket for llm_ticket, pending in self._sampled.items() if pending.query.episode in gone]
+        for llm_ticket in dropped:
+            del self._sampled[llm_ticket]
         self.llm.cancel(dropped)
         self.llm.release([f"dream/{episode}" for episode in episodes])
 
@@ -170,16 +173,19 @@ class FinetunedExperienceModel(ExperienceModel):
         sampling, about = replace(self._sampling(self.config.vary_temperature), top_p=1.0), self.config.prompt_parts.about
         wanted = level if self.config.task_levels else 0
         groups = [[task, *most_similar(task, seeds, self.config.seeds_per_prompt - 1)] for task in seeds]
-        prompts = [variation(self.words, list(map(about, group)), wanted) for group in groups]
+        prompts = [variation(self.vocab, list(map(about, group)), wanted) for group in groups]
         completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in enumerate(prompts)])
-        return [one.text if one.finish == "stop" and not self.words.marks & set(one.ids[:-1]) else "" for one in completions]
+        return [
+            completion.text if completion.finish == "stop" and not self.vocab.marks & set(completion.ids[:-1]) else ""
+            for completion in completions
+        ]
 
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:
         top_p = self.config.top_p if temperature else 1.0
-        return Sampling(self.config.max_answer_tokens, stop=(self.words[END],), temperature=temperature, top_p=top_p, grammar=rules)
+        return Sampling(self.config.max_answer_tokens, stop=(self.vocab[END],), temperature=temperature, top_p=top_p, grammar=rules)
 
     def _opening(self, instruction: str) -> list[int]:
-        return [self.words[TASK], *self.words.encode(instruction), self.words[STATE]]
+        return [self.vocab[TASK], *self.vocab.encode(instruction), self.vocab[STATE]]
 
     def _logged_starts(self, tasks: Iterable[Task], seed: int) -> dict[tuple[str, str], str]:
         """A logged first state for each task of the logs: its own, else one of its instruction; `seed` chooses among several."""
@@ -187,14 +193,14 @@ class FinetunedExperienceModel(ExperienceModel):
             self._starts = defaultdict(list)
             for memory in self.replay.memories(source="demo"):
                 if memory.step == 0:  # what else is real may have come after an interruption
-                    for place in dict.fromkeys([(memory.task, memory.instruction), ("", memory.instruction)]):
-                        self._starts[place].append(memory.state)
-        found = dict[tuple[str, str], str]()
+                    for task_key in dict.fromkeys([(memory.task, memory.instruction), ("", memory.instruction)]):
+                        self._starts[task_key].append(memory.state)
+        initial_states = dict[tuple[str, str], str]()
         for task in tasks:
             name = (task.id, task.instruction)
             if states := self._starts.get(name) or self._starts.get(("", task.instruction)):
-                found[name] = random.Random(f"start/{self.seed}/{seed}/{task.id}/{task.instruction}").choice(states)
-        return found
+                initial_states[name] = random.Random(f"start/{self.seed}/{seed}/{task.id}/{task.instruction}").choice(states)
+        return initial_states
 
     def _request(self, query: Query, prompt: list[int]) -> Request:
         """How an answer is decoded. What reveals something new draws from the stream of its task and action, the rest from its step's."""
@@ -214,44 +220,44 @@ class FinetunedExperienceModel(ExperienceModel):
         answers = dict[int, Answer | Unreadable]()
         while len(answers) < len(queries):
             answers |= dict(self.finish_generation())
-        return [answers[place] for place in places]
+        return [answers[i] for i in places]
 
     def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
-        requests = [self._request(query, self._prompt(query, found)) for query, found in zip(queries, memories, strict=True)]
-        for theirs, ticket, query, request in zip(self.llm.submit(requests), tickets, queries, requests, strict=True):
-            self._sampled[theirs] = _Sampled(ticket, query, request)
+        requests = [self._request(query, self._prompt(query, neighbours)) for query, neighbours in zip(queries, memories, strict=True)]
+        for llm_ticket, ticket, query, request in zip(self.llm.submit(requests), tickets, queries, requests, strict=True):
+            self._sampled[llm_ticket] = _Sampled(ticket, query, request)
 
     def finish_generation(self) -> list[tuple[int, Answer | Unreadable]]:
         """An unreadable sampled answer gets all its further attempts at once; the first readable one counts."""
-        found = list[tuple[int, Answer | Unreadable]]()
-        for theirs, completion in self.llm.poll(self._sampled):
-            asked = self._sampled.pop(theirs)
-            answer = self._read(asked.query, completion.ids)
-            if isinstance(answer, Unreadable) and asked.request.sampling.temperature and self.config.redraws:
-                attempts = [_redraw(asked.request, attempt) for attempt in range(1, 1 + self.config.redraws)]
+        results = list[tuple[int, Answer | Unreadable]]()
+        for llm_ticket, completion in self.llm.poll(self._sampled):
+            pending = self._sampled.pop(llm_ticket)
+            answer = self._read(pending.query, completion.ids)
+            if isinstance(answer, Unreadable) and pending.request.sampling.temperature and self.config.redraws:
+                attempts = [_redraw(pending.request, attempt) for attempt in range(1, 1 + self.config.redraws)]
                 for again in self.llm.generate(attempts):
                     if isinstance(answer, Unreadable):
                         self.counts["redrawn"] += 1
-                        answer = self._read(asked.query, again.ids)
+                        answer = self._read(pending.query, again.ids)
             self.counts["unreadable" if isinstance(answer, Unreadable) else "repaired" if answer.repaired else "clean"] += 1
-            found.append((asked.ticket, answer))
-        return found
+            results.append((pending.ticket, answer))
+        return results
 
-    def _prompt(self, query: Query, found: Sequence[Neighbour]) -> list[int]:
+    def _prompt(self, query: Query, neighbours: Sequence[Neighbour]) -> list[int]:
         """The prompt of a query, shortened to fit. UsageError when the state alone does not fit."""
-        past, shown = self._past(query), self._memory_texts(found)
+        past, memory_texts = self._past(query), self._memory_texts(neighbours)
         limit = self.config.max_context or getattr(self.llm, "max_context", None)
         while True:
-            asked = Step(_open(query), shown)
-            ids = prompt(self.words, self.config.prompt_parts.about(query.task), past, query.state.text, asked, self.config.prompt_parts)
+            step = Step(_open(query), memory_texts)
+            ids = prompt(self.vocab, self.config.prompt_parts.about(query.task), past, query.state.text, step, self.config.prompt_parts)
             if limit is None or len(ids) + self.config.max_answer_tokens <= limit:
                 return ids
             past = past[max(0, len(past) - self.config.history) :]
             if past and self.config.history:
                 past = past[1:]
                 self.counts["history_left_out"] += 1
-            elif shown:
-                shown = shown[:-1]  # the least similar
+            elif memory_texts:
+                memory_texts = memory_texts[:-1]  # the least similar
                 self.counts["memories_left_out"] += 1
             else:
                 raise UsageError(
@@ -266,28 +272,28 @@ class FinetunedExperienceModel(ExperienceModel):
         if len(kept) < len(query.history):
             return [Step(transition, (), encode_delta(rules, transition)) for transition in query.history]
         return [
-            own if given.info.verdict else Step(given, own.memories, encode_delta(rules, given))
-            for own, given in zip(kept, query.history, strict=True)
+            kept_step if given.info.verdict else Step(given, kept_step.memories, encode_delta(rules, given))
+            for kept_step, given in zip(kept, query.history, strict=True)
         ]
 
     def _first(self, completion: Completion) -> str:
         """A dreamed first state; "" for one that is cut off or holds a marker."""
         ids = completion.ids[:-1]
-        sound = completion.finish == "stop" and completion.text.strip() and not self.words.marks & set(ids)
+        sound = completion.finish == "stop" and completion.text.strip() and not self.vocab.marks & set(ids)
         self.counts["start_clean" if sound else "start_unreadable"] += 1
         return completion.text if sound else ""
 
-    def _memory_texts(self, found: Sequence[Neighbour]) -> tuple[str, ...]:
-        return tuple(self.guard.rules.memory_text(neighbour.memory) for neighbour in found)
+    def _memory_texts(self, neighbours: Sequence[Neighbour]) -> tuple[str, ...]:
+        return tuple(self.guard.rules.memory_text(neighbour.memory) for neighbour in neighbours)
 
     def _read(self, query: Query, ids: Sequence[int]) -> Answer | Unreadable:
-        answer = parse(self.words, ids, self.config.prompt_parts)
+        answer = parse(self.vocab, ids, self.config.prompt_parts)
         if answer is not None:
             encoded = EncodedState(answer.state, answer.is_delta)
             state = decode_state(self.guard.rules, query, encoded, self.config.prompt_parts)
             if state is not None:
                 return replace(answer, state=state, is_delta=False)
-        return Unreadable(self.words.decode(ids))
+        return Unreadable(self.vocab.decode(ids))
 
     def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
         """Keep each episode's steps with their memories, so that the next prompt extends this one token for token."""

@@ -112,26 +112,30 @@ class ChatRows:
         for trajectory, memories in zip(trajectories, memories_of(trajectories, self.retriever), strict=True):
             first = trajectory.transitions[0].state.text
             rows.append(self._row(self.questions.opening(trajectory.task, itself=False), {"start": _object(state=first)}))
-            for t, (step, shown) in enumerate(zip(trajectory.transitions, memories, strict=True)):
+            for t, (step, step_memories) in enumerate(zip(trajectory.transitions, memories, strict=True)):
                 query = Query(trajectory.task, trajectory.transitions[:t], step.state, step.action)
-                known = trajectory.scored or not step.terminated
-                rows.append(self._row(self.questions.step(query, shown), self._reply(query, step, shown), unscored=not known))
+                outcome_known = trajectory.scored or not step.terminated
+                rows.append(
+                    self._row(
+                        self.questions.step(query, step_memories), self._reply(query, step, step_memories), unscored=not outcome_known
+                    )
+                )
         return rows
 
     def tasks(self, variations: Sequence[Variation]) -> list[ExperienceRow]:
         """Task variations (Eq. 6), each from its first seed. The new task is itself a logged one, and no example of its own question."""
         rows = []
-        for one in variations:
-            question = self.questions.variation(one.seeds[0], one.level, hidden=one.new.instruction)
-            rows.append(self._row(question, {"task": _object(task=one.new.instruction)}))
+        for variation in variations:
+            question = self.questions.variation(variation.seeds[0], variation.level, hidden=variation.new.instruction)
+            rows.append(self._row(question, {"task": _object(task=variation.new.instruction)}))
         return rows
 
     def _reply(self, query: Query, step: Transition, memories: Sequence[Memory]) -> dict[str, str]:
         """The reply by segment: one JSON object, cut before the keys. A step that nothing explains is explained by what it changed."""
         segments = {}
         if self.config.reasoning:
-            shown = query.history[max(0, len(query.history) - self.config.history) :]
-            visible = (*(past.state.text for past in shown), query.state.text)
+            window = query.history[max(0, len(query.history) - self.config.history) :]
+            visible = (*(past.state.text for past in window), query.state.text)
             texts = [self.retriever.rules.memory_text(memory) for memory in memories]
             segments["reasoning"] = _object(reasoning=step.info.reasoning or trace_of_changes(step, visible, texts))[:-1]
         state = _object(next_state=step.next_state.text)[1:-1]
@@ -145,11 +149,11 @@ class ChatRows:
         row = ExperienceRow(ids, [0.0] * len(ids), [""] * len(ids))
         last = list(reply)[-1]
         for name, text in reply.items():
-            own = [*self.format.encode(text), *([self.format.end] if name == last else [])]
+            segment_ids = [*self.format.encode(text), *([self.format.end] if name == last else [])]
             segment = "" if unscored and name == "reward" else name
-            row.ids.extend(own)
-            row.weights.extend([getattr(self.config.segment_weights, segment) if segment else 0.0] * len(own))
-            row.segments.extend([segment] * len(own))
+            row.ids.extend(segment_ids)
+            row.weights.extend([getattr(self.config.segment_weights, segment) if segment else 0.0] * len(segment_ids))
+            row.segments.extend([segment] * len(segment_ids))
         return row
 
 

@@ -63,20 +63,22 @@ class NoModel(ExperienceModel):
     def _opening(self, instruction: str) -> str:
         if instruction in self.openings or not self.openings:
             return self.openings.get(instruction, "")
-        asked = _words(instruction)
-        nearest = max(self._words, key=lambda known: len(asked & self._words[known]) / max(1, len(asked | self._words[known])))
+        words = _words(instruction)
+        nearest = max(self._words, key=lambda logged: len(words & self._words[logged]) / max(1, len(words | self._words[logged])))
         return self.openings[nearest]
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
         """One answer per query. Nothing is sampled."""
-        return [self._answer(query, [one.memory for one in found]) for query, found in zip(queries, memories, strict=True)]
+        return [
+            self._answer(query, [neighbour.memory for neighbour in neighbours]) for query, neighbours in zip(queries, memories, strict=True)
+        ]
 
-    def _answer(self, query: Query, found: Sequence[Memory]) -> Answer:
+    def _answer(self, query: Query, memories: Sequence[Memory]) -> Answer:
         copied = self.history.next_state(query)
         if copied is not None:
             self.counts["history"] += 1
             return Answer("", copied, 0.0, False)
-        precedent = next((memory for memory in found if memory.action == query.action), found[0] if found else None)
+        precedent = next((memory for memory in memories if memory.action == query.action), memories[0] if memories else None)
         if precedent is None:
             self.counts["no_precedent"] += 1
             return Answer("", query.state.text, 0.0, False)

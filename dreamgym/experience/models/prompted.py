@@ -48,7 +48,7 @@ class PromptedConfig(RetrievalConfig):
     vary_temperature: float = Field(default=1.0, ge=0)
     format: Format = "json_schema"
     max_cost: float | None = Field(default=None, gt=0)
-    """Of all requests of a process, in the currency of the engine's prices; beyond it the run ends with an error."""
+    """Cost of all requests of a process, in the currency of the engine's prices; beyond it the run ends with an error."""
 
     def requests(self, temperature: float) -> AskConfig:
         """Settings of the requests to the engine."""
@@ -92,10 +92,10 @@ class PromptedExperienceModel(ExperienceModel):
         return self.chat.usage
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
-        known = {task.instruction: task for task in tasks}
-        talks = [self.questions.opening(task) for task in known.values()]
+        distinct = {task.instruction: task for task in tasks}
+        talks = [self.questions.opening(task) for task in distinct.values()]
         states = self._texts(talks, "state", self.config.temperature, [(self.seed, seed, i) for i in range(len(talks))])
-        by_instruction = dict(zip(known, states, strict=True))
+        by_instruction = dict(zip(distinct, states, strict=True))
         return [Observation(by_instruction[task.instruction]) for task in tasks]
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
@@ -103,7 +103,10 @@ class PromptedExperienceModel(ExperienceModel):
         reasoning = self.config.reasoning
         replies = ask(
             self.chat,
-            [self.questions.step(query, [one.memory for one in found]) for query, found in zip(queries, memories, strict=True)],
+            [
+                self.questions.step(query, [neighbour.memory for neighbour in neighbours])
+                for query, neighbours in zip(queries, memories, strict=True)
+            ],
             lambda _, text: prompts.read_answer(text, reasoning=reasoning),
             self.config.requests(self.config.temperature),
             prompts.properties(reasoning=reasoning),

@@ -39,9 +39,9 @@ Config = ReleasedConfig
 
 def make(inputs: ModelInputs, **settings: Any) -> ReleasedWorldModel:
     """The world model behind an engine that answers chats."""
-    found = config.build(ReleasedConfig, settings, prefix="experience.")
-    form = plugins.make("experience.formats", found.format, rules=inputs.guard.rules)
-    chat = build_engine(found.engine)
+    model_config = config.build(ReleasedConfig, settings, prefix="experience.")
+    form = plugins.make("experience.formats", model_config.format, rules=inputs.guard.rules)
+    chat = build_engine(model_config.engine)
     return ReleasedWorldModel(chat, form, inputs.replay, inputs.guard, openings=inputs.openings, seed=inputs.seed)
 
 
@@ -75,5 +75,5 @@ class ReleasedWorldModel(ExperienceModel):
             seeds=[(self.seed, *query.stream) for query in queries],
             again=False,  # the model would answer a correction as if it were an action
         )
-        self.counts.update("repaired" if one.value is not None and one.value.repaired else one.kind for one in replies)
+        self.counts.update("repaired" if reply.value is not None and reply.value.repaired else reply.kind for reply in replies)
         return [reply.value or Unreadable(reply.raw or reply.problem) for reply in replies]

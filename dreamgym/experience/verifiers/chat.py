@@ -46,8 +46,8 @@ Config = ChatVerifierConfig
 
 def make(inputs: VerifierInputs, **settings: Any) -> ChatVerifier:
     """A verifier over an engine that answers chats."""
-    found = config.build(ChatVerifierConfig, settings, prefix="experience.verifier.")
-    return ChatVerifier(build_engine(found.engine), found, seed=inputs.seed)
+    verifier_config = config.build(ChatVerifierConfig, settings, prefix="experience.verifier.")
+    return ChatVerifier(build_engine(verifier_config.engine), verifier_config, seed=inputs.seed)
 
 
 class ChatVerifier:
@@ -79,8 +79,8 @@ class ChatVerifier:
 
 
 def _read(reply: str) -> Verdict:
-    found = read_object(reply, list(prompts.VERIFY_PROPERTIES))
-    return Verdict("passed" if flag_in(found, "believable") else "refused", (text_in(found, "reasoning"),))
+    fields = read_object(reply, list(prompts.VERIFY_PROPERTIES))
+    return Verdict("passed" if flag_in(fields, "believable") else "refused", (text_in(fields, "reasoning"),))
 
 
 def _majority(votes: Sequence[Reply[Verdict]]) -> Verdict | None:

@@ -34,7 +34,7 @@ class ProbesConfig(config.Config):
     """How a claim is tried: its actions are repeated in the real environment, or the policy acts there anew on the claim's task and the
     real episode is judged. Rollouts are for worlds that hide what the dream had to invent: there the same actions mean something else."""
     max_real_steps: int = Field(default=2000, ge=1)
-    """Of all probes of an RL phase, which stops where too few are left to try a claim: from there on nothing would check
+    """Real steps of all probes of an RL phase, which stops where too few are left to try a claim: from there on nothing would check
     what the dream says."""
     max_accepted_false: float = Field(default=0.5, gt=0, le=1)
     """Share of false ones among accepted claims; where its lower 95 % bound is above this twice in a row, the phase stops, and the last
@@ -45,7 +45,7 @@ class LearnedVerifierConfig(CalibrationConfig):
     """Settings of the plug-in."""
 
     features: Features = "hashed"
-    """What the verifier reads claims with: hashed words, a frozen `backbone`, or "both" beside each other."""
+    """The features with which the verifier reads claims: hashed words, a frozen `backbone`, or "both" beside each other."""
     backbone: BackboneConfig | None = None
     """The pretrained model that it reads with; None: the experience model's. It is loaded without adapters and markers."""
     probes: ProbesConfig = ProbesConfig()
@@ -58,27 +58,29 @@ Config = LearnedVerifierConfig
 
 def check(backbone: BackboneConfig | None, /, **settings: Any) -> None:
     """UsageError for features of a pretrained model where none is named."""
-    found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
-    require_backbone(found.features, found.backbone or backbone)
+    verifier_config = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
+    require_backbone(verifier_config.features, verifier_config.backbone or backbone)
 
 
 def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     """Fit to the logs alone and write into `inputs.checkpoint`; returns how it is calibrated, and what the logs could not give."""
-    found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
+    verifier_config = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
-    labels = labelled_claims(Path(found.labels)) if found.labels else []
-    read = reader(found.features, found.backbone or inputs.backbone, inputs.cache)
-    verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), found, labels=labels)
+    labels = labelled_claims(Path(verifier_config.labels)) if verifier_config.labels else []
+    read = reader(verifier_config.features, verifier_config.backbone or inputs.backbone, inputs.cache)
+    verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), verifier_config, labels=labels)
     verifier.save(inputs.checkpoint)
     return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
 
 
 def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:
     """The verifier that `fit` wrote into `inputs.checkpoint`. UsageError where there is none."""
-    found = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
+    verifier_config = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None or not inputs.checkpoint.is_dir():
         raise UsageError(
             f"The verifier 'learned' has not been fitted: there is no '{inputs.checkpoint}'. Give the command that made the run again."
         )
-    return LearnedVerifier.load(inputs.checkpoint, reader(found.features, found.backbone or inputs.backbone, inputs.cache))
+    return LearnedVerifier.load(
+        inputs.checkpoint, reader(verifier_config.features, verifier_config.backbone or inputs.backbone, inputs.cache)
+    )

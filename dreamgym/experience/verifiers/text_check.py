@@ -40,5 +40,5 @@ class TextCheck:
         return [Verdict("passed") if claim.reward <= 0 else self._checked(task, past, claim) for task, past, claim in cases]
 
     def _checked(self, task: str, past: Sequence[Transition], claim: Transition) -> Verdict | None:
-        found = self.rules.check_success(task, past, claim)
-        return found if found is None or found.passed else Verdict("refused", found.reasons)
+        verdict = self.rules.check_success(task, past, claim)
+        return verdict if verdict is None or verdict.passed else Verdict("refused", verdict.reasons)

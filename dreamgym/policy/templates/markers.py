@@ -18,21 +18,21 @@ class Markers:
 
     max_reply_tokens = 24
 
-    def __init__(self, words: Vocabulary) -> None:
-        self.words = words
-        self.stop: tuple[int, ...] = (words[END],)
+    def __init__(self, vocab: Vocabulary) -> None:
+        self.vocab = vocab
+        self.stop: tuple[int, ...] = (vocab[END],)
 
     def opening(self, instruction: str, state: str) -> list[int]:
-        return [self.words[TASK], *self.words.encode(instruction), *self._state(state)]
+        return [self.vocab[TASK], *self.vocab.encode(instruction), *self._state(state)]
 
     def follow(self, reply: Sequence[int], state: str) -> list[int]:
         return self._state(state)
 
     def reply(self, action: Action) -> list[int]:
-        return [*self.words.encode(action), self.words[END]]
+        return [*self.vocab.encode(action), self.vocab[END]]
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         return text
 
     def _state(self, text: str) -> list[int]:
-        return [self.words[STATE], *self.words.encode(text), self.words[ACT]]
+        return [self.vocab[STATE], *self.vocab.encode(text), self.vocab[ACT]]

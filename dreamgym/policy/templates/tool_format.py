@@ -107,8 +107,8 @@ class ToolFormat:
         try:
             at = text.index(opener) + len(opener) if opener in text else 0
             while at < len(text):
-                found, at = self._next(text, at)
-                for call, name in found:
+                parsed, at = self._next(text, at)
+                for call, name in parsed:
                     calls.append(call)
                     ids.append(name or call_id(len(ids)))
                 if opener:
@@ -127,10 +127,10 @@ class ToolFormat:
         if slots < n + bool(user):  # the template has no place for all of them
             keep = min(slots, n)
             texts = [*texts[: keep - 1], "\n".join([*texts[keep - 1 :], *([user] if user and slots == keep else [])])]
-        shown = [self._result(text) for text in texts]
-        shown += [self.chat.shown("user", self._plain(user))] if user and slots > len(shown) else []
+        written = [self._result(text) for text in texts]
+        written += [self.chat.shown("user", self._plain(user))] if user and slots > len(written) else []
         ends = self.chat.special[self.end] + parts[0]
-        return self.chat.encode_parts([ends, *(part for pair in zip(shown, parts[1:], strict=True) for part in pair)])[1:]
+        return self.chat.encode_parts([ends, *(part for pair in zip(written, parts[1:], strict=True) for part in pair)])[1:]
 
     def write(self, calls: Sequence[ToolCall]) -> list[int]:
         """The ids of a turn of calls, without its end. NoToolFormat for what the template refuses."""
@@ -143,8 +143,8 @@ class ToolFormat:
         while any(stem in str(call) for call in calls):
             stem += "x"
 
-        def cover(found: re.Match[str]) -> str:
-            forged.append(found[0])
+        def cover(match: re.Match[str]) -> str:
+            forged.append(match[0])
             return f"{stem}{len(forged) - 1}dg"
 
         for call in calls:
@@ -152,7 +152,7 @@ class ToolFormat:
             values.append(
                 (self._forged.sub(cover, call.name), json.loads(self._forged.sub(cover, json.dumps(arguments, ensure_ascii=False))))
             )
-        texts = [self._call_text(values)] if self.parallel or len(calls) == 1 else [self._call_text([one]) for one in values]
+        texts = [self._call_text(values)] if self.parallel or len(calls) == 1 else [self._call_text([value]) for value in values]
         fragments = re.split(rf"{stem}(\d+)dg", "; ".join(texts))
         return tuple(self.chat.encode_parts([forged[int(piece)] if i % 2 else piece for i, piece in enumerate(fragments)]))
 
@@ -161,7 +161,7 @@ class ToolFormat:
         at += len(text[at:]) - len(text[at:].lstrip())
         if self.shape.separator is None:
             value, end = _DECODER.raw_decode(text, at)
-            return [self._call(one) for one in (value if isinstance(value, list) else [value])], end
+            return [self._call(item) for item in (value if isinstance(value, list) else [value])], end
         bar = text.index(self.shape.separator or "{", at)
         value, end = _DECODER.raw_decode(text, text.index("{", bar))
         return [(_tool_call(text[at:bar].strip(), value), "")], end
@@ -187,13 +187,13 @@ class ToolFormat:
         """A turn of calls and their results, as a template takes them."""
         ids = [*ids, *map(call_id, range(len(ids), max(len(calls), len(results))))]
         functions = [{"name": name, "arguments": json.dumps(a) if self._json_arguments else a} for name, a in calls]
-        asked = [{"id": ids[i], "type": "function", "function": one} for i, one in enumerate(functions)]
+        tool_calls = [{"id": ids[i], "type": "function", "function": function} for i, function in enumerate(functions)]
         names = [name for name, _ in calls] + [calls[0][0]] * len(results)
         tool_messages = [{"role": "tool", "tool_call_id": ids[i], "name": names[i], "content": text} for i, text in enumerate(results)]
-        return [{"role": "assistant", "content": self._content, "tool_calls": asked}, *tool_messages]
+        return [{"role": "assistant", "content": self._content, "tool_calls": tool_calls}, *tool_messages]
 
     def _after_user(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """What the template renders behind the first user message. NoToolFormat where it refuses the messages."""
+        """Render the messages and return what follows the first user message. NoToolFormat where it refuses the messages."""
         user = USER
         while user in str(messages):  # somebody's argument is the placeholder
             user += "x"
@@ -215,7 +215,7 @@ class ToolFormat:
         raise NoToolFormat(f"The chat template of '{self.chat.name}' shows no tool calls.")
 
     def _reply_lead(self) -> str:
-        """What stands between a user's message and a past reply."""
+        """Find what the template writes between a user's message and a past reply."""
         plain = self._after_user([_message("assistant", REPLY), _message("user", ASKED)])
         called = self._after_user(self._messages([_marked(0)], [RESULT.format(0)]))
         same = next((i for i, (a, b) in enumerate(zip(plain, called, strict=False)) if a != b), 0)
@@ -227,27 +227,27 @@ class ToolFormat:
         """The text of a turn of calls, without its end."""
         text = self._after_user(self._messages(calls, [RESULT.format(i) for i in range(len(calls))]))
         text = text.removeprefix(self._lead)
-        found = re.search("|".join(re.escape(self.chat.special[i]) for i in self.chat.stop), text)
-        if not found or not all(name in text[: found.start()] for name, _ in calls):
+        match = re.search("|".join(re.escape(self.chat.special[i]) for i in self.chat.stop), text)
+        if not match or not all(name in text[: match.start()] for name, _ in calls):
             raise NoToolFormat(f"The chat template of '{self.chat.name}' ends a turn of calls with no token that ends replies.")
-        self._end = self.control[found[0]]
-        return text[: found.start()]
+        self._end = self.control[match[0]]
+        return text[: match.start()]
 
     def _find_result_parts(self, n: int, user: bool, ids: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
         """The fixed parts around `n` results and a user's message, and how many of these the template has a place for."""
         shapes = [(n, n, user), (1, n, user), (n, n, False), (1, n, False), (1, 1, False)]
-        for calls, results, asked in shapes:
-            marks = [RESULT.format(i) for i in range(results)] + [ASKED] * asked
+        for calls, results, with_user in shapes:
+            marks = [RESULT.format(i) for i in range(results)] + [ASKED] * with_user
             called = [(NAMES[0], {KEYS[0]: VALUES[0]})] * calls
-            known, covered = list(ids), [f"dgid{i:05d}" for i in range(n)]
-            for given in (covered, known):  # ids are text; a template that checks them gets them as they are
+            call_ids, covered = list(ids), [f"dgid{i:05d}" for i in range(n)]
+            for given in (covered, call_ids):  # ids are text; a template that checks them gets them as they are
                 try:
-                    text = self._after_user([*self._messages(called, marks[:results], given), *([_message("user", ASKED)] * asked)])
+                    text = self._after_user([*self._messages(called, marks[:results], given), *([_message("user", ASKED)] * with_user)])
                     _, _, rest = text.removeprefix(self._lead).partition(self.chat.special[self.end])
                     parts = between(rest, marks)
                 except (NoToolFormat, Unstable):
                     continue
-                for cover, name in zip(covered, known, strict=False):
+                for cover, name in zip(covered, call_ids, strict=False):
                     parts = [part.replace(cover, name) for part in parts]
                 return tuple(parts), len(marks)
         raise NoToolFormat(f"The chat template of '{self.chat.name}' does not show the results of calls.")
@@ -257,10 +257,10 @@ class ToolFormat:
         wide = f' {RESULT.format(0)} "é\n '
         text = self._after_user(self._messages([_marked(0)], [wide]))
         for escaped, strips in product((None, False, True), (False, True)):
-            shown = wide.strip() if strips else wide
+            written = wide.strip() if strips else wide
             if escaped is not None:
-                shown = json.dumps(shown, ensure_ascii=escaped)[1:-1]
-            if shown in text:
+                written = json.dumps(written, ensure_ascii=escaped)[1:-1]
+            if written in text:
                 return escaped, strips
         raise NoToolFormat(f"The chat template of '{self.chat.name}' changes the text of results.")
 
@@ -285,10 +285,10 @@ class ToolFormat:
             name = value.get("name")
             if isinstance(name, str) and self._forged.search(name):
                 raise UsageError(f"The name of the tool {name!r:.100} holds a control token of '{self.chat.name}'. Leave the tool out.")
-            return {self._harmless(key): self._harmless(one) for key, one in value.items()}
+            return {self._harmless(key): self._harmless(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self._harmless(one) for one in value]
-        return self._forged.sub(lambda found: f"{found[0][0]} {found[0][1:]}", value) if isinstance(value, str) else value
+            return [self._harmless(item) for item in value]
+        return self._forged.sub(lambda match: f"{match[0][0]} {match[0][1:]}", value) if isinstance(value, str) else value
 
     def _check(self) -> None:
         """A second turn is written as the first, and our ids are the template's. NoToolFormat where it is not so."""
@@ -304,8 +304,8 @@ class ToolFormat:
             raise NoToolFormat(f"The chat template of '{self.chat.name}' cannot show tools ({error}).") from error
         ours = [*self.write((ToolCall(*_marked(0)),)), self.end, *self.results((call_id(0),), [RESULT.format(0)], "")]
         text = self.chat.render([_message("user", USER), *turn], tools=self.tools)
-        theirs = self.chat.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
-        if theirs[-len(ours) :] != ours:
+        template_ids = self.chat.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
+        if template_ids[-len(ours) :] != ours:
             raise NoToolFormat(f"The tokenizer of '{self.chat.name}' joins letters across the borders of calls and results.")
 
 
@@ -323,7 +323,7 @@ def _tool_call(name: Any, arguments: Any) -> ToolCall:
         raise ValueError("no name")
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
-            arguments = found if isinstance(found := json.loads(arguments), dict) else arguments
+            arguments = parsed if isinstance(parsed := json.loads(arguments), dict) else arguments
     elif arguments is None:
         arguments = {}
     elif not isinstance(arguments, dict):
@@ -335,10 +335,10 @@ def _tool_call(name: Any, arguments: Any) -> ToolCall:
 def _shape_of(single: str, double: str) -> _Shape:
     """The shape of a call, from the text of one and of two. NoToolFormat for one that is not known."""
     for at, letter in enumerate(single):
-        if letter in "{[" and (found := _json_at(single, at)) and NAMES[0] in single[at : found[1]]:
-            value, _ = found
-            one = value[0] if isinstance(value, list) and value else value
-            inner = one.get("function", one) if isinstance(one, dict) else None
+        if letter in "{[" and (parsed := _json_at(single, at)) and NAMES[0] in single[at : parsed[1]]:
+            value, _ = parsed
+            call = value[0] if isinstance(value, list) and value else value
+            inner = call.get("function", call) if isinstance(call, dict) else None
             if not isinstance(inner, dict):
                 break
             name = next((key for key, text in inner.items() if text == NAMES[0]), None)
@@ -356,7 +356,7 @@ def _shape_of(single: str, double: str) -> _Shape:
 
 
 def _opener(before: str, double: str, begun: str) -> str:
-    """What stands before every call: what the texts before the two names have in common at their end, without `begun`, the part of the
+    """Find what stands before every call: what the texts before the two names have in common at their end, without `begun`, the part of the
     call itself; what stands before the one call where there are no two."""
     first, second = double.partition(NAMES[0])[0], double.partition(NAMES[1])[0]
     same = 0

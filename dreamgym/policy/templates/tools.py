@@ -134,9 +134,9 @@ def signature(tool: Mapping[str, Any]) -> str:
     parameters = tool.get("parameters") or {}
     required = parameters.get("required") or ()
     properties = parameters.get("properties") or {}
-    shown = (f"{name}{'' if name in required else '?'}: {_kind(schema)}" for name, schema in properties.items())
+    described = (f"{name}{'' if name in required else '?'}: {_kind(schema)}" for name, schema in properties.items())
     about = " ".join(str(tool.get("description") or "").split())
-    return f"{tool['name']}({', '.join(shown)})  {about}".rstrip()
+    return f"{tool['name']}({', '.join(described)})  {about}".rstrip()
 
 
 def _kind(schema: Any) -> str:
@@ -145,5 +145,5 @@ def _kind(schema: Any) -> str:
         return "any"
     if isinstance(schema.get("enum"), list) and len(schema["enum"]) <= 8:
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
-    kind = schema.get("type", "any")
-    return " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+    type_name = schema.get("type", "any")
+    return " | ".join(map(str, type_name)) if isinstance(type_name, list) else str(type_name)

@@ -28,11 +28,11 @@ def audit(run: RunDir, context: RunContext, name: str) -> None:
         return
     block = context.config.eval
     tasks = trained_on(run, context, name, block.paired_replays)
-    found: dict[str, Any] = {"policy": name}
-    for kind, measured, episodes in replay_arms(after(run, context, name), name, tasks, seed=block.seed):
-        found[kind] = measured
-        run.episodes(f"audit-{kind}", episodes[:40], completions=False)
-    run.mark("audit", found | _synthetic_tasks_json(context, run.data(name), tasks))
+    record: dict[str, Any] = {"policy": name}
+    for arm, measured, episodes in replay_arms(after(run, context, name), name, tasks, seed=block.seed):
+        record[arm] = measured
+        run.episodes(f"audit-{arm}", episodes[:40], completions=False)
+    run.mark("audit", record | _synthetic_tasks_json(context, run.data(name), tasks))
 
 
 def replay_arms(
@@ -42,17 +42,17 @@ def replay_arms(
 
     The arms are the dream with the guard, without it, and the control without a model, with the guard; those in `done` are left out.
     """
-    agent = context.agent(context.policy(name))
+    agent = context.agent(context.load_policy(name))
     control = context.without("model") if "k" in context.config.experience.settings else None
     arms = {"with_guard": (context, True), "without_guard": (context, False)} | ({"no_model": (control, True)} if control else {})
-    for kind, (of, guarded) in arms.items():
-        if kind in done:
+    for arm, (of, guarded) in arms.items():
+        if arm in done:
             continue
-        dream, experience = factory.dream(of, factory.replay_in_memory(of), guarded=guarded)
-        episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=seed, name=f"audit/{kind}")
-        pairs = paired_episodes(episodes, context.real())
+        dream, experience = factory.make_dream(of, factory.replay_in_memory(of), guarded=guarded)
+        episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=seed, name=f"audit/{arm}")
+        pairs = paired_episodes(episodes, context.real_env())
         replays = [compare(dreamed, real, answered_by=experience.answers_by) for dreamed, real in pairs]
-        left_out = masked_episodes(episodes, context.real())
+        left_out = masked_episodes(episodes, context.real_env())
         context.close_real()
         steps = [step.info for episode in episodes for step in episode.transitions]
         counts = {"unreadable": experience.counts["unreadable"], "masked": sum(episode.masked for episode in episodes)}
@@ -63,13 +63,13 @@ def replay_arms(
             | _partial_observability_json(context, experience, episodes)
             | {
                 "bound": measure(replays, left_out=len(episodes) - len(replays)).to_json(),
-                "decided_by": decided_json(steps, [step for one in replays for step in one.judged]),
-                "real_steps": sum(one.steps for one in [*replays, *left_out]),
+                "decided_by": decided_json(steps, [step for replay in replays for step in replay.judged]),
+                "real_steps": sum(replay.steps for replay in [*replays, *left_out]),
             }
         )
         if not guarded and (verifiers := verifiers_json(of, pairs)):
             measured |= {"verifiers": verifiers}
-        yield kind, measured, episodes
+        yield arm, measured, episodes
 
 
 def trained_on(run: RunDir, context: RunContext, phase: str, n: int) -> list[Task]:
@@ -79,8 +79,12 @@ def trained_on(run: RunDir, context: RunContext, phase: str, n: int) -> list[Tas
 
 def after(run: RunDir, context: RunContext, phase: str) -> RunContext:
     """The context with the experience model and the verifier as an RL phase left them."""
-    found = run.data(phase)
-    return replace(context, experience=found.get("dreams_with", context.experience), verifier=found.get("judged_with", context.verifier))
+    record = run.data(phase)
+    return replace(
+        context,
+        experience_checkpoint=record.get("dreams_with", context.experience_checkpoint),
+        verifier_checkpoint=record.get("judged_with", context.verifier_checkpoint),
+    )
 
 
 def _synthetic_tasks_json(context: RunContext, phase: dict[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
@@ -92,7 +96,8 @@ def _synthetic_tasks_json(context: RunContext, phase: dict[str, Any], tasks: Seq
 
 
 def _partial_observability_json(context: RunContext, model: ExperienceModel, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """Of worlds seen in glimpses: whether dreamed places stay as they were, and whether the model knows what follows from what was seen.
+    """Measures of a partially observed world: whether dreamed places stay as they were, and whether the model knows what follows from what
+    was seen.
 
     The latter is asked of real episodes by the usual scripted policy; of none where the suite has no scripted policies.
     """
@@ -114,9 +119,9 @@ def _partial_observability_json(context: RunContext, model: ExperienceModel, epi
 
 def attribution(episodes: Sequence[Trajectory]) -> Attribution:
     """What decided the steps of dreamed episodes."""
-    found = Attribution()
-    found.add(step.info for episode in episodes for step in episode.transitions)
-    return found
+    decided = Attribution()
+    decided.add(step.info for episode in episodes for step in episode.transitions)
+    return decided
 
 
 def fidelity_json(measured: Fidelity) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         losses = fit(run, "sft", model, ids, weights, config)
         context.save_policy(model, "sft")
         return finish(run, "sft", losses)
-    agent, real = context.agent(model), context.real()
+    agent, real = context.agent(model), context.real_env()
     dev = context.suite.tasks("dev", context.config.eval.dev_tasks, seed=TASK_SEED)
     steps_per_epoch = max(1, sum(len(row) for row in ids) // config.batch_tokens)
     curve: list[dict[str, Any]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
@@ -62,15 +62,15 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         return judge(step)
 
     if not curve:
-        start = context.policy("warm_start")
+        start = context.load_policy("warm_start")
         judge(0, start, context.agent(start))
     losses = fit(run, "sft", model, ids, weights, config, on_step=look)
     if len(curve) == 1:
         context.policies.publish(agent.llm, model, int(losses["steps"]))
         judge(int(losses["steps"]))
-    found = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
-    found["real_seconds"] = curve[-1].get("real_seconds")
-    finish(run, "sft", losses | found)
+    record = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
+    record["real_seconds"] = curve[-1].get("real_seconds")
+    finish(run, "sft", losses | record)
 
 
 def train_dpo(run: RunDir, context: RunContext, config: DPOConfig) -> None:
@@ -81,11 +81,11 @@ def train_dpo(run: RunDir, context: RunContext, config: DPOConfig) -> None:
     if not pairs:
         raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
     chosen, rejected = ([_whole(context, pair[side]) for pair in pairs] for side in (0, 1))
-    model = context.policy("sft")
+    model = context.load_policy("sft")
     with progress_watch(run, "dpo") as watch:
-        found = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
+        losses = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
     context.save_policy(model, "dpo")
-    finish(run, "dpo", found | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
+    finish(run, "dpo", losses | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
 
 
 def _whole(context: RunContext, episode: Trajectory) -> tuple[list[int], list[float]]:

@@ -42,34 +42,34 @@ class Environments:
     def __init__(self, context: RunContext, replay: ReplayBuffer, name: str, source: RolloutSource) -> None:
         self.context, self.replay, self.name, self.source = context, replay, name, source
         self.refreshes = 0
-        self.verifier = context.verifier  # its checkpoint
+        self.verifier_checkpoint = context.verifier_checkpoint
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
         if source != "real":
-            self.enter_dream(0)
-        self.real = context.real()
+            self.load_dream(0)
+        self.real = context.real_env()
 
     @property
     def dreams_with(self) -> str:
         """The checkpoint of the experience model as it is now."""
-        return refresh.version_name(self.context.experience, self.name, self.refreshes)
+        return refresh.version_name(self.context.experience_checkpoint, self.name, self.refreshes)
 
     @property
     def engine(self) -> LLM | None:
         """What samples the dream from fitted weights; None without any."""
         return self.experience.engine if self.experience else None
 
-    def enter_dream(self, refreshes: int) -> None:
-        """Dream with the experience model after that many refreshes."""
+    def load_dream(self, refreshes: int) -> None:
+        """Load the experience model after that many refreshes, and dream with it from now on."""
         self.refreshes = refreshes
-        context = replace(self.context, experience=self.dreams_with, verifier=self.verifier)
-        self.dream, self.experience = factory.dream(context, self.replay, version=1 + refreshes)
+        context = replace(self.context, experience_checkpoint=self.dreams_with, verifier_checkpoint=self.verifier_checkpoint)
+        self.dream, self.experience = factory.make_dream(context, self.replay, version=1 + refreshes)
 
-    def judge_with(self, verifier: str) -> None:
-        """Let the verifier of that checkpoint judge the dream from now on."""
-        self.verifier = verifier
+    def load_verifier(self, verifier: str) -> None:
+        """Load the verifier of that checkpoint, which judges the dream from now on."""
+        self.verifier_checkpoint = verifier
         if self.experience is not None:
-            self.experience.guard.second = factory.make_guard(replace(self.context, verifier=verifier)).second
+            self.experience.guard.second = factory.make_guard(replace(self.context, verifier_checkpoint=verifier)).second
 
 
 class Collector:
@@ -82,10 +82,10 @@ class Collector:
         curriculum: TaskCurriculum,
         block: RLBlock,
         name: str,
-        remote: Callable[[], RolloutFunction] | None = None,
+        make_rollout_fn: Callable[[], RolloutFunction] | None = None,
     ) -> None:
-        """`remote` gives what plays rollouts in other processes; without it, they are played in this one."""
-        self.remote = remote
+        """`make_rollout_fn` gives a function that plays rollouts in other processes; without it, they are played in this one."""
+        self.make_rollout_fn = make_rollout_fn
         self.prefetched: Prefetched | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.async_rollouts else None
         self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
@@ -116,26 +116,26 @@ class Collector:
         self.longest = max(self.longest, real_steps(trajectories))
         return trajectories
 
-    def begin(self, tasks: Sequence[Task], i: int, seconds: float) -> None:
+    def prefetch(self, tasks: Sequence[Task], i: int, seconds: float) -> None:
         """Start the rollouts of iteration `i` in another thread, by the policy and the dream as they are now; not where the budget has no
         room for them."""
-        assert self._thread is not None and self.remote is not None
+        assert self._thread is not None and self.make_rollout_fn is not None
         if not self.budget_exhausted(seconds):
-            self.prefetched = Prefetched(i, self._thread.submit(self.roll, tasks, i, played_by=self.remote()))
+            self.prefetched = Prefetched(i, self._thread.submit(self.roll, tasks, i, rollout_fn=self.make_rollout_fn()))
 
-    def wait(self) -> list[Trajectory]:
-        """The rollouts that were begun, once they are played; none were: []."""
+    def wait_for_prefetched(self) -> list[Trajectory]:
+        """The prefetched rollouts, once they are played; [] without any."""
         return self.prefetched.playing.result() if self.prefetched else []
 
-    def resume(self, i: int, trajectories: list[Trajectory]) -> None:
-        """The rollouts of iteration `i` were played before an interruption."""
+    def restore_prefetched(self, i: int, trajectories: list[Trajectory]) -> None:
+        """Take over the rollouts of iteration `i`, which were played before an interruption."""
         played = Future[list[Trajectory]]()
         played.set_result(trajectories)
         self.prefetched = Prefetched(i, played)
 
-    def discard(self) -> None:
-        """Leave the rollouts that were begun unused. Their steps were taken all the same."""
-        self._count(self.wait())
+    def discard_prefetched(self) -> None:
+        """Leave the prefetched rollouts unused. Their steps were taken all the same, and are counted."""
+        self._count(self.wait_for_prefetched())
         self.prefetched = None
 
     def _count(self, trajectories: Sequence[Trajectory]) -> None:
@@ -145,13 +145,13 @@ class Collector:
         self.decided.add(step.info for t in trajectories for step in t.transitions)
 
     def close(self) -> None:
-        """Let go of rollouts that nobody will wait for; the workers that play them have been sent away."""
+        """Cancel rollouts that nobody will wait for; the workers that play them have been ended."""
         if self._thread:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def budget_exhausted(self, seconds: float) -> str:
         """Why no iteration can follow, or ""."""
-        if self._limit and self.real_steps + self.longest > self._limit:
+        if self._real_step_budget and self.real_steps + self.longest > self._real_step_budget:
             return "the budget of real steps has no room for another iteration"
         if self.block.max_seconds and seconds >= self.block.max_seconds:
             return "the budget of seconds is spent"
@@ -163,40 +163,40 @@ class Collector:
         missing = self.block.tasks_per_iter - sum(statistics(group).kind == "mixed" for group in groups)
         seen = {group[0].task.id for group in groups}
         most = missing * self.block.group_size * self.max_steps
-        if missing <= 0 or (self._limit and self.real_steps + real_steps(trajectories) + most > self._limit):
+        if missing <= 0 or (self._real_step_budget and self.real_steps + real_steps(trajectories) + most > self._real_step_budget):
             return []
         curriculum = copy.copy(self.curriculum)  # draws depend on (seed, iteration) alone: another seed draws other tasks
         curriculum.seed = self.seed + 1_000_003 * (self.refills + 1)
         return [task for task in curriculum.sample(missing + len(seen)) if task.id not in seen][:missing]
 
-    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, played_by: RolloutFunction | None = None) -> list[Trajectory]:
+    def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, rollout_fn: RolloutFunction | None = None) -> list[Trajectory]:
         """One rollout per task, in order, each in the dream or in the real environment."""
-        if played_by is None and self.remote is not None:
-            played_by = self.remote()
+        if rollout_fn is None and self.make_rollout_fn is not None:
+            rollout_fn = self.make_rollout_fn()
         real = self._real_slots(tasks)
         dreamed = [k for k in range(len(tasks)) if k not in real]
         of_dream, of_real = 2 * refill, 2 * refill + (self.envs.source == "mixed")
-        found: dict[int, Trajectory] = {}
+        by_slot: dict[int, Trajectory] = {}
         for env, slots, part in ((self.envs.dream, dreamed, of_dream), (self.envs.real, sorted(real), of_real)):
             if env is not None and slots:
-                found |= zip(slots, self._rollout([tasks[k] for k in slots], env, i, part, played_by), strict=True)
-        return [found[k] for k in range(len(tasks))]
+                by_slot |= zip(slots, self._rollout([tasks[k] for k in slots], env, i, part, rollout_fn), strict=True)
+        return [by_slot[k] for k in range(len(tasks))]
 
     def _real_slots(self, tasks: Sequence[Task]) -> set[int]:
         """The places of the rollouts in the real environment, whole groups each."""
         if self.envs.source != "mixed":
             return set(range(len(tasks))) if self.envs.source == "real" else set()
         size = self.block.group_size
-        known = [k for k in range(0, len(tasks), size) if tasks[k].source == "real"]
+        real_task_groups = [k for k in range(0, len(tasks), size) if tasks[k].source == "real"]
         n = max(1, round(self.block.real_share * len(tasks) / size))
-        every = max(1, len(known) // n)
-        return {first + j for first in known[::every][:n] for j in range(size)}
+        every = max(1, len(real_task_groups) // n)
+        return {first + j for first in real_task_groups[::every][:n] for j in range(size)}
 
-    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int, played_by: RolloutFunction | None) -> list[Trajectory]:
+    def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int, rollout_fn: RolloutFunction | None) -> list[Trajectory]:
         """`part` keeps the random streams of an iteration's rollouts apart."""
         seed, name = 1_000_000 * self.seed + 20_000 * part + i, f"{self.name}/{i}" + (f"/{part}" if part else "")
-        if played_by:
-            return played_by(tasks, env.source, seed, name)
+        if rollout_fn:
+            return rollout_fn(tasks, env.source, seed, name)
         return rollout_in_parts(
             self.agent,
             env,
@@ -209,7 +209,7 @@ class Collector:
         )
 
     @property
-    def _limit(self) -> int:
+    def _real_step_budget(self) -> int:
         """The most real steps that the phase may take; 0: no limit."""
         return self.block.max_real_steps or 0 if self.envs.source != "dream" else 0
 

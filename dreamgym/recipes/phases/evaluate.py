@@ -32,12 +32,12 @@ def evaluate_policies(run: RunDir, context: RunContext, names: Sequence[str]) ->
         if run.done(f"eval-{name}"):
             continue
         start = time.monotonic()
-        found, episodes, steps = judge_policy(context, name, tasks, block.seed)
-        for kind, those in episodes.items():
-            run.episodes(f"eval-{name}-{kind}", those[:40], completions=False)
+        rates, episodes, steps = judge_policy(context, name, tasks, block.seed)
+        for decoding, those in episodes.items():
+            run.episodes(f"eval-{name}-{decoding}", those[:40], completions=False)
         if run.done(name) and "judged_with" in run.data(name):  # a learned verifier judged its dreams, and has seen none of these episodes
-            found["verifiers"] = real_episodes_json(after(run, context, name), episodes["sampled"])
-        run.mark(f"eval-{name}", found | {"real_steps": steps, "seconds": time.monotonic() - start})
+            rates["verifiers"] = real_episodes_json(after(run, context, name), episodes["sampled"])
+        run.mark(f"eval-{name}", rates | {"real_steps": steps, "seconds": time.monotonic() - start})
 
 
 def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | None, seed: int) -> dict[str, Any]:
@@ -62,18 +62,18 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
     name = policy_of(path, policy)
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
     with start_workers(context.config.effective_env) as workers:
-        found, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)
-    return {"policy": name, "split": split, "tasks": len(chosen), **found, "real_steps": steps}
+        rates, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)
+    return {"policy": name, "split": split, "tasks": len(chosen), **rates, "real_steps": steps}
 
 
 def judge_policy(
     context: RunContext, name: str, tasks: Sequence[Task], seed: int
 ) -> tuple[dict[str, Any], dict[str, list[Trajectory]], int]:
     """(the rates of greedy and sampled episodes, the episodes, the real steps that they took)."""
-    agent, real, found, episodes = context.agent(context.policy(name)), context.real(), {}, {}
+    agent, real, rates, episodes = context.agent(context.load_policy(name)), context.real_env(), {}, {}
     before = real.steps
-    for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        episodes[kind] = evaluate(
+    for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        episodes[decoding] = evaluate(
             agent,
             real,
             tasks,
@@ -81,8 +81,8 @@ def judge_policy(
             temperature=temperature,
             seed=seed,
             batch=context.suite.max_parallel,
-            name=f"{name}/{kind}",
+            name=f"{name}/{decoding}",
         )
-        found[kind] = asdict(success(episodes[kind]))
+        rates[decoding] = asdict(success(episodes[decoding]))
     context.close_real()
-    return found, episodes, real.steps - before
+    return rates, episodes, real.steps - before

@@ -22,28 +22,28 @@ log = logging.getLogger(__name__)
 def train_experience(run: RunDir, context: RunContext) -> None:
     """Eq. 5: fit the experience model to the logs, with memories retrieved as at inference; and its verifier, where that is fitted."""
     fit_verifier(run, context)
-    name, training = context.experience, context.config.experience.training
+    name, training = context.experience_checkpoint, context.config.experience.training
     if run.done(name) or training is None:
         return
     rows = experience_rows(context, factory.replay_in_memory(context))
-    model = context.load("tokenizer")
+    model = context.load_experience_model("tokenizer")
     ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
     losses = fit(run, name, model, ids, weights, training, segments)
-    context.save(model, name)
+    context.save_experience_model(model, name)
     finish(run, name, losses | {"sequences": len(rows), "tokens": sum(len(row) for row in ids)})
 
 
 def fit_verifier(run: RunDir, context: RunContext) -> None:
     """The phase `verifier`: fit the plug-in that gives the second opinion to the logs, where it has a `fit`."""
-    block, name = context.config.experience.verifier, context.verifier
+    block, name = context.config.experience.verifier, context.verifier_checkpoint
     fitting = getattr(plugins.load("experience.verifiers", block.name), "fit", None) if block else None
     if run.done(name) or block is None or fitting is None:
         return
     start = time.monotonic()
-    found = fitting(factory.verifier_inputs(context), **block.settings)
-    for message in found.get("messages", ()):
+    record = fitting(factory.verifier_inputs(context), **block.settings)
+    for message in record.get("messages", ()):
         log.warning("%s", message)
-    run.mark(name, {**found, "seconds": time.monotonic() - start})
+    run.mark(name, {**record, "seconds": time.monotonic() - start})
 
 
 def experience_rows(context: RunContext, replay: ReplayBuffer) -> list[ExperienceRow]:

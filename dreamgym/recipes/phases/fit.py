@@ -52,7 +52,7 @@ def progress_watch(run: RunDir, name: str, on_step: Callable[[int], bool] | None
         yield watch
 
 
-def finish(run: RunDir, name: str, found: dict[str, Any]) -> None:
+def finish(run: RunDir, name: str, record: dict[str, Any]) -> None:
     """Mark a fitted model as done, and only then drop what an interrupted training would have gone on from."""
-    run.mark(name, found)
+    run.mark(name, record)
     (run.path / "checkpoints" / f"{name}.pt").unlink(missing_ok=True)

@@ -31,17 +31,19 @@ def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
     dreams = {"dream": dreams_of}
     if hides and "k" in context.config.experience.settings:
         dreams["control"] = dreams_of.without("model")
-    agent, real = context.agent(context.policy(name)), context.real()
-    envs = {kind: (factory.dream(of, factory.replay_in_memory(of))[0], len(tasks)) for kind, of in dreams.items()}
+    agent, real = context.agent(context.load_policy(name)), context.real_env()
+    envs = {env_name: (factory.make_dream(of, factory.replay_in_memory(of))[0], len(tasks)) for env_name, of in dreams.items()}
     episodes = {
-        kind: evaluate(agent, env, tasks, max_steps=suite.max_steps, temperature=1.0, seed=block.seed, batch=batch, name=f"gap/{kind}")
-        for kind, (env, batch) in (envs | {"real": (real, suite.max_parallel)}).items()
+        env_name: evaluate(
+            agent, env, tasks, max_steps=suite.max_steps, temperature=1.0, seed=block.seed, batch=batch, name=f"gap/{env_name}"
+        )
+        for env_name, (env, batch) in (envs | {"real": (real, suite.max_parallel)}).items()
     }
     context.close_real()
-    revisits = {kind: asdict(revisit_rates(episodes[kind], suite.rules).faithful) for kind in dreams} if hides else {}
+    revisits = {env_name: asdict(revisit_rates(episodes[env_name], suite.rules).faithful) for env_name in dreams} if hides else {}
     control = {"revisits_no_model": revisits["control"]} if "control" in revisits else {}
-    for kind, played in episodes.items():
-        run.episodes(f"gap-{kind}", played[:KEPT], completions=False)
+    for env_name, played in episodes.items():
+        run.episodes(f"gap-{env_name}", played[:KEPT], completions=False)
     measured = compare_success(episodes["dream"], episodes["real"], seed=block.seed)
     rates = {"revisits": revisits["dream"], **control} if hides else {}
-    run.mark("gap", {"policy": name, **asdict(measured), **rates, "real_steps": sum(len(one.turns) for one in episodes["real"])})
+    run.mark("gap", {"policy": name, **asdict(measured), **rates, "real_steps": sum(len(episode.turns) for episode in episodes["real"])})

@@ -24,7 +24,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy, check_publication
 from dreamgym.recipes import factory, plan
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.context import INDUCED, RunContext, induced_rules, logs_of, that_fit
+from dreamgym.recipes.context import INDUCED, RunContext, drop_too_long, induced_rules, logs_of_run
 from dreamgym.recipes.recorded import require_logs
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
@@ -59,7 +59,7 @@ def prepare_logs(
         check_models(run, config, suite)
     if not run.done("logs"):
         _write_logs(run, config, suite, workers)
-    logs = logs_of(run)
+    logs = logs_of_run(run)
     if run.summary() is None:
         factory.check_reasoning(config, explained=any(step.info.reasoning for episode in logs for step in episode.transitions))
     if config.rules == "induced":
@@ -73,8 +73,8 @@ def prepare_logs(
         run.mark("tokenizer", {"vocabulary": len(tokenizer)})
     run.require_unchanged("tokenizer")
     tokenizer = tiny.load(path)[1]
-    logs = that_fit(logs, tokenizer, config)
-    return RunContext(config, run.path, suite, logs, tokenizer, factory.vocabulary(tokenizer), workers=workers)
+    logs = drop_too_long(logs, tokenizer, config)
+    return RunContext(config, run.path, suite, logs, tokenizer, factory.make_vocabulary(tokenizer), workers=workers)
 
 
 def check_models(run: RunDir, config: SharedConfig, suite: EnvSuite) -> None:
@@ -108,7 +108,7 @@ def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: Wor
     if not wins:
         raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
     unscored = sum(not t.scored for t in divided.training)
-    found = {
+    record = {
         "trajectories": len(divided.training),
         "transitions": sum(len(t.turns) for t in divided.training),
         "successes": wins,
@@ -120,11 +120,11 @@ def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: Wor
         **({"unscored": unscored} if unscored else {}),
         **({"workers_replaced": workers.restarts} if workers else {}),
     }
-    run.mark("logs", found)
+    run.mark("logs", record)
 
 
 def temperatures(config: SharedConfig) -> list[float]:
-    """Those at which the loops of a run sample actions to learn from; 1 where it has no loop."""
+    """The temperatures at which the loops of a run sample actions to learn from; 1 where it has no loop."""
     return sorted({loop.block.learner.temperature for loop in plan.loops_of(config) if loop.block.iterations}) or [1.0]
 
 
@@ -160,9 +160,9 @@ def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
 
     A step without reasoning is explained by the suite's scripted teacher. UsageError for what cannot be logs: see `require_logs`.
     """
-    found = [(file, episode) for file in files for episode in read_trajectories(file)]
-    require_logs(found, suite.name)
-    logged = [with_reasoning(suite.recorded(episode), suite.rules, keep=True) for _, episode in found]
+    file_episodes = [(file, episode) for file in files for episode in read_trajectories(file)]
+    require_logs(file_episodes, suite.name)
+    logged = [with_reasoning(suite.recorded(episode), suite.rules, keep=True) for _, episode in file_episodes]
     return [replace(episode, source="demo", turns=tuple(Turn(step) for step in episode.transitions)) for episode in logged]
 
 

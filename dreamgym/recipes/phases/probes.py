@@ -1,4 +1,8 @@
-"""Probes during an RL phase: they measure the gap between dream and real success, and stop, roll back or refresh when it is open."""
+"""Probes during an RL phase: real episodes by which its dream is checked.
+
+`GapProbes` measures the gap between dream and real success. An open gap stops the loop, rolls the policy back, or refreshes the experience
+model. `phases.verifier.VerifierProbes` probes the claims of success that a learned verifier judged, and refits the verifier to them.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,25 @@ from dreamgym.train.weights import restore, state_of
 from dreamgym.types import Trajectory
 
 
-def last_good(phase: str) -> str:
+def rollback_checkpoint(phase: str) -> str:
     """The checkpoint of the last policy of an RL phase of which probes found nothing wrong."""
     return f"{phase}-good"
 
 
-def roll_back(context: RunContext, model: Any, phase: str, start: str) -> str:
+def roll_back(context: RunContext, model: Any, phase: str, init_policy: str) -> str:
     """Give a model in training the weights of the last good policy of its phase, or of the policy it started from; says which, in words."""
-    found = context.checkpoint(last_good(phase)).exists()
-    restore(model, state_of(context.policy(last_good(phase) if found else start)))
-    return f"rolled back to the {'last good policy' if found else 'policy it started from'}"
+    has_good = context.checkpoint(rollback_checkpoint(phase)).exists()
+    restore(model, state_of(context.load_policy(rollback_checkpoint(phase) if has_good else init_policy)))
+    return f"rolled back to the {'last good policy' if has_good else 'policy it started from'}"
 
 
 class Probes(Protocol):
     """Real episodes during an RL phase, by which a dream is checked, and what follows from them."""
 
     steps: int
-    """Real steps so far."""
+    """Number of real steps so far."""
     failed_in_a_row: int
-    """Probes in a row that found the dream wrong."""
+    """Number of probes in a row that found the dream wrong."""
     passed: bool | None
     """Whether the probe of this iteration found nothing wrong; None: there was none, or it cannot be said."""
     stopped: str
@@ -55,11 +59,11 @@ class GapProbes:
     """Measures the gap between dream and real success every `probe_every` iterations. An open gap refreshes the experience model, or two
     in a row stop training."""
 
-    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLBlock, *, start: str) -> None:
-        self.run, self.envs, self.agent, self.model, self.block, self.start = run, envs, agent, model, block, start
+    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLBlock, *, init_policy: str) -> None:
+        self.run, self.envs, self.agent, self.model, self.block, self.init_policy = run, envs, agent, model, block, init_policy
         self.context, self.name = envs.context, envs.name
         self.every = block.probe_every if envs.dream and "probes" not in self.context.skipped else 0
-        self.meter = GapMeter(self.context.suite, self.context.real())
+        self.meter = GapMeter(self.context.suite, self.context.real_env())
         self.steps = 0  # real steps of probes
         self.failed_in_a_row = 0  # probes with a gap above `max_gap`
         self.episodes: list[Trajectory] = []  # real episodes of probes, kept for refreshes of the experience model
@@ -74,7 +78,7 @@ class GapProbes:
         self.steps, self.failed_in_a_row = state["steps"], state["failed_in_a_row"]
         self.episodes = [trajectory_from_json(record) for record in json.loads(state["episodes"])]
         if state["refreshes"]:
-            self.envs.enter_dream(state["refreshes"])
+            self.envs.load_dream(state["refreshes"])
 
     def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
         """Probe where `iteration` is one of every `probe_every`."""
@@ -103,13 +107,13 @@ class GapProbes:
         if self.failed_in_a_row >= 2 and self.block.on_gap != "warn":
             self.stopped = f"the gap opened to {gap.gap:.2f}"
             if self.block.on_gap == "rollback":
-                self.stopped += f", {roll_back(self.context, self.model, self.name, self.start)}"
+                self.stopped += f", {roll_back(self.context, self.model, self.name, self.init_policy)}"
         return gap.metrics()
 
     def _refresh(self) -> None:
         """Fit the next version of the experience model to the probed episodes; the dream goes on with it."""
         envs, refreshes = self.envs, self.envs.refreshes + 1
-        new = refresh.version_name(self.context.experience, self.name, refreshes)
-        refresh.refit(replace(self.context, experience=envs.dreams_with), self.episodes, self.block.refresh, new)
+        new = refresh.version_name(self.context.experience_checkpoint, self.name, refreshes)
+        refresh.refit(replace(self.context, experience_checkpoint=envs.dreams_with), self.episodes, self.block.refresh, new)
         self.run.episodes(f"{self.name}-probed", self.episodes, completions=False)
-        envs.enter_dream(refreshes)
+        envs.load_dream(refreshes)

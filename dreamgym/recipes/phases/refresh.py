@@ -30,7 +30,8 @@ def explained(episodes: Sequence[Trajectory], rules: TextRules) -> list[Trajecto
 
 
 def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshBlock, name: str) -> dict[str, float]:
-    """Fit the experience model `context.experience` to probed episodes and as many tokens of the logs, and save it as checkpoint `name`.
+    """Fit the experience model `context.experience_checkpoint` to probed episodes and as many tokens of the logs. Save it as checkpoint
+    `name`.
 
     The same arguments give the same weights. Returns the last losses.
     """
@@ -47,8 +48,8 @@ def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshBlock
         more = builder.episodes(chunk)
         rows += more
         missing -= sum(len(row.ids) for row in more)
-    model: Any = context.load(context.experience)
+    model: Any = context.load_experience_model(context.experience_checkpoint)
     ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
     losses = sft.train(model, ids, weights, block.training, segments=segments)
-    context.save(model, name)
+    context.save_experience_model(model, name)
     return losses

@@ -41,14 +41,18 @@ class ContextSpec:
 
     path: Path
     config: SharedConfig
-    experience: str
-    verifier: str
+    experience_checkpoint: str
+    verifier_checkpoint: str
 
     def open(self) -> RunContext:
         if not self.path.is_dir():
             raise RunDirError(f"A node has no run directory '{self.path}'. Put it where every node sees it, such as on a network drive.")
         return replace(
-            open_context(self.path), config=self.config, experience=self.experience, verifier=self.verifier, external_publisher=True
+            open_context(self.path),
+            config=self.config,
+            experience_checkpoint=self.experience_checkpoint,
+            verifier_checkpoint=self.verifier_checkpoint,
+            external_publisher=True,
         )
 
 
@@ -71,21 +75,21 @@ class RolloutShard:
 class RemoteRollouts:
     """The driver's side: workers, and the replay service beside the driver."""
 
-    def __init__(self, context: RunContext, name: str, *, start: str, block: RLBlock, source: RolloutSource) -> None:
+    def __init__(self, context: RunContext, name: str, *, init_policy: str, block: RLBlock, source: RolloutSource) -> None:
         self.context, self.block = context, block
         self.executor = executors.executor(context.config.exec)
         try:
-            spec = ContextSpec(context.path, context.config, context.experience, context.verifier)
+            spec = ContextSpec(context.path, context.config, context.experience_checkpoint, context.verifier_checkpoint)
             self.replay = RemoteReplay(self.executor.service(partial(_service, spec, name), name="replay service"))
-            self.pool = self.executor.pool(partial(_Worker, spec, name, start, block, source, self.replay), name=f"'{name}'")
+            self.pool = self.executor.pool(partial(_Worker, spec, name, init_policy, block, source, self.replay), name=f"'{name}'")
         except BaseException:
             self.executor.close()
             raise
 
-    def player(self, agent: Agent, model: Any, envs: Environments) -> RolloutFunction:
+    def rollout_fn(self, agent: Agent, model: Any, envs: Environments) -> RolloutFunction:
         """`rollout.rollout` of the policy `agent` of `model` in the phase's dream or real environment, with everything as it is now: also
         where it is called in another thread while the learner changes `model`. InvariantError for an episode by other weights."""
-        dream, served = (envs.refreshes, envs.verifier), (_served(agent.llm), _served(envs.engine))
+        dream, served = (envs.refreshes, envs.verifier_checkpoint), (_served(agent.llm), _served(envs.engine))
         version, state = agent.llm.version, self.replay.state
         key: Hashable = (version, sum(p._version for p in model.parameters() if p.requires_grad))  # also where weights were brought back
         trained = [] if served[0] else [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -94,12 +98,12 @@ class RemoteRollouts:
         def play(tasks: Sequence[Task], source: str, seed: int, name: str) -> list[Trajectory]:
             shards = [
                 RolloutShard(tuple(tasks), numbers, source, seed, self.block.learner.temperature, name, version, dream, served, state)
-                for numbers in cut(len(tasks), self.block.group_size, self.pool.parts)
+                for numbers in split_into_shards(len(tasks), self.block.group_size, self.pool.parts)
             ]
-            found = [episode for shard in self.pool.run(shards, shared=weights, key=key) for episode in shard]
-            if away := max((abs(version - episode.policy_version) for episode in found if episode.turns), default=0):
-                raise InvariantError(f"Workers sampled from weights that are {away} versions away. Report this.")
-            return found
+            trajectories = [episode for shard in self.pool.run(shards, shared=weights, key=key) for episode in shard]
+            if staleness := max((abs(version - episode.policy_version) for episode in trajectories if episode.turns), default=0):
+                raise InvariantError(f"Workers sampled from weights that are {staleness} versions away. Report this.")
+            return trajectories
 
         return play
 
@@ -108,7 +112,7 @@ class RemoteRollouts:
         self.executor.close()
 
 
-def cut(episodes: int, group: int, parts: int) -> list[tuple[int, ...]]:
+def split_into_shards(episodes: int, group: int, parts: int) -> list[tuple[int, ...]]:
     """The numbers 0 to `episodes` - 1 in at most `parts` runs of about the same length; of whole groups where there are enough."""
     unit = group if episodes % group == 0 and episodes // group >= parts else 1
     units = episodes // unit
@@ -161,11 +165,11 @@ def _served(engine: LLM | None) -> Served | None:
 class _Worker:
     """A worker's side: `exec.JobFunction`."""
 
-    def __init__(self, spec: ContextSpec, name: str, start: str, block: RLBlock, source: RolloutSource, replay: RemoteReplay) -> None:
+    def __init__(self, spec: ContextSpec, name: str, init_policy: str, block: RLBlock, source: RolloutSource, replay: RemoteReplay) -> None:
         self.replay, context = replay, spec.open()
-        memory.require_memory(plan.held_by_worker(context.config))  # the driver can look at its own node alone
+        memory.require_memory(plan.worker_models(context.config))  # the driver can look at its own node alone
         self.envs = Environments(context, replay, name, source)
-        self.model = None if context.config.policy_served else context.policy(start)
+        self.model = None if context.config.policy_served else context.load_policy(init_policy)
         self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad} if self.model is not None else {}
         self.weights: Any = None
@@ -183,11 +187,11 @@ class _Worker:
                     self.trained[name].copy_(value)
             self.weights = weights
         self.agent.llm.version, self.replay.state = shard.version, shard.replay
-        if self.envs.dream is not None and (self.envs.refreshes, self.envs.verifier) != shard.dream:
-            self.envs.verifier = shard.dream[1]
-            self.envs.enter_dream(shard.dream[0])
+        if self.envs.dream is not None and (self.envs.refreshes, self.envs.verifier_checkpoint) != shard.dream:
+            self.envs.verifier_checkpoint = shard.dream[1]
+            self.envs.load_dream(shard.dream[0])
             self.served = (self.served[0], None)  # the new dream has an engine of its own
-        self._follow(shard.served)
+        self._sync_weights(shard.served)
         tasks, suite = [shard.tasks[number] for number in shard.numbers], self.envs.context.suite
         env: BatchEnv = self.envs.real
         at_once = suite.max_parallel
@@ -206,7 +210,7 @@ class _Worker:
             numbers=shard.numbers,
         )
 
-    def _follow(self, served: tuple[Served | None, Served | None]) -> None:
+    def _sync_weights(self, served: tuple[Served | None, Served | None]) -> None:
         """Sample from what the driver has published since. A server that this worker has left out is used again from then on."""
         for engine, before, now in zip((self.agent.llm, self.envs.engine), self.served, served, strict=True):
             if isinstance(engine, ServerEngine) and now is not None and now != before:

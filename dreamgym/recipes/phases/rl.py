@@ -31,7 +31,7 @@ from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
-from dreamgym.recipes.phases.probes import GapProbes, Probes, last_good
+from dreamgym.recipes.phases.probes import GapProbes, Probes, rollback_checkpoint
 from dreamgym.recipes.phases.uncertified import contradicts_its_logs
 from dreamgym.recipes.phases.verifier import VerifierProbes
 from dreamgym.rollout import TOO_LONG
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from dreamgym.recipes.phases.remote import RemoteRollouts
 
 
-def run_rl_phase(run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, source: RolloutSource) -> None:
-    """One call of the loop: from checkpoint `start`, with rollouts in `source`, to checkpoint `name`."""
+def run_rl_phase(run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLBlock, source: RolloutSource) -> None:
+    """One call of the loop: from checkpoint `init_policy`, with rollouts in `source`, to checkpoint `name`."""
     if run.done(name):
         return
-    phase = RLPhase(run, context, name, start=start, block=block, source=source)
+    phase = RLPhase(run, context, name, init_policy=init_policy, block=block, source=source)
     try:
         phase.run_loop()
         context.save_policy(phase.model, name)
@@ -63,33 +63,33 @@ def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, b
     """The dream `policy` without one part of the method, from the same warm start at the same budget, to its evaluation."""
     name, reduced = ablated(policy, ablation), context.without(ablation)
     train_experience(run, reduced)
-    run_rl_phase(run, reduced, name, start="warm_start", block=block.without(ablation), source="dream")
+    run_rl_phase(run, reduced, name, init_policy="warm_start", block=block.without(ablation), source="dream")
     evaluate_policies(run, context, [name])
 
 
 class RLPhase:
     """Owns the collaborators of one loop and the checkpoint that bridges interruptions."""
 
-    def __init__(self, run: RunDir, context: RunContext, name: str, *, start: str, block: RLBlock, source: RolloutSource) -> None:
+    def __init__(self, run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLBlock, source: RolloutSource) -> None:
         self.run, self.context, self.name, self.block = run, context, name, block
         with ExitStack() as opened:  # what is open when one of them fails is closed: nobody else could, as there is no phase yet
-            self._build(start, source, opened)
+            self._build(init_policy, source, opened)
             self._opened = opened.pop_all()
         self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
 
-    def _build(self, start: str, source: RolloutSource, opened: ExitStack) -> None:
+    def _build(self, init_policy: str, source: RolloutSource, opened: ExitStack) -> None:
         """The collaborators, as they begin or as the checkpoint has them."""
         run, context, name, block = self.run, self.context, self.name, self.block
         self.remote: RemoteRollouts | None = None
         if context.config.exec:
             from dreamgym.recipes.phases.remote import RemoteRollouts
 
-            self.remote = RemoteRollouts(context, name, start=start, block=block, source=source)
+            self.remote = RemoteRollouts(context, name, init_policy=init_policy, block=block, source=source)
             opened.callback(self.remote.close)
         self.replay: ReplayBuffer = self.remote.replay if self.remote else factory.replay_buffer(context, name)
         opened.callback(self.replay.close)
         self.envs = Environments(context, self.replay, name, source)
-        self.model = context.policy(start)
+        self.model = context.load_policy(init_policy)
         self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
         algorithm = named("train.algos", block.algorithm.model_dump())
         self.learner = Learner(
@@ -101,26 +101,27 @@ class RLPhase:
             on_publish=self._publish,
             next_prompt=self.agent.next_prompt,
         )
-        self.curriculum = factory.curriculum(context, block, self.replay, self._vary if self.envs.experience else None)
+        self.curriculum = factory.make_curriculum(context, block, self.replay, self._vary if self.envs.experience else None)
         self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)
         opened.callback(self.collector.close)
-        self.gap_probes = GapProbes(run, self.envs, self.agent, self.model, block, start=start)
-        self.verifier_probes = self._verifier_probes(start)
+        self.gap_probes = GapProbes(run, self.envs, self.agent, self.model, block, init_policy=init_policy)
+        self.verifier_probes = self._verifier_probes(init_policy)
         self.probes: dict[str, Probes] = {"gap_probes": self.gap_probes}
         if self.verifier_probes:
             self.probes["verifier_probes"] = self.verifier_probes
         self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
         self.failed_in_a_row = 0  # iterations of which every rollout failed
-        self._real_before: float | None = 0.0  # seconds of waiting before an interruption; None: an earlier version did not count them
-        self._real_began = self.envs.real.seconds
-        self.replaced = self._replaced()  # workers, by the end of the iteration before
+        # seconds of waiting before an interruption; None: an earlier version did not count them
+        self._real_seconds_offset: float | None = 0.0
+        self._real_seconds_start = self.envs.real.seconds
+        self.replaced = self._workers_replaced()  # workers, by the end of the iteration before
         self.prefix_caches = PrefixCaches()
         self._restore()
 
     def run_loop(self) -> None:
         """Iterate to the end of the block, or until a budget is spent or the gap opens."""
         self.clock = time.monotonic()
-        self._hit_rates()
+        self._prefix_hit_rates()
         with progress(self.block.iterations, self.name, start=self.iteration) as advance:
             self._advance = advance
             train(
@@ -147,38 +148,38 @@ class RLPhase:
 
     def _remote_rollout(self) -> RolloutFunction:
         assert self.remote is not None
-        return self.remote.player(self.agent, self.model, self.envs)
+        return self.remote.rollout_fn(self.agent, self.model, self.envs)
 
     def _prefetch(self, tasks: Sequence[Task], i: int) -> None:
-        self.collector.begin(tasks, i, self.seconds + time.monotonic() - self.clock)
+        self.collector.prefetch(tasks, i, self.seconds + time.monotonic() - self.clock)
 
     def _remember(self, trajectories: Sequence[Trajectory]) -> int:
         """Add to the replay buffer, which all rollouts that are in play see as it was when they began."""
-        self.collector.wait()
+        self.collector.wait_for_prefetched()
         return self.replay.add(trajectories)
 
     def _keep_good(self) -> None:
         """Keep the policy for a rollback where a probe of this iteration found nothing wrong, and none did of late."""
-        passed = any(one.passed for one in self.probes.values())
-        if passed and not any(one.failed_in_a_row for one in self.probes.values()):
-            self.context.save_policy(self.model, last_good(self.name))
+        passed = any(probes.passed for probes in self.probes.values())
+        if passed and not any(probes.failed_in_a_row for probes in self.probes.values()):
+            self.context.save_policy(self.model, rollback_checkpoint(self.name))
 
     @property
     def used(self) -> dict[str, int]:
         """Steps; the "real" ones are among "train"."""
-        probed = sum(one.steps for one in self.probes.values())
+        probed = sum(probes.steps for probes in self.probes.values())
         return {"train": self.collector.steps, "real": self.collector.real_steps, "probe": probed}
 
     @property
     def real_seconds(self) -> float | None:
         """Wall-clock seconds of waiting for the real environment. None where they are not known: remote workers count none."""
-        if self._real_before is None or (self.remote and self.envs.source != "dream"):
+        if self._real_seconds_offset is None or (self.remote and self.envs.source != "dream"):
             return None
-        return self._real_before + self.envs.real.seconds - self._real_began
+        return self._real_seconds_offset + self.envs.real.seconds - self._real_seconds_start
 
     @property
     def _stopped_by_probes(self) -> str:
-        return next((one.stopped for one in self.probes.values() if one.stopped), "")
+        return next((probes.stopped for probes in self.probes.values() if probes.stopped), "")
 
     def result(self) -> dict[str, Any]:
         """What later phases and the summary read."""
@@ -202,8 +203,8 @@ class RLPhase:
             "decided_by": self.collector.decided.to_json(),
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
-            "recall": [asdict(one) for one in experience.retriever.agreements()] if experience else [],
-            "conditions": [one.to_json() for one in experience.retriever.conditioned()] if experience else [],
+            "recall": [asdict(agreement) for agreement in experience.retriever.agreements()] if experience else [],
+            "conditions": [condition.to_json() for condition in experience.retriever.conditioned()] if experience else [],
             "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
             "verifier_usage": used(usage) if experience and (usage := experience.guard.verifier_usage) else {},
         }
@@ -218,25 +219,25 @@ class RLPhase:
 
     def _on_iteration(self, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
         self.iteration = i + 1
-        found: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
+        record: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
         if self.block.max_refills:
-            found["refills"] = self.collector.refills
+            record["refills"] = self.collector.refills
         if self.envs.source == "mixed":
-            found |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
+            record |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
         for probes in self.probes.values():
             if not self._stopped_by_probes:
-                found |= probes.observe(trajectories, self.iteration)
+                record |= probes.observe(trajectories, self.iteration)
         self._keep_good()
         if self.remote:
             by = [t.policy_version for t in trajectories if t.turns]
-            found |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "jobs_redone": float(self.remote.pool.redone)}
+            record |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "jobs_redone": float(self.remote.pool.redone)}
         if self.context.workers or self.remote:
-            found["workers_replaced"] = self._replaced() - self.replaced
-            self.replaced = self._replaced()
-        found |= self._hit_rates()
+            record["workers_replaced"] = self._workers_replaced() - self.replaced
+            self.replaced = self._workers_replaced()
+        record |= self._prefix_hit_rates()
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
-        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **found})
+        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **record})
         if i % 10 == 0 or self.iteration == self.block.iterations:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
         failure = _common_failure(trajectories)
@@ -249,31 +250,32 @@ class RLPhase:
                     "give the same command again."
                 )
             self.stopped = f"every rollout of two iterations in a row failed: {failure}"
-        if self.stopped or (failure and _common_failure(self.collector.wait())):  # the next iteration is tried again, not replayed
-            self.collector.discard()
+        # after a failure of all prefetched rollouts too, the next iteration is tried again, not replayed
+        if self.stopped or (failure and _common_failure(self.collector.wait_for_prefetched())):
+            self.collector.discard_prefetched()
         self._save()
-        self._advance(note=_note(found, failure))
+        self._advance(note=_note(record, failure))
         return bool(self.stopped)
 
-    def _verifier_probes(self, start: str) -> VerifierProbes | None:
+    def _verifier_probes(self, init_policy: str) -> VerifierProbes | None:
         """Where a learned verifier judges the dream: what it does with claims, and probes of them."""
         experience, block = self.envs.experience, self.context.config.experience.verifier
         second = experience.guard.second if experience else None
         if second is None or block is None or not isinstance(second.verifier, LearnedVerifier):
             return None
         settings = build(LearnedVerifierConfig, block.settings, prefix="experience.verifier.")
-        temperature = self.block.learner.temperature
-        return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, start=start, temperature=temperature)
+        temperature, verifier = self.block.learner.temperature, second.verifier
+        return VerifierProbes(self.envs, self.agent, self.model, verifier, settings, init_policy=init_policy, temperature=temperature)
 
-    def _hit_rates(self) -> dict[str, float]:
+    def _prefix_hit_rates(self) -> dict[str, float]:
         return self.prefix_caches.hit_rates({"prefix_hit_rate": self.agent.llm, "dream_prefix_hit_rate": self.envs.engine})
 
-    def _replaced(self) -> int:
+    def _workers_replaced(self) -> int:
         return (self.context.workers.restarts if self.context.workers else 0) + (self.remote.pool.replaced if self.remote else 0)
 
     def _publish(self, version: int) -> None:
         if self.context.config.policy_served:
-            self.collector.wait()  # rollouts in play sample from the weights before, which the server is about to replace
+            self.collector.wait_for_prefetched()  # rollouts in play sample from the weights before, which the server is about to replace
         self.context.policies.publish(self.agent.llm, self.model, version)
 
     @property
@@ -284,7 +286,7 @@ class RLPhase:
         """Everything `_restore` needs, replaced atomically."""
         begun = self.collector.prefetched
         if begun:
-            self.run.write_atomic(self._prefetched_file(begun.iteration), lines_of(self.collector.wait(), completions=True))
+            self.run.write_atomic(self._prefetched_file(begun.iteration), lines_of(self.collector.wait_for_prefetched(), completions=True))
         state = {
             **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector")},
             **{name: probes.state_dict() for name, probes in self.probes.items()},
@@ -307,15 +309,15 @@ class RLPhase:
         """Go on from the checkpoint; what was written after it is dropped."""
         if not self._path.exists():
             self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
-            shutil.rmtree(self.context.checkpoint(last_good(self.name)), ignore_errors=True)  # of an attempt that was given up
+            shutil.rmtree(self.context.checkpoint(rollback_checkpoint(self.name)), ignore_errors=True)  # of an attempt that was given up
             self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
             return
         state = checkpoint.load(self._path)
-        own = ("learner", "curriculum", "collector")
+        parts = ("learner", "curriculum", "collector")
         try:
-            if missing := next((name for name in (*own, *self.probes, "prefetched") if name not in state), ""):
+            if missing := next((name for name in (*parts, *self.probes, "prefetched") if name not in state), ""):
                 raise KeyError(missing)
-            for name in own:
+            for name in parts:
                 getattr(self, name).load_state_dict(state[name])
         except KeyError as error:
             raise RunDirError(
@@ -328,12 +330,12 @@ class RLPhase:
             probes.load_state_dict(state[name])
         self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
         self.failed_in_a_row = state.get("failed_in_a_row", 0)
-        self._real_before = state.get("real_seconds")
+        self._real_seconds_offset = state.get("real_seconds")
         if (i := state["prefetched"]) is not None:
             if not (played := self.run.trajectories(self._prefetched_file(i))):
                 file = self.run.path / self._prefetched_file(i)
                 raise RunDirError(f"'{file}' is missing or empty, and iteration {i} learns from the rollouts in it. Restore it.")
-            self.collector.resume(i, played)
+            self.collector.restore_prefetched(i, played)
 
 
 def had_gradient(run: RunDir, name: str) -> bool:
@@ -374,12 +376,12 @@ def _common_failure(trajectories: Sequence[Trajectory]) -> str:
     return Counter(errors).most_common(1)[0][0] if errors and len(errors) == len(trajectories) else ""
 
 
-def _note(found: Mapping[str, Any], failure: str) -> str:
+def _note(record: Mapping[str, Any], failure: str) -> str:
     """What the progress says of an iteration, all of whose rollouts may have failed."""
-    real, failed = found.get("probe_real_success"), found["iterations_without_reward"]
+    real, failed = record.get("probe_real_success"), record["iterations_without_reward"]
     if failure:
         return f"every rollout failed: {failure}"
-    if math.isnan(found["success"]):
+    if math.isnan(record["success"]):
         return "every rollout was masked or failed"
-    note = f"success {found['success']:.2f}" + ("" if real is None else f", real {real:.2f}")
+    note = f"success {record['success']:.2f}" + ("" if real is None else f", real {real:.2f}")
     return note + (f", nothing earned for {failed:.0f} iterations" if failed >= 3 else "")

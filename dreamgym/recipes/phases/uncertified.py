@@ -26,7 +26,7 @@ def repeat_recorded(run: RunDir, context: RunContext) -> None:
         *islice((t for t in context.logs if t.scored and t.success), MOST),
         *islice((t for t in context.logs if t.scored and not t.success), MOST),
     ]
-    dream, _ = factory.dream(context, factory.replay_in_memory(context))
+    dream, _ = factory.make_dream(context, factory.replay_in_memory(context))
     run.mark("repeated", asdict(repeat(chosen, dream, context.suite.rules, seed=context.config.eval.seed)))
 
 
@@ -49,18 +49,18 @@ def dream_uncertified(run: RunDir, context: RunContext, policies: Sequence[str])
         return
     tasks = trained_on(run, context, policies[-1], block.uncertified_dreams)
     context = after(run, context, policies[-1])
-    found: dict[str, Any] = {}
+    by_policy: dict[str, Any] = {}
     for name in policies:
-        dream, _ = factory.dream(context, factory.replay_in_memory(context))
-        agent = context.agent(context.policy(name))
+        dream, _ = factory.make_dream(context, factory.replay_in_memory(context))
+        agent = context.agent(context.load_policy(name))
         episodes = evaluate(
             agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=block.seed, name=f"uncertified/{name}"
         )
-        found[name] = {
+        by_policy[name] = {
             "uncertified_dream_success": asdict(success(episodes)),
             "masked": sum(episode.masked for episode in episodes),
             "failed_rollouts": sum(episode.error is not None for episode in episodes),
             "decided_by": shares(attribution(episodes).to_json()),
         }
         run.episodes(f"uncertified-{name}", episodes, completions=False)
-    run.mark("uncertified", found)
+    run.mark("uncertified", by_policy)

@@ -41,8 +41,8 @@ class ProbeRates:
 
 
 @dataclass(frozen=True)
-class TriedClaim:
-    """A dreamed claim of success that was tried in the real environment: its actions there, or the policy acting anew on its task."""
+class ProbedClaim:
+    """A dreamed claim of success that was probed in the real environment: by its actions there, or by a new episode of the policy."""
 
     accepted: bool
     real_success: bool
@@ -50,25 +50,25 @@ class TriedClaim:
     iteration: int
 
 
-def accepted_false(tried: Sequence[TriedClaim]) -> Rate:
-    """Of accepted claims that were tried, the share without a real success (a Hájek estimate)."""
-    accepted = [one for one in tried if one.accepted]
-    return weighted_rate([not one.real_success for one in accepted], [1 / one.probability for one in accepted])
+def accepted_false(tried: Sequence[ProbedClaim]) -> Rate:
+    """The share of accepted and probed claims without a real success (a Hájek estimate)."""
+    accepted = [claim for claim in tried if claim.accepted]
+    return weighted_rate([not claim.real_success for claim in accepted], [1 / claim.probability for claim in accepted])
 
 
 def probe_rates(probes: Sequence[Probe]) -> ProbeRates:
     """Hájek estimates over probes, each with the verdict it got when it was chosen."""
 
     def rate(of: Sequence[Probe], hit: Sequence[bool]) -> Rate:
-        return weighted_rate(hit, [1 / one.probability for one in of])
+        return weighted_rate(hit, [1 / probe.probability for probe in of])
 
-    false, true = ([one for one in probes if one.real_success is kind] for kind in (False, True))
-    accepted = [one for one in probes if one.verdict == "passed"]
+    false, true = ([probe for probe in probes if probe.real_success is is_true] for is_true in (False, True))
+    accepted = [probe for probe in probes if probe.verdict == "passed"]
     return ProbeRates(
-        rate(false, [one.verdict == "passed" for one in false]),
-        rate(true, [one.verdict == "passed" for one in true]),
-        rate(accepted, [not one.real_success for one in accepted]),
-        rate(probes, [one.real_success for one in probes]),
+        rate(false, [probe.verdict == "passed" for probe in false]),
+        rate(true, [probe.verdict == "passed" for probe in true]),
+        rate(accepted, [not probe.real_success for probe in accepted]),
+        rate(probes, [probe.real_success for probe in probes]),
     )
 
 
@@ -94,15 +94,16 @@ class VerifierProbes:
         verifier: LearnedVerifier,
         settings: LearnedVerifierConfig,
         *,
-        start: str,
+        init_policy: str,
         temperature: float,
     ) -> None:
         """`temperature` is the one of the phase's rollouts: the same policy acts in probes."""
-        self.envs, self.agent, self.model, self.verifier, self.settings, self.start = envs, agent, model, verifier, settings, start
+        self.envs, self.agent, self.model, self.init_policy = envs, agent, model, init_policy
+        self.verifier, self.settings = verifier, settings
         self.context, self.name, self.temperature = envs.context, envs.name, temperature
         self.every = 0 if "probes" in self.context.skipped else settings.probes.every
         self.probes: list[Probe] = []
-        self.tried: list[TriedClaim] = []
+        self.tried: list[ProbedClaim] = []
         self.steps = 0  # real steps of probes
         self.failed_in_a_row = 0  # probes in which accepted claims proved false
         self.passed: bool | None = None  # whether the accepted claims of this iteration's probe held
@@ -112,51 +113,55 @@ class VerifierProbes:
         return {
             "steps": self.steps,
             "failed_in_a_row": self.failed_in_a_row,
-            "tried": json.dumps([asdict(one) for one in self.tried]),
+            "tried": json.dumps([asdict(claim) for claim in self.tried]),
             "probes": json.dumps([asdict(p) | {"episode": trajectory_to_json(p.episode, completions=False)} for p in self.probes]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the verifier that the probes give: the same probes always give the same."""
         self.steps, self.failed_in_a_row = state["steps"], state["failed_in_a_row"]
-        self.tried = [TriedClaim(**one) for one in json.loads(state["tried"])]
-        found = json.loads(state["probes"])
-        self.probes = [Probe(**{**one, "episode": trajectory_from_json(one["episode"])}) for one in found]
+        self.tried = [ProbedClaim(**record) for record in json.loads(state["tried"])]
+        records = json.loads(state["probes"])
+        self.probes = [Probe(**{**record, "episode": trajectory_from_json(record["episode"])}) for record in records]
         if self.probes:
             self._refit()
 
     def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
         """Count what the verifier did with an iteration's claims, and every `every` iterations try some of them, and refit."""
         self.passed = None
-        made = claims_of(trajectories)
-        found: dict[str, Any] = {"claims": len(made) / max(1, len(trajectories)), "claims_accepted": _share(made, lambda t: t.success)}
-        found["claims_masked"] = _share(made, lambda t: t.masked)
+        claims = claims_of(trajectories)
+        metrics: dict[str, Any] = {
+            "claims": len(claims) / max(1, len(trajectories)),
+            "claims_accepted": _share(claims, lambda t: t.success),
+            "claims_masked": _share(claims, lambda t: t.masked),
+        }
         if not self.every or iteration % self.every:
-            return found
-        drawn = draw_probes(made, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
+            return metrics
+        drawn = draw_probes(claims, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
         chosen = self._affordable(drawn, iteration)
         if drawn and not chosen:
             self.stopped = (
                 f"{self.steps:,} of {self.settings.probes.max_real_steps:,} real steps of probes are spent, and what is left is too little "
                 "to try a claim (experience.verifier.probes.max_real_steps)"
             )
-            return found
-        new = self._acted(chosen, iteration) if self.settings.probes.by == "rollouts" else self._repeated(chosen, iteration)
+            return metrics
+        probe = self._probe_by_rollout if self.settings.probes.by == "rollouts" else self._probe_by_replay
+        new = probe(chosen, iteration)
         self.probes += new
-        false = accepted_false([one for one in self.tried if one.iteration == iteration])
-        found["tried_accepted_false"] = false.value if false.n else None
+        false = accepted_false([claim for claim in self.tried if claim.iteration == iteration])
+        metrics["tried_accepted_false"] = false.value if false.n else None
         self._stop_if_false(false)
         if not new:
-            return found
+            return metrics
         self._refit()
-        found |= {f"probe_{name}": rate.value if rate.n else None for name, rate in vars(probe_rates(new)).items()}
+        metrics |= {f"probe_{name}": rate.value if rate.n else None for name, rate in vars(probe_rates(new)).items()}
         calibration = self.verifier.calibration
-        return found | {"probes": len(self.probes), "verifier_threshold": calibration.accept_above, "verifier_alpha": calibration.alpha}
+        return metrics | {"probes": len(self.probes), "verifier_threshold": calibration.accept_above, "verifier_alpha": calibration.alpha}
 
     @property
     def judged_with(self) -> str:
         """The checkpoint of the verifier as it is now."""
-        return f"verifier-{self.name}" if self.probes else self.context.verifier
+        return f"verifier-{self.name}" if self.probes else self.context.verifier_checkpoint
 
     def result(self) -> dict[str, Any]:
         """What the phase leaves of them."""
@@ -176,24 +181,24 @@ class VerifierProbes:
         taken = random.Random(f"affordable/{self.context.config.seed}/{iteration}").sample(range(len(drawn)), n)
         return [drawn[i] for i in sorted(taken)]
 
-    def _repeated(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
+    def _probe_by_replay(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""
-        by_id = {episode.id: (probability, kind) for episode, probability, kind in chosen}
-        found, pairs = [], replay_actions([episode for episode, _, _ in chosen], self.context.real())
+        by_id = {episode.id: (probability, verdict_kind) for episode, probability, verdict_kind in chosen}
+        probes, pairs = [], replay_actions([episode for episode, _, _ in chosen], self.context.real_env())
         self._charge([twin for _, twin in pairs])
         for episode, twin in pairs:
-            probability, kind = by_id[episode.id]
-            found.append(Probe(episode, twin.success, probability, kind, iteration))
-        self.tried += [TriedClaim(p.verdict == "passed", p.real_success, p.probability, iteration) for p in found]
-        return found
+            probability, verdict_kind = by_id[episode.id]
+            probes.append(Probe(episode, twin.success, probability, verdict_kind, iteration))
+        self.tried += [ProbedClaim(p.verdict == "passed", p.real_success, p.probability, iteration) for p in probes]
+        return probes
 
-    def _acted(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
+    def _probe_by_rollout(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """Real episodes of the policy on the claims' tasks, those that ended, each as the claim of a success with the verdict on it."""
         tasks, seed = [episode.task for episode, _, _ in chosen], 30_000 + iteration
         suite = self.context.suite
         real = rollout_in_parts(
             self.agent,
-            self.context.real(),
+            self.context.real_env(),
             tasks,
             at_once=suite.max_parallel,
             seed=seed,
@@ -203,7 +208,9 @@ class VerifierProbes:
         )
         self._charge(real)
         pairs = zip(real, chosen, strict=True)
-        self.tried += [TriedClaim(kind == "passed", t.success, p, iteration) for t, (_, p, kind) in pairs if t.error is None]
+        self.tried += [
+            ProbedClaim(verdict_kind == "passed", t.success, p, iteration) for t, (_, p, verdict_kind) in pairs if t.error is None
+        ]
         ended = [(t, p) for t, (_, p, _) in zip(real, chosen, strict=True) if t.error is None and t.turns and t.transitions[-1].terminated]
         verdicts = self.verifier.judge([(t.task.instruction, t.transitions) for t, _ in ended])
         return [Probe(t, t.success, p, verdict.kind, iteration) for (t, p), verdict in zip(ended, verdicts, strict=True)]
@@ -226,7 +233,7 @@ class VerifierProbes:
         """The next verifier, from logs and all probes; the dream goes on with it."""
         self.verifier = fit_verifier(self._prepared, self.settings, probes=self.probes, labels=self._labels)
         self.verifier.save(self.context.checkpoint(self.judged_with))
-        self.envs.judge_with(self.judged_with)
+        self.envs.load_verifier(self.judged_with)
 
     def _stop_if_false(self, rate: Rate) -> None:
         """Stop, and bring back the last good policy, when the claims that two probes in a row had accepted proved false. Each probe counts
@@ -238,7 +245,7 @@ class VerifierProbes:
         self.failed_in_a_row = self.failed_in_a_row + 1 if bad else 0
         self.passed = False if bad else True if rate.value <= most else None  # too few claims to stop, but no proof of a good policy
         if self.failed_in_a_row >= 2:
-            back = roll_back(self.context, self.model, self.name, self.start)
+            back = roll_back(self.context, self.model, self.name, self.init_policy)
             self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
 
 

@@ -19,8 +19,8 @@ from dreamgym.types import Trajectory
 
 
 def verifiers_json(context: RunContext, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> dict[str, Any]:
-    """Per verifier: of claims that are really failures the share accepted, of real successes the share kept, of accepted claims the share
-    that is false, and the share masked. `pairs` are dreams without a guard and their real replays; empty where no verifier was fitted."""
+    """Rates by verifier: the share of false claims that it accepts, of true claims that it keeps, of accepted claims that are false, and of
+    all claims that it masks. `pairs` are dreams without a guard and their real replays; empty where no verifier was fitted."""
     first = context.checkpoint("verifier")
     if not first.is_dir():
         return {}
@@ -33,31 +33,31 @@ def real_episodes_json(context: RunContext, episodes: Sequence[Trajectory]) -> d
 
 
 def _rates(context: RunContext, claimed: Sequence[tuple[Trajectory, bool]]) -> dict[str, Any]:
-    """Per verifier, of (episode whose end is a claim of success, whether it is one). No verdict (None) is a pass."""
+    """The rates by verifier on pairs (episode that ends with a claim of success, whether the claim is true). No verdict (None) passes."""
     true = [success for _, success in claimed]
     cases = [(t.task.instruction, t.transitions[:-1], replace(t.transitions[-1], reward=1.0)) for t, _ in claimed]
-    found = {"accept_all": rates_json(["passed"] * len(claimed), true)}
+    by_verifier = {"accept_all": rates_json(["passed"] * len(claimed), true)}
     for name, verifier in _verifiers(context).items():
-        found[name] = rates_json(["passed" if verdict is None else verdict.kind for verdict in verifier.verify(cases)], true)
-    return found
+        by_verifier[name] = rates_json(["passed" if verdict is None else verdict.kind for verdict in verifier.verify(cases)], true)
+    return by_verifier
 
 
-def rates_json(kinds: Sequence[str], true: Sequence[bool]) -> dict[str, Any]:
+def rates_json(verdict_kinds: Sequence[str], true: Sequence[bool]) -> dict[str, Any]:
     """Rates of verdicts, by their kinds, on claims that are true or not."""
-    counts = Counter((kind == "passed", real) for kind, real in zip(kinds, true, strict=True))
+    counts = Counter((verdict_kind == "passed", real) for verdict_kind, real in zip(verdict_kinds, true, strict=True))
     false, real, accepted = ((sum(n for key, n in counts.items() if key[i] is value)) for i, value in ((1, False), (1, True), (0, True)))
     return {
         "false_success": asdict(wilson(counts[True, False], false)),
         "kept": asdict(wilson(counts[True, True], real)),
         "accepted_false": asdict(wilson(counts[True, False], accepted)),
-        "masked": asdict(wilson(sum(kind == "masked" for kind in kinds), len(kinds))),
+        "masked": asdict(wilson(sum(verdict_kind == "masked" for verdict_kind in verdict_kinds), len(verdict_kinds))),
     }
 
 
 def _verifiers(context: RunContext) -> dict[str, Verifier]:
-    """Fitted to logs alone, as the last probes left it, and the hand-written check where the suite has one."""
-    found: dict[str, Verifier] = {"logs": LearnedVerifier.load(context.checkpoint("verifier"))}
-    if context.verifier != "verifier":
-        found["probes"] = LearnedVerifier.load(context.checkpoint(context.verifier))
+    """The verifier as the logs alone made it, as the last probes left it, and the hand-written check where the suite has one."""
+    verifiers: dict[str, Verifier] = {"logs": LearnedVerifier.load(context.checkpoint("verifier"))}
+    if context.verifier_checkpoint != "verifier":
+        verifiers["probes"] = LearnedVerifier.load(context.checkpoint(context.verifier_checkpoint))
     check = text_check.make(factory.verifier_inputs(context))
-    return found | ({"text_check": check} if check.judges else {})
+    return verifiers | ({"text_check": check} if check.judges else {})

@@ -39,7 +39,7 @@ def test_an_experience_model_in_a_file_of_ones_own_dreams_an_episode_by_configur
     with RunDir.open(tmp_path / "run", dump(config)) as run:
         context = prepare_logs(run, config)
     logged = next(log for log in context.logs if log.success)
-    batch, model = factory.dream(context, factory.replay_in_memory(context))
+    batch, model = factory.make_dream(context, factory.replay_in_memory(context))
     dream = DreamEnv(batch)
     assert dream.reset(logged.task) == logged.transitions[0].state and not context.config.experience.fitted
     results = [dream.step(transition.action) for transition in logged.transitions]

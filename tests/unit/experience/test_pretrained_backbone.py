@@ -54,20 +54,20 @@ def test_a_backbone_is_fitted_to_the_logs_and_dreams_and_its_checkpoint_is_an_or
     config, path = settings(tmp_path / "run.toml", instruct, lora), tmp_path / "run"
     with context.open_run(path, config) as run:
         shared = prepare_logs(run, config)
-        before = shared.load("tokenizer")
+        before = shared.load_experience_model("tokenizer")
         train_experience(run, shared)
     assert run.data("experience")["loss_state"] < 5.0, "letters alone are 5.6 nats"
     words = shared.experience_vocabulary
     assert {words[marker] for marker in (*MARKERS, END)} and len(set(words.ids.values())) == len(MARKERS) + 1
     assert words.decode(words.encode("go <|end|> [left]\n")) == "go <|end|> [left]\n" and not words.marks & set(words.encode("<|end|>"))
-    _, model = factory.dream(shared, factory.replay_in_memory(shared))
+    _, model = factory.make_dream(shared, factory.replay_in_memory(shared))
     (task, *_) = shared.suite.tasks("train", 2, seed=0)
     (first,) = model.start([task], seed=0)
     (predicted,) = model.predict([Query(task, (), first, "left", (0, 0, 0))])
     assert isinstance(predicted.next_state.text, str) and sum(model.counts.values()) >= 1
     folder = path / "checkpoints" / "experience"
     assert (folder / ("adapter_model.safetensors" if lora else "model.safetensors")).is_file()
-    after = shared.load("experience")
+    after = shared.load_experience_model("experience")
     new = words[END]
     assert not torch.equal(before.get_input_embeddings().weight[new], after.get_input_embeddings().weight[new]), "new tokens are trained"
     if lora:
@@ -122,7 +122,7 @@ def test_experience_model_and_policy_differ_by_adapters_over_the_same_weights(in
     config = settings(tmp_path / "run.toml", instruct, "lora = {rank = 4}")
     with context.open_run(tmp_path / "run", config) as run:
         shared = prepare_logs(run, config)
-    dreamer, policy = shared.load("tokenizer"), shared.policies.first(tmp_path)
+    dreamer, policy = shared.load_experience_model("tokenizer"), shared.policies.first(tmp_path)
     frozen = [{p.data_ptr() for name, p in m.named_parameters() if "base_layer" in name and "proj" in name} for m in (dreamer, policy)]
     assert frozen[0] == frozen[1] != set()
     own = [{p.data_ptr() for p in m.parameters() if p.requires_grad} for m in (dreamer, policy)]

@@ -17,7 +17,7 @@ from dreamgym.experience.prompts import PromptParts, grammar, visible_states
 from dreamgym.experience.state_delta import EncodedState, decode, encode
 from dreamgym.llm import tiny
 from dreamgym.llm.vocabulary import END, MARKERS, NEXT, REWARD, SAME, Vocabulary
-from dreamgym.recipes.factory import vocabulary
+from dreamgym.recipes.factory import make_vocabulary
 
 RESULTS = "results 1\n[b001] $12 red vest\n[b002] $9 blue vest\n[next >][back to search]"
 ITEM = "item $12 red vest\nsize: [s][m]\n[description][buy now][< prev]"
@@ -122,7 +122,7 @@ def test_a_model_that_writes_states_out_may_not_use_the_mark():
 def test_a_tokenizer_from_before_the_mark_is_refused_with_what_to_do():
     older = tiny.train_tokenizer(["go left"], vocab_size=300, special=[marker for marker in MARKERS if marker != SAME])
     with pytest.raises(UsageError, match=r"lacks <\|same\|>: it was made by an older version.*Make the run anew"):
-        vocabulary(older)
+        make_vocabulary(older)
 
 
 def test_a_model_that_writes_states_out_reads_and_writes_them_whole():
@@ -141,6 +141,6 @@ def test_the_grammar_of_answers_allows_the_mark_where_the_model_may_use_it(chang
     pytest.importorskip("llguidance")
     tokenizer = tiny.train_tokenizer(["go left, 0 1"], vocab_size=300, special=MARKERS)
     matcher = Grammars(tokenizer).matcher(grammar(PromptParts(state_delta=changes)))
-    words = vocabulary(tokenizer)
+    words = make_vocabulary(tokenizer)
     bare = [*words.encode("why"), words[NEXT], words[SAME], words[REWARD], *words.encode("0 go")]
     assert matcher.validate_tokens(bare) == (len(bare) if changes else bare.index(words[SAME]))

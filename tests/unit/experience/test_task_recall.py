@@ -93,7 +93,7 @@ def test_what_a_task_hides_is_recalled_from_its_other_episodes_and_never_wrongly
 
 def test_on_which_actions_an_answer_depends_is_mined():
     recall = TaskRecall(open_replay(None, episodes(60, 5)), RoomRules())
-    found = {one.kind: one.changed_by for one in recall.dependences()}
+    found = {one.kind: one.invalidated_by for one in recall.dependencies()}
     assert found["look"] == ("flip",) and found["knock"] == () and found["leave"] == ("flip",)
     assert found["flip"] == ("flip",), "a switch changes its own answer"
 
@@ -130,12 +130,12 @@ def play_in(task: Task, actions: Sequence[Action]) -> Trajectory:
 
 def test_what_varies_is_not_recalled_and_what_does_not_is():
     recall = TaskRecall(open_replay(None, episodes(60, 5, noise=0.2)), RoomRules())
-    assert [one.kind for one in recall.dependences()] == ["leave"], "noise is in every answer but that"
+    assert [one.kind for one in recall.dependencies()] == ["leave"], "noise is in every answer but that"
 
 
 def test_logs_that_never_repeat_a_task_establish_nothing():
     recall = TaskRecall(open_replay(None, episodes(300, 1)), RoomRules())
-    assert recall.dependences() == [] and answers(recall, episodes(50, 1, seed=3))[1] == 0
+    assert recall.dependencies() == [] and answers(recall, episodes(50, 1, seed=3))[1] == 0
 
 
 def test_dreams_are_no_precedents_and_new_real_rows_are():

@@ -36,7 +36,7 @@ def context(path: Path, verifier: dict[str, Any]) -> RunContext:
 def test_a_verifier_in_a_file_of_ones_own_masks_what_it_does_not_believe(tmp_path: Path):
     found = context(tmp_path, {"name": "outside.logged_ends", "at_least": 1000})
     logged = next(log for log in found.logs if log.success)
-    dreams = {guarded: factory.dream(found, factory.replay_in_memory(found), guarded=guarded)[0] for guarded in (True, False)}
+    dreams = {guarded: factory.make_dream(found, factory.replay_in_memory(found), guarded=guarded)[0] for guarded in (True, False)}
     ends = {}
     for guarded, batch in dreams.items():
         dream = DreamEnv(batch)
@@ -53,7 +53,7 @@ def test_ablations_of_the_model_keep_the_verifier_and_the_one_of_the_guard_leave
     assert second is not None and isinstance(second.verifier, LoggedEnds) and second.verifier.ends
     assert factory.make_guard(found.without("model")).second is not None
     unguarded = found.without("guard")
-    assert factory.make_guard(unguarded).second is None and unguarded.experience == "experience"
+    assert factory.make_guard(unguarded).second is None and unguarded.experience_checkpoint == "experience"
 
 
 @pytest.mark.parametrize(

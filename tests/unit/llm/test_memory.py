@@ -11,7 +11,7 @@ from dreamgym.engines import build_engine
 from dreamgym.errors import UsageError
 from dreamgym.llm import backbones, memory
 from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
-from dreamgym.llm.memory import Held, memory_of, memory_of_each, require_memory
+from dreamgym.llm.memory import LoadedModel, memory_of, memory_of_each, require_memory
 
 LORA = LoraConfig(rank=4, alpha=8.0)
 
@@ -22,7 +22,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> BackboneConfig:
 
 
 def together(*configs: BackboneConfig, **how: Any) -> int:
-    return sum(memory_of_each([Held(f"model {i}", config, **how) for i, config in enumerate(configs)]))
+    return sum(memory_of_each([LoadedModel(f"model {i}", config, **how) for i, config in enumerate(configs)]))
 
 
 def test_the_memory_of_models_that_share_a_base_has_its_weights_once(whole: BackboneConfig) -> None:
@@ -38,11 +38,13 @@ def test_the_memory_of_models_that_share_a_base_has_its_weights_once(whole: Back
         assert together(*pair) == weights + embeddings + 2 * adapters
     assert together(lean, lean.model_copy(update={"dtype": "bfloat16"})) == weights * 3 // 2 + 2 * adapters
     assert together(whole, whole, trains=False) == 2 * weights and together(whole, whole, trains=False, frozen=True) == weights
-    assert sum(memory_of_each([Held("policy", lean), Held("verifier", whole, trains=False, frozen=True)])) == weights + adapters
+    assert (
+        sum(memory_of_each([LoadedModel("policy", lean), LoadedModel("verifier", whole, trains=False, frozen=True)])) == weights + adapters
+    )
 
 
 def test_models_that_fit_one_by_one_and_not_together_are_refused_by_role(whole: BackboneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, dream = Held("policy.backbone", whole), Held("experience.backbone", whole, trains=False)
+    policy, dream = LoadedModel("policy.backbone", whole), LoadedModel("experience.backbone", whole, trains=False)
     weights = memory_of(backbones.outline(whole), trains=False)
     monkeypatch.setattr(memory, "GIB", 2**10)
     monkeypatch.setattr(memory, "machine_memory", lambda: 5 * weights)

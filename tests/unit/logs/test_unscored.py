@@ -46,7 +46,7 @@ def test_old_records_are_scored_and_an_unknown_success_is_refused(tmp_path: Path
 def test_only_the_reward_of_an_unscored_end_weighs_nothing():
     known, unknown = episodes()
     tokenizer = factory.learn_tokenizer([known], SUITE.rules, 300)
-    builder = RowBuilder(factory.vocabulary(tokenizer), PromptParts(), SegmentWeights(), SUITE.rules)
+    builder = RowBuilder(factory.make_vocabulary(tokenizer), PromptParts(), SegmentWeights(), SUITE.rules)
     (full,), (row,) = (builder.episode(one, [()] * len(one.turns)) for one in (known, unknown))
     end = len(full.segments) - next(i for i, segment in enumerate(reversed(full.segments)) if segment != "reward")
     assert row.segments == full.segments[:end] + [""] * (len(full.segments) - end)

@@ -40,15 +40,15 @@ def test_phases_share_their_connections_and_closing_ends_all_of_them(tmp_path: P
     suite = connected.make(suite="logs", options={"files": ["corridor"]}, connect="python:test_context:Room")
     context = RunContext(build(RunConfig, {}), tmp_path, suite, [], None, None)  # type: ignore[arg-type]
     task = Task("t", "look", "corridor")
-    for phase in (context, replace(context, experience="experience-1")):
-        phase.real().start([task] * 3, seed=0)
-        assert phase.real().repeat([(task, ["look"])])
+    for phase in (context, replace(context, experience_checkpoint="experience-1")):
+        phase.real_env().start([task] * 3, seed=0)
+        assert phase.real_env().repeat([(task, ["look"])])
     assert len(OPEN) == 4, "three for the episodes of both, and one for what is repeated"
     context.close_real()
     until = time.monotonic() + 10
     while OPEN and time.monotonic() < until:  # connections end in threads of their own
         time.sleep(0.01)
-    assert not OPEN and context.real().start([task], seed=0)[0].text == "a room"
+    assert not OPEN and context.real_env().start([task], seed=0)[0].text == "a room"
 
 
 def test_measures_get_the_scripted_episodes_that_the_environment_did_not_fail_in(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -162,7 +162,7 @@ def test_frozen_weights_that_both_roles_share_are_counted_once_and_caches_as_far
         config = read(TrainConfig, tmp_path / "train.toml", changes)
         shape = backbones.outline(BackboneConfig(model=model, device="cpu"))
         caches = [pilot._cache(shape, engine or {}, 8 * dreamed), pilot._cache(shape, {}, 8 * acted)]
-        return (plan.most_memory(config) + sum(min(cache) for cache in caches)) / 1e9
+        return (plan.peak_memory(config) + sum(min(cache) for cache in caches)) / 1e9
 
     (tmp_path / "train.toml").write_text('env.name = "corridor"\npolicy.instructions = "Such as Action: left."\n')
     shape = backbones.outline(BackboneConfig(model=model, device="cpu")).config

@@ -12,7 +12,7 @@ from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.llm import tiny
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.context import that_fit
+from dreamgym.recipes.context import drop_too_long
 from dreamgym.types import Observation, Trajectory, Turn
 
 SUITE = corridor.make(length=4, keys=False)
@@ -28,11 +28,11 @@ def with_a_long_end(log: Trajectory) -> Trajectory:
 def test_an_episode_with_too_long_a_state_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture):
     logs = [with_a_long_end(LOGS[0]), *LOGS[1:]]
     with caplog.at_level(logging.WARNING):
-        assert that_fit(logs, TOKENIZER, TrainConfig()) == LOGS[1:]
+        assert drop_too_long(logs, TOKENIZER, TrainConfig()) == LOGS[1:]
     assert "1 of 4 logged episodes hold a state of more than 4,096 tokens" in caplog.text
-    assert that_fit(logs, TOKENIZER, resolve(TrainConfig, {"experience": {"max_context": 100_000}})) == logs
+    assert drop_too_long(logs, TOKENIZER, resolve(TrainConfig, {"experience": {"max_context": 100_000}})) == logs
 
 
 def test_without_a_success_that_fits_there_is_nothing_to_learn_from():
     with pytest.raises(UsageError, match="no success is left without them"):
-        that_fit([with_a_long_end(log) for log in LOGS], TOKENIZER, TrainConfig())
+        drop_too_long([with_a_long_end(log) for log in LOGS], TOKENIZER, TrainConfig())

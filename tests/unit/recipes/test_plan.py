@@ -37,7 +37,7 @@ def settings(folder: Path, model: str, **changes: Any) -> TrainConfig:
 
 
 def roles(config: SharedConfig) -> dict[str, list[tuple[str, bool]]]:
-    return {phase: [(held.role, held.trains) for held in found] for phase, found in plan.held_in(config).items()}
+    return {phase: [(held.role, held.trains) for held in found] for phase, found in plan.models_by_phase(config).items()}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_loops_of_a_run_are_those_that_its_settings_ask_for(
 def test_a_loop_starts_from_the_policy_that_its_row_names_and_ablations_from_the_warm_start() -> None:
     changes: dict[str, Any] = {"s2r": {"iterations": 2}, "real_only": {"iterations": 3}, "equal_budget": True, "ablations": ["model"]}
     loops = {loop.name: loop for loop in plan.loops_of(resolve(RunConfig, changes))}
-    starts = {name: (loop.start, loop.source, loop.ablation) for name, loop in loops.items()}
+    starts = {name: (loop.init_policy, loop.source, loop.ablation) for name, loop in loops.items()}
     assert starts == {
         "dream": ("warm_start", "dream", ""),
         "s2r": ("dream", "real", ""),
@@ -72,7 +72,7 @@ def test_a_loop_starts_from_the_policy_that_its_row_names_and_ablations_from_the
     assert loops["s2r"].block.learner.lr == 1e-4 and loops["s2r"].block.tasks_per_iter == 8
     assert loops["dream-no-model"].block.curriculum.synthetic_share == 0.0 < loops["dream"].block.curriculum.synthetic_share
     arms = resolve(CompareConfig, {"arms": ["ppo-s2r", "gigpo-mixed"], "ablations": ["history"], "ablated": "grpo-dream"})
-    assert {loop.name: (loop.start, loop.source) for loop in plan.loops_of(arms)} == {
+    assert {loop.name: (loop.init_policy, loop.source) for loop in plan.loops_of(arms)} == {
         "ppo-dream": ("warm_start", "dream"),
         "ppo-s2r": ("ppo-dream", "real"),
         "gigpo-mixed": ("warm_start", "mixed"),
@@ -105,7 +105,7 @@ def test_two_roles_that_fit_one_by_one_and_not_together_are_refused_before_anyth
 ) -> None:
     shrink(monkeypatch)
     config = settings(tmp_path, model)
-    one = memory.memory_of_each(plan.held_in(config)["warm_start"])[0]
+    one = memory.memory_of_each(plan.models_by_phase(config)["warm_start"])[0]
     monkeypatch.setattr(memory, "machine_memory", lambda: one)
     with context.open_run(tmp_path / "run", config) as run, pytest.raises(UsageError, match=r"policy.backbone.*experience.backbone"):
         prepare_logs(run, config)
@@ -117,9 +117,9 @@ def test_two_roles_that_fit_one_by_one_and_not_together_are_refused_before_anyth
 def test_presets_without_a_pretrained_model_hold_none_and_others_name_their_roles() -> None:
     for name in configuration.presets():
         config = read(COMMANDS[command_of(Path(name))], Path(name))
-        held = plan.held_in(config)
+        held = plan.models_by_phase(config)
         assert bool(held) == bool(config.policy.backbone or config.experience.backbone), name
         try:
-            assert not held or plan.most_memory(config) < 80e9, f"{name} is for one GPU"
+            assert not held or plan.peak_memory(config) < 80e9, f"{name} is for one GPU"
         except MissingModel:
             continue

@@ -18,7 +18,7 @@ def test_each_version_of_a_loop_is_published_with_its_model_and_to_a_server_when
         context=SimpleNamespace(policies=policies, config=SimpleNamespace(policy_served=served)),
         agent=SimpleNamespace(llm="engine"),
         model="weights",
-        collector=SimpleNamespace(wait=lambda: done.append("played")),
+        collector=SimpleNamespace(wait_for_prefetched=lambda: done.append("played")),
     )
     RLPhase._publish(phase, 3)  # type: ignore[arg-type]
     assert done == (["played"] if served else []) + [("engine", "weights", 3)]

@@ -31,7 +31,7 @@ from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.phases import remote
-from dreamgym.recipes.phases.remote import cut
+from dreamgym.recipes.phases.remote import split_into_shards
 from dreamgym.runs.files import read_jsonl
 
 FAST = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
@@ -78,7 +78,7 @@ def assert_same(one: Path, other: Path) -> None:
     [(16, 4, 2, [8, 8]), (16, 4, 3, [4, 4, 8]), (12, 8, 2, [6, 6]), (3, 1, 8, [1, 1, 1]), (8, 8, 2, [4, 4])],
 )
 def test_a_rollout_is_cut_into_parts_of_whole_groups_where_there_are_enough(n: int, group: int, parts: int, sizes: list[int]):
-    found = cut(n, group, parts)
+    found = split_into_shards(n, group, parts)
     assert sorted(map(len, found)) == sizes and [number for part in found for number in part] == list(range(n))
 
 

@@ -65,10 +65,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         with RunDir.open(tmp_path_factory.mktemp("made") / "run", dump(config)) as run:
             context = prepare_logs(run, config)
             train_experience(run, context)
-            warm = context.load("tokenizer")
+            warm = context.load_experience_model("tokenizer")
             ids, weights = demonstrations(context)
             sft.train(warm, ids, weights, SFTConfig(epochs=25.0, lr=5e-3, batch_tokens=512, bf16=False))
-            return {"config": config, "context": context, "experience": context.load("experience"), "warm_start": warm}
+            return {"config": config, "context": context, "experience": context.load_experience_model("experience"), "warm_start": warm}
 
 
 def fresh_run(trained: dict[str, Any], path: Path, opened: ExitStack) -> tuple[RunDir, RunContext]:
@@ -77,7 +77,7 @@ def fresh_run(trained: dict[str, Any], path: Path, opened: ExitStack) -> tuple[R
     old: RunContext = trained["context"]
     context = RunContext(old.config, run.path, old.suite, old.logs, old.tokenizer, old.vocabulary)
     for name in ("experience", "warm_start"):
-        context.save(trained[name], name)
+        context.save_experience_model(trained[name], name)
     return run, context
 
 
@@ -109,7 +109,7 @@ def run_rl_phase(run: RunDir, context: RunContext, *, source: RolloutSource, kil
     block = context.config.dream
     if source == "mixed":
         block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})
-    session = RLPhase(run, context, "policy", start="warm_start", block=block, source=source)
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=block, source=source)
     if kill_in is not None:
         save = session._save
 
@@ -153,7 +153,7 @@ def test_an_rl_phase_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does
     prepared: Prepared, unbroken: Unbroken, source: RolloutSource, kills: list[int]
 ):
     whole = unbroken(source)
-    start = whole.context.load("warm_start").parameters()
+    start = whole.context.load_experience_model("warm_start").parameters()
     assert any(not torch.equal(a, b) for a, b in zip(whole.model.parameters(), start, strict=True))
     expected = facts(whole)
     run, context = prepared("broken")
@@ -197,7 +197,7 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
     monkeypatch.setattr(sft.FitCheckpoint, "EVERY_S", every_s)
     whole, context = prepared("unbroken")
     converge(whole, context)
-    best = context.load("sft").state_dict()
+    best = context.load_experience_model("sft").state_dict()
     run, context = prepared("broken")
     mark = run.mark
     for entries in (1, 3):
@@ -216,7 +216,7 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
     found, expected = ({k: v for k, v in one.data("sft").items() if "seconds" not in k} for one in (run, whole))
     assert all(seen.pop("real_seconds") > 0 for one in (found, expected) for seen in one["curve"])
     assert found == expected and len(found["curve"]) > 3 and found["real_steps_dev"] == found["curve"][-1]["real_steps"] > 0
-    assert all(torch.equal(value, best[name]) for name, value in context.load("sft").state_dict().items())
+    assert all(torch.equal(value, best[name]) for name, value in context.load_experience_model("sft").state_dict().items())
     assert not (run.path / "checkpoints" / "sft.pt").exists()
 
 
@@ -232,7 +232,7 @@ def test_a_fit_that_was_killed_leaves_the_metrics_of_an_unbroken_one(prepared: P
             return False
 
         ids, weights = demonstrations(context)
-        fit(run, "warm_start", context.load("experience"), ids, weights, config, on_step=on_step)
+        fit(run, "warm_start", context.load_experience_model("experience"), ids, weights, config, on_step=on_step)
         return run.read_jsonl("metrics.jsonl")
 
     whole, broken = prepared("whole"), prepared("broken")
@@ -246,13 +246,13 @@ def test_a_fit_that_was_killed_leaves_the_metrics_of_an_unbroken_one(prepared: P
 def test_a_checkpoint_whose_bytes_changed_is_noticed(prepared: Prepared):
     run, context = prepared("changed")
     run.mark("warm_start")
-    assert context.policy("warm_start") is not None
+    assert context.load_policy("warm_start") is not None
     file = context.checkpoint("warm_start") / "model.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data))
     with pytest.raises(RunDirError, match="was changed after its phase finished"):
-        context.policy("warm_start")
+        context.load_policy("warm_start")
 
 
 def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_from(prepared: Prepared, monkeypatch: pytest.MonkeyPatch):
@@ -261,7 +261,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
     context.config = context.config.model_copy(update=strict)
     session = run_rl_phase(run, context, source="dream")
     assert session.iteration == 2 and "rolled back to the policy it started from" in session.stopped
-    start = context.load("warm_start").state_dict()
+    start = context.load_experience_model("warm_start").state_dict()
     assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
 
 
@@ -278,7 +278,7 @@ def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_l
     session = run_rl_phase(run, refreshing(context), source="dream")
     assert (session.envs.refreshes, session.iteration, session.stopped) == (2, 4, "")
     assert session.envs.experience.version == session.envs.dream.version == 3 and session.result()["dreams_with"] == "experience-policy-2"
-    old, new = (context.load(name).state_dict() for name in ("experience", "experience-policy-2"))
+    old, new = (context.load_experience_model(name).state_dict() for name in ("experience", "experience-policy-2"))
     assert any(not torch.equal(value, new[name]) for name, value in old.items())
     probed = session.gap_probes.episodes
     assert (
@@ -301,13 +301,13 @@ def test_an_rl_phase_that_was_killed_after_a_refresh_ends_where_an_unbroken_one_
     assert_same(facts(expected), facts(resumed))
     assert resumed.envs.refreshes == expected.envs.refreshes == 2
     assert [e.id for e in resumed.gap_probes.episodes] == [e.id for e in expected.gap_probes.episodes]
-    one, other = (session.context.load("experience-policy-2").state_dict() for session in (expected, resumed))
+    one, other = (session.context.load_experience_model("experience-policy-2").state_dict() for session in (expected, resumed))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_a_probe_without_a_sound_episode_neither_opens_the_gap_nor_vouches_for_the_policy(prepared: Prepared):
     run, context = prepared("nothing")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="dream")
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="dream")
     assert set(session.gap_probes.probe([], 0).values()) == {None} and session.gap_probes.failed_in_a_row == 0
     assert not context.checkpoint("policy-good").exists()
 
@@ -353,7 +353,7 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     run, context = prepared("bound")
     limit = free.used["train"] - 1
     block = context.config.dream.model_copy(update={"max_real_steps": limit})
-    bound = RLPhase(run, context, "s2r", start="warm_start", block=block, source="real")
+    bound = RLPhase(run, context, "s2r", init_policy="warm_start", block=block, source="real")
     bound.run_loop()
     assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
 
@@ -375,7 +375,7 @@ def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unb
 def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: Prepared):
     run, context = prepared("refilled")
     block = context.config.dream.model_copy(update={"max_refills": 2, "tasks_per_iter": 3})
-    session = RLPhase(run, context, "policy", start="warm_start", block=block, source="real")
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=block, source="real")
     session.run_loop()
     lines = run.read_jsonl("metrics.jsonl")
     drawn = [sum(count for name, count in line.items() if name.startswith("groups_")) for line in lines]
@@ -390,7 +390,7 @@ def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: P
 
 def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(prepared: Prepared):
     run, context = prepared("poor")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
     plain = session.collector.roll([t for t in session.curriculum.sample(6) for _ in range(4)], 0)
     steps = sum(len(t.turns) for t in plain)
     session.collector.block = context.config.dream.model_copy(update={"max_refills": 2, "max_real_steps": steps + 1, "tasks_per_iter": 7})
@@ -401,7 +401,7 @@ def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(pre
 
 def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepared: Prepared):
     run, context = prepared("hopeless")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
     step = session.envs.real.step
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
     session.run_loop()
@@ -413,14 +413,14 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
 @pytest.mark.parametrize("source", ["dream", "real"])
 def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real_outage_can_be_tried_again(source: str, prepared: Prepared):
     run, context = prepared(f"broken {source}")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
     roll = session.collector.roll
     session.collector.roll = lambda *of, **how: [replace(t, error="it could not be read", source=source) for t in roll(*of, **how)]  # type: ignore[method-assign]
     if source == "real":
         with pytest.raises(EnvironmentFailure, match="two iterations in a row of 'policy' failed.*could not be read"):
             session.run_loop()
         session.close()
-        again = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
+        again = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
         assert again.iteration == 1 and not again.stopped
         again.run_loop()
         assert [line["iteration"] for line in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3] and again.failed_in_a_row == 0
@@ -433,7 +433,7 @@ def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real
 
 def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):
     run, context = prepared("outage")
-    session = RLPhase(run, context, "policy", start="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
     step, roll = session.envs.real.step, session.collector.roll
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
 
@@ -455,7 +455,7 @@ def test_a_learner_without_bfloat16_trains_with_a_sampler_without_it(
     monkeypatch.setattr(loading, "build_engine", lambda settings, **how: asked.append(how["full_precision"]) or built(settings, **how))
     run, context = prepared("run")
     block = context.config.dream.model_copy(update={"learner": context.config.dream.learner.model_copy(update={"bf16": bf16})})
-    RLPhase(run, context, "policy", start="warm_start", block=block, source="real").replay.close()
+    RLPhase(run, context, "policy", init_policy="warm_start", block=block, source="real").replay.close()
     assert asked == [full_precision]
 
 

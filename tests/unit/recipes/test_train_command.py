@@ -127,7 +127,7 @@ def test_a_training_whose_rollouts_all_failed_names_the_error(tmp_path: Path, re
 
 def test_every_mode_is_a_list_of_loops(real: Path):
     def loops(mode: str) -> list[tuple[str, str, str]]:
-        return [(loop.name, loop.start, loop.source) for loop in plan.loops_of(read(TrainConfig, real, {"mode": mode}))]
+        return [(loop.name, loop.init_policy, loop.source) for loop in plan.loops_of(read(TrainConfig, real, {"mode": mode}))]
 
     assert loops("dream") == [("dream", "warm_start", "dream")]
     assert loops("real") == [("real_only", "warm_start", "real")]

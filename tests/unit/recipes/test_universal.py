@@ -52,7 +52,7 @@ def test_the_environment_is_named_in_the_context_of_every_row_and_of_every_quest
             said = context.vocabulary.decode([i for i, segment in zip(row.ids, row.segments, strict=True) if not segment])
             assert any(instruction in said for instruction in instructions), said
         asked: list[list[int]] = []
-        _, model = factory.dream(context, factory.replay_in_memory(context))
+        _, model = factory.make_dream(context, factory.replay_in_memory(context))
         generate = model.llm.generate
         model.llm.generate = lambda requests, generate=generate, asked=asked: asked.extend(r.prompt for r in requests) or generate(requests)
         episode = context.logs[0]
@@ -66,7 +66,7 @@ def test_weights_are_shared_and_memories_are_not(together: dict[str, RunContext]
     corridor, shop = together.values()
     assert corridor.checkpoint("experience") == shop.checkpoint("experience")
     for name, context in together.items():
-        _, model = factory.dream(context, factory.replay_in_memory(context))
+        _, model = factory.make_dream(context, factory.replay_in_memory(context))
         assert {memory.env for memory in model.replay.memories()} == {name} and model.guard.rules is context.suite.rules
 
 

@@ -295,7 +295,7 @@ def test_a_probe_in_which_most_accepted_claims_are_false_makes_no_good_policy_ev
 ):
     probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
     probes.settings, probes.failed_in_a_row, probes.passed = SimpleNamespace(probes=SimpleNamespace(max_accepted_false=0.5)), 0, None
-    probes._stop_if_false(phase.accepted_false([phase.TriedClaim(True, i >= false, 1.0, 0) for i in range(of)]))
+    probes._stop_if_false(phase.accepted_false([phase.ProbedClaim(True, i >= false, 1.0, 0) for i in range(of)]))
     assert probes.passed is passed and probes.failed_in_a_row == (passed is False)
 
 

@@ -158,6 +158,6 @@ def test_converged_imitation_is_never_below_its_warm_start_on_development_tasks(
         curve = run.data("sft")["curve"]
         assert curve[0]["epoch"] == 0 and curve[0]["greedy"] == max(seen["greedy"] for seen in curve)
         dev = context.suite.tasks("dev", 6, seed=TASK_SEED)
-        agent = context.agent(context.policy("sft"))
-        rate = success(baselines.evaluate(agent, context.real(), dev, max_steps=4, temperature=0.0, seed=7)).value
+        agent = context.agent(context.load_policy("sft"))
+        rate = success(baselines.evaluate(agent, context.real_env(), dev, max_steps=4, temperature=0.0, seed=7)).value
         assert rate == curve[0]["greedy"] == run.data("sft")["dev_success"]

@@ -116,7 +116,7 @@ def test_an_rl_phase_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_w
     config = build(RunConfig, settings)
 
     def run_rl_phase(context: RunContext, run: RunDir, name: str, iterations: int) -> RLPhase:
-        session = RLPhase(run, context, name, start="tokenizer", block=config.dream, source="real")
+        session = RLPhase(run, context, name, init_policy="tokenizer", block=config.dream, source="real")
         session.block = config.dream.model_copy(update={"iterations": iterations})
         session.run_loop()
         session.replay.close()

@@ -60,7 +60,7 @@ def test_states_that_the_model_wrote_and_lines_that_no_log_has_are_features_that
 def test_lines_are_known_from_other_episodes_than_their_own():
     logs = [episode("a", ("look()", "one\ntwo")), episode("b", ("look()", "one\nthree"))]
     known = KnownLines.of_logs(logs)
-    assert [known.novel(t.transitions, own=True) for t in logs] == [1, 1]
+    assert [known.novel(t.transitions, is_logged=True) for t in logs] == [1, 1]
     assert known.novel(steps(("look()", "one\nfour"))) == 1 and known.novel(logs[0].transitions) == 0
     assert KnownLines.of_arrays(known.arrays()).episodes == known.episodes
 

@@ -190,7 +190,7 @@ def test_a_model_is_fitted_and_dreams_and_its_checkpoint_has_no_markers(instruct
     with prepared(tmp_path / "run", instruct) as (run, shared):
         train_experience(run, shared)
         assert run.data("experience")["loss_state"] < 5.0, "letters alone are 5.6 nats"
-        _, model = factory.dream(shared, factory.replay_in_memory(shared))
+        _, model = factory.make_dream(shared, factory.replay_in_memory(shared))
         (task, *_) = shared.suite.tasks("train", 2, seed=0)
         (predicted,) = model.predict([Query(task, (), shared.logs[0].transitions[0].state, "left", (0, 0, 0))])
     assert predicted.next_state.text and sum(model.counts.values()) >= 1 and model.version == 1

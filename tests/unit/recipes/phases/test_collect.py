@@ -41,13 +41,13 @@ class Opener:
     def end(self, conversations: list[int]) -> None: ...
 
 
-def collector(folder: Path, agent: Any, *, remote: Any = None, **changes: Any) -> Collector:
+def collector(folder: Path, agent: Any, *, make_rollout_fn: Any = None, **changes: Any) -> Collector:
     """Of a phase in the real corridor, which keeps two episodes open."""
     suite = corridor.make(length=4)
     suite.max_parallel = 2
     context = RunContext(build(RunConfig, {}), folder, suite, [], None, None)  # type: ignore[arg-type]
     block = build(RLBlock, {"learner": {"temperature": 0.7}}).model_copy(update=changes)
-    return Collector(Environments(context, None, "real_only", "real"), agent, None, block, "real_only", remote)  # type: ignore[arg-type]
+    return Collector(Environments(context, None, "real_only", "real"), agent, None, block, "real_only", make_rollout_fn)  # type: ignore[arg-type]
 
 
 def test_real_rollouts_open_no_more_episodes_than_the_environment_keeps_and_draw_what_they_would_draw_together(tmp_path: Path):
@@ -69,9 +69,9 @@ def test_steps_of_rollouts_that_nobody_uses_are_counted_like_all_others(source: 
     def no_worker() -> RolloutFunction:
         raise AssertionError("nothing is played")
 
-    prefetching = collector(tmp_path, Opener(), remote=no_worker, async_rollouts=True)
-    prefetching.resume(1, made)
-    prefetching.discard()
+    prefetching = collector(tmp_path, Opener(), make_rollout_fn=no_worker, async_rollouts=True)
+    prefetching.restore_prefetched(1, made)
+    prefetching.discard_prefetched()
     taken = sum(len(t.turns) for t in made)
     assert (prefetching.steps, prefetching.real_steps) == (taken, taken if source == "real" else 0) and taken > 0
     assert prefetching.decided.states["rule"] == prefetching.steps - prefetching.real_steps
