@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(serve.RunDir, "view", lambda path: SimpleNamespace(done=lambda stage: True))
     monkeypatch.setattr(serve, "open_context", lambda path: SimpleNamespace(suite=SUITE))
     monkeypatch.setattr(factory, "replay_in_memory", lambda context: replay)
-    monkeypatch.setattr(factory, "dream", lambda context, replay: (batch, model))
+    monkeypatch.setattr(factory, "make_dream", lambda context, replay: (batch, model))
     return Path("run")
 
 
