@@ -50,7 +50,7 @@ def rollout(
         turns: list[list[Turn]] = [[] for _ in tasks]
         last: list[StepResult | None] = [None] * len(tasks)
         running = set(range(len(tasks))) if max_steps else set()
-        waiting, acting, stepping = sorted(running), dict[int, int](), dict[int, Completion]()
+        waiting, pending_actions, pending_steps = sorted(running), dict[int, int](), dict[int, Completion]()
         while running:
             tickets = agent.submit(
                 [conversations[i] for i in waiting],
@@ -58,21 +58,23 @@ def rollout(
                 temperature=temperature,
                 seeds=[(seed, indices[i], len(turns[i])) for i in waiting],
             )
-            acting |= zip(tickets, waiting, strict=True)
+            pending_actions |= zip(tickets, waiting, strict=True)
             enough = math.ceil(min_ready * len(running))
-            acted = sorted((acting.pop(ticket), completion) for ticket, completion in _poll_at_least(agent.poll, len(acting), enough))
+            acted = sorted(
+                (pending_actions.pop(ticket), completion) for ticket, completion in _poll_at_least(agent.poll, len(pending_actions), enough)
+            )
             for i, completion in acted:
                 if completion.finish == "overflow":
                     if not turns[i]:
                         last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
                     running.discard(i)
                 else:
-                    stepping[i] = completion
-            going = [i for i, _ in acted if i in stepping]
-            env.submit(going, [stepping[i].text for i in going])
+                    pending_steps[i] = completion
+            submitted = [i for i, _ in acted if i in pending_steps]
+            env.submit(submitted, [pending_steps[i].text for i in submitted])
             waiting = []
-            for i, result in sorted(_poll_at_least(env.poll, len(stepping), enough)):
-                turns[i].append(_turn(observations[i], stepping.pop(i), result))
+            for i, result in sorted(_poll_at_least(env.poll, len(pending_steps), enough)):
+                turns[i].append(_turn(observations[i], pending_steps.pop(i), result))
                 observations[i], last[i] = result.observation, result
                 if _is_done(result) or len(turns[i]) == max_steps:
                     running.discard(i)
