@@ -85,7 +85,7 @@ def gap_sentence(found: Mapping[str, Any]) -> str:
     left_out = f" Left out: {', '.join(counted(n, what) for what, n in lost.items() if n)}." if any(lost.values()) else ""
     again = ""
     if (seen := found.get("revisits")) and seen["n"]:
-        again = f" Of {seen['n']} returns of a dream to what it had shown, {_percent(seen)} showed the same."
+        again = f" Of {counted(seen['n'], 'return')} of a dream to what it had shown, {_percent(seen)} showed the same."
         if (control := found.get("revisits_no_model")) and control["n"]:
             again += f" In the dream without a model, of {control['n']}, {_percent(control)}."
     if not gap["n"]:
