@@ -29,7 +29,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.logs.export import openai
 from dreamgym.plugins import make
 from dreamgym.recipes.ablations import ablated
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import open_context
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.rl import run_ablation
@@ -81,7 +81,7 @@ def trained(suite: Any, folder: Path, *, seed: int, options: Namespace) -> Path:
     dreamgym("train", run, "--config", config, f"seed={seed}", *options.set)
     context = open_context(run)
     with RunDir.open(run, (run / "config.toml").read_text("utf-8")) as directory:
-        run_ablation(directory, context, "dream", "model", RLBlock.model_validate(directory.config["rl"]))
+        run_ablation(directory, context, "dream", "model", RLConfig.model_validate(directory.config["rl"]))
     return run
 
 

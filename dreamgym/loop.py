@@ -48,7 +48,7 @@ def train(
             prefetch(fetched, i + 1)
         groups = group_by_task(trajectories, group_size)
         metrics = learner.update(groups)  # the gradient step
-        metrics["remembered"] = float(remember(trajectories))  # only transitions that the guard accepted enter the buffer
+        metrics["replay_added"] = float(remember(trajectories))  # only transitions that the guard accepted enter the buffer
         metrics |= curriculum.observe(groups)  # reward variance per task, Eq. 7
         metrics |= {f"tasks_{name}": float(n) for name, n in curriculum.expand().items()}  # variations of tasks of high value, Eq. 6
         if on_iteration(i, trajectories, metrics):

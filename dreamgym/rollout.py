@@ -64,7 +64,7 @@ def rollout(
                 (pending_actions.pop(ticket), completion) for ticket, completion in _poll_at_least(agent.poll, len(pending_actions), enough)
             )
             for i, completion in acted:
-                if completion.finish == "overflow":
+                if completion.finish_reason == "overflow":
                     if not turns[i]:
                         last[i] = StepResult(observations[i], 0.0, False, False, StepInfo(error=TOO_LONG))
                     running.discard(i)

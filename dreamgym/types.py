@@ -128,7 +128,8 @@ class Completion:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str  # of `ids`, without the stop that ended them
-    finish: Literal["stop", "length", "overflow"]  # "stop": sampled, the last of `ids`; "overflow": the prompt had no room, nothing was
+    finish_reason: Literal["stop", "length", "overflow"]
+    """"stop": sampled, the last of `ids`; "overflow": the prompt had no room, nothing was sampled."""
     version: int = 0
 
 

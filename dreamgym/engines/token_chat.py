@@ -79,7 +79,7 @@ class TokenChat:
             self.usage.requests += 1
             self.usage.prompt_tokens += len(completion.prompt_ids)
             self.usage.completion_tokens += len(completion.ids)
-            cut = completion.finish != "stop" and not allow_truncated
+            cut = completion.finish_reason != "stop" and not allow_truncated
             yield i, ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it.") if cut else completion.text
 
 

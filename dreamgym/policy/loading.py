@@ -14,7 +14,7 @@ from dreamgym.llm import backbones, tiny
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.policy.agent import Agent, demonstrations
-from dreamgym.policy.settings import PolicyBlock
+from dreamgym.policy.settings import PolicyConfig
 from dreamgym.policy.templates import Template
 from dreamgym.policy.templates.chat import Chat
 from dreamgym.policy.templates.markers import Markers
@@ -33,7 +33,7 @@ class Policies:
 
     def __init__(
         self,
-        block: PolicyBlock,
+        block: PolicyConfig,
         rules: TextRules,
         tokenizer: Any,
         words: Vocabulary,
@@ -83,7 +83,7 @@ class Policies:
         return demonstrations(episode, self.template, self.rules, window=self.block.window)
 
 
-def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", temperature: float = 1.0) -> int:
+def check_policy(block: PolicyConfig, rules: TextRules, *, device: str = "cpu", temperature: float = 1.0) -> int:
     """Try cheaply, without weights, whether the policy of a run can work: its device, its template, its adapters, its engine.
 
     `device` is that of the small transformer, `temperature` that of rollouts. Raises what the run would fail with later. Returns how many
@@ -102,7 +102,7 @@ def check_policy(block: PolicyBlock, rules: TextRules, *, device: str = "cpu", t
     return sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
 
 
-def check_publication(block: PolicyBlock, served: Path) -> None:
+def check_publication(block: PolicyConfig, served: Path) -> None:
     """Try whether the servers that sample for the policy take its weights, which are saved to the folder `served`. Loads the backbone.
     ServerError for a server that keeps the weights that it has; other engines are left alone."""
     if block.engine.get("name") != "server" or block.backbone is None:
@@ -122,7 +122,7 @@ def instruct_template(
     rules: TextRules, tokenizer: Any, *, instructions: str = "", tool_calls: str = "auto", variables: Mapping[str, Any] | None = None
 ) -> Template:
     """The template of an instruct model that acts in this environment; the settings are `tool_calls`, `instructions` and `template` of
-    `PolicyBlock`. ConfigError where they do not fit the environment, UsageError for a tokenizer without a usable chat template."""
+    `PolicyConfig`. ConfigError where they do not fit the environment, UsageError for a tokenizer without a usable chat template."""
     form = ChatFormat(tokenizer, **(variables or {}))
     if rules.tools and tool_calls != "off":
         native = {"auto": None, "native": True, "text": False}[tool_calls]
@@ -141,5 +141,5 @@ def instruct_template(
     return Chat(form, rules.name, instructions)
 
 
-def _chat(block: PolicyBlock, rules: TextRules, tokenizer: Any) -> Template:
+def _chat(block: PolicyConfig, rules: TextRules, tokenizer: Any) -> Template:
     return instruct_template(rules, tokenizer, instructions=block.instructions, tool_calls=block.tool_calls, variables=block.template)

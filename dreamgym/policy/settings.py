@@ -12,7 +12,7 @@ from dreamgym.errors import ConfigError
 from dreamgym.llm.backbone_settings import ChatBackbone
 
 
-class PolicyBlock(Config):
+class PolicyConfig(Config):
     """Who acts. Without a backbone it is the small transformer, which begins as the experience model."""
 
     backbone: ChatBackbone | None = None

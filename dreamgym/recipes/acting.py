@@ -84,7 +84,7 @@ class TrainedPolicy:
         finally:
             self.agent.end([talk])
         ((_, completion),) = found
-        if completion.finish == "overflow":
+        if completion.finish_reason == "overflow":
             raise UsageError(f"The conversation of {counted(len(steps), 'turn')} no longer fits into the policy's context.")
         try:
             calls = calls_of(completion.text)

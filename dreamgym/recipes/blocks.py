@@ -17,7 +17,7 @@ from dreamgym.errors import ConfigError, nearest
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.ablations import ABLATIONS
-from dreamgym.replay.buffer import ReplayConfig
+from dreamgym.replay.buffer import ReplayBufferConfig
 from dreamgym.train.settings import LearnerConfig, SFTConfig
 
 UNGUARDED = GuardConfig.model_validate(ABLATIONS["guard"].block("guard"))
@@ -38,7 +38,7 @@ MOST_ROLLOUTS = 1_000_000
 """The largest number of rollouts of an iteration, which are all in memory at once."""
 
 
-class EnvBlock(Config):
+class EnvConfig(Config):
     """The real environment."""
 
     name: str = "webshop"
@@ -69,7 +69,7 @@ class EnvBlock(Config):
             raise ConfigError("env.connection is for a connected environment. Set env.connect, or leave it out.")
         return self
 
-    def without_rules(self) -> EnvBlock:
+    def without_rules(self) -> EnvConfig:
         """The same environment with the state mapping of its rules alone, and what follows from its tools' schemas."""
         return self.model_copy(update={"name": WITHOUT_RULES, "options": {"suite": self.name, "options": self.options}})
 
@@ -77,7 +77,7 @@ class EnvBlock(Config):
 WITHOUT_RULES = "dreamgym.envs.wrappers.without_rules"
 
 
-class LogsBlock(Config):
+class LogsConfig(Config):
     """The offline trajectories everything starts from."""
 
     files: tuple[Path, ...] = ()
@@ -100,7 +100,7 @@ class LogsBlock(Config):
     """Number of training rows for task variation."""
 
 
-class ReplayBlock(ReplayConfig):
+class ReplayConfig(ReplayBufferConfig):
     """The replay buffers that dreams are grounded in: every loop has its own, and all begin with the logs."""
 
     encoder: dict[str, Any] = {"name": "lexical"}
@@ -115,12 +115,12 @@ class ReplayBlock(ReplayConfig):
         return named
 
     @property
-    def settings(self) -> ReplayConfig:
+    def settings(self) -> ReplayBufferConfig:
         """The settings of the buffer itself."""
-        return ReplayConfig.model_validate(self.model_dump(exclude={"encoder"}))
+        return ReplayBufferConfig.model_validate(self.model_dump(exclude={"encoder"}))
 
 
-class ModelBlock(Config):
+class ModelConfig(Config):
     """The small transformer that plays experience model and policy."""
 
     size: str = "1m"
@@ -132,7 +132,7 @@ class ModelBlock(Config):
     the same seed gives other numbers there."""
 
 
-class VerifierBlock(Config):
+class VerifierConfig(Config):
     """A second opinion on what the rules of the guard let pass: a plug-in of `experience/verifiers` by name, or a module by its dotted
     path, with its own settings beside it, such as `{name = "chat", engine = {base_url = "..."}}`. The plug-in checks and completes them."""
 
@@ -168,7 +168,7 @@ def _plugin_settings(group: str, values: dict[str, Any], ours: Sequence[str], pr
     return build(getattr(plugin, "Config", Config), {k: v for k, v in values.items() if k not in kept}, prefix=prefix).model_dump() | kept
 
 
-class ExperienceBlock(Config):
+class ExperienceConfig(Config):
     """The experience model: a plug-in of `experience/models` by name, or a module by its dotted path, with its own settings beside it, such
     as `{name = "prompted", k = 5}`. The plug-in checks and completes them."""
 
@@ -177,7 +177,7 @@ class ExperienceBlock(Config):
     """`finetuned`, `no_model`, `prompted`, `finetuned_chat`, `released`, or a module by its dotted path."""
     training: SFTConfig | None = None
     """The fit to the logs (Eq. 5), of a model that needs one."""
-    verifier: VerifierBlock | None = None
+    verifier: VerifierConfig | None = None
     """The verifier that gives a second opinion on its predictions, after the rules of the guard; None: nobody."""
     horizon: int | None = Field(default=None, ge=1)
     """Steps after which a dream is cut off; None: as many as the environment allows. `dreamgym fidelity` measures how long dreams are
@@ -259,7 +259,7 @@ class WarmStartConfig(ConvergedConfig):
     """Passes over the successful logs. 0 skips the warm start: RL begins at the experience model's weights, or at the backbone as it is."""
 
 
-class AlgorithmBlock(Config):
+class AlgorithmConfig(Config):
     """A policy-gradient algorithm by its name in `train/algos` or its dotted path, and beside the name its own settings:
     `{name = "ppo", gamma = 0.95}`. They are checked and filled in by the algorithm itself, so that an unknown key is an error here."""
 
@@ -314,7 +314,7 @@ def _check_algorithm(name: str, algorithm: Any) -> None:
         )
 
 
-class RefreshBlock(Config):
+class RefreshConfig(Config):
     """How an experience model learns from real episodes that were probed (co-evolution)."""
 
     training: SFTConfig = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=4096)
@@ -323,10 +323,10 @@ class RefreshBlock(Config):
     """Share of probed episodes that are copied under another instruction."""
 
 
-class RLBlock(Config):
+class RLConfig(Config):
     """One call of the loop."""
 
-    algorithm: AlgorithmBlock = AlgorithmBlock.model_validate({"entropy_coef": 0.01})
+    algorithm: AlgorithmConfig = AlgorithmConfig.model_validate({"entropy_coef": 0.01})
     iterations: int = Field(default=60, ge=0, le=MOST)
     """Number of RL iterations (one rollout batch and one update each)."""
     tasks_per_iter: int = Field(default=32, ge=1, le=MOST)
@@ -365,9 +365,9 @@ class RLBlock(Config):
     on_gap: Literal["warn", "stop", "rollback", "refresh"] = "rollback"
     """What an open gap does. Two in a row stop the loop, or stop it and bring back the last good policy. Refresh, at once: the experience
     model is fitted to the real episodes that were probed, they join the replay buffer, and the same policy goes on in the new dream."""
-    refresh: RefreshBlock = RefreshBlock()
+    refresh: RefreshConfig = RefreshConfig()
 
-    def without(self, ablation: str) -> RLBlock:
+    def without(self, ablation: str) -> RLConfig:
         """The same loop with the ablation's changes of the curriculum."""
         changes = ABLATIONS[ablation].block("curriculum")
         return self.model_copy(update={"curriculum": self.curriculum.model_copy(update=changes)}) if changes else self
@@ -423,7 +423,7 @@ class RLBlock(Config):
         return curriculum
 
 
-class EvalBlock(Config):
+class EvalConfig(Config):
     """The final evaluation in the real environment, on held-out tasks."""
 
     tasks: int = Field(default=1000, ge=0, le=MOST)

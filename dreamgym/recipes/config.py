@@ -11,23 +11,23 @@ from dreamgym import plugins
 from dreamgym.config import Config, build
 from dreamgym.errors import ConfigError
 from dreamgym.experience.guard import GuardConfig
-from dreamgym.policy.settings import PolicyBlock
+from dreamgym.policy.settings import PolicyConfig
 from dreamgym.recipes.ablations import ABLATIONS
 from dreamgym.recipes.arms import MODES, OFFLINE_ARMS
 from dreamgym.recipes.blocks import (
     MOST,
     MOST_ROLLOUTS,
     AblationName,
-    AlgorithmBlock,
+    AlgorithmConfig,
     ConvergedConfig,
-    EnvBlock,
-    EvalBlock,
-    ExperienceBlock,
-    LogsBlock,
-    ModelBlock,
-    ReplayBlock,
-    RLBlock,
-    VerifierBlock,
+    EnvConfig,
+    EvalConfig,
+    ExperienceConfig,
+    LogsConfig,
+    ModelConfig,
+    ReplayConfig,
+    RLConfig,
+    VerifierConfig,
     WarmStartConfig,
 )
 from dreamgym.train.settings import DPOConfig
@@ -38,19 +38,19 @@ class SharedConfig(Config):
 
     seed: int = Field(default=0, ge=0)
     """Seed of everything that is drawn."""
-    env: EnvBlock = EnvBlock()
+    env: EnvConfig = EnvConfig()
     rules: Literal["suite", "induced", "none"] = "suite"
     """What a run knows of the environment's texts beside the logs: the suite's `TextRules`; or their state mapping and what follows from
     the tools' schemas, alone (`none`) or with what the logs show of actions and ends (`induced`: `rules.toml` of the run, which a person
     can read and correct; see `envs.induction`)."""
-    logs: LogsBlock = LogsBlock()
-    model: ModelBlock = ModelBlock()
-    replay: ReplayBlock = ReplayBlock()
-    policy: PolicyBlock = PolicyBlock()
-    experience: ExperienceBlock = ExperienceBlock.model_validate({})
+    logs: LogsConfig = LogsConfig()
+    model: ModelConfig = ModelConfig()
+    replay: ReplayConfig = ReplayConfig()
+    policy: PolicyConfig = PolicyConfig()
+    experience: ExperienceConfig = ExperienceConfig.model_validate({})
     guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
-    eval: EvalBlock = EvalBlock()
+    eval: EvalConfig = EvalConfig()
     exec: dict[str, Any] = Field(default_factory=dict)
     """Where the rollouts of RL are played, by `name` with its settings: `{name = "ray", workers = 8}`. Empty: in this process."""
 
@@ -64,7 +64,7 @@ class SharedConfig(Config):
     @model_validator(mode="after")
     def _check_executor(self) -> Self:
         overlapped = [
-            name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLBlock) and block.async_rollouts
+            name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLConfig) and block.async_rollouts
         ]
         if not self.exec:
             if overlapped:
@@ -83,7 +83,7 @@ class SharedConfig(Config):
         return self
 
     @property
-    def effective_env(self) -> EnvBlock:
+    def effective_env(self) -> EnvConfig:
         """The environment as the run sees it: with the suite's rules or without."""
         return self.env if self.rules == "suite" else self.env.without_rules()
 
@@ -123,7 +123,7 @@ class SharedConfig(Config):
         if not self.dreams:
             return {}
         shares = {"logs.relabelled_goals": self.logs.relabelled_goals, "logs.near_miss_goals": self.logs.near_miss_goals}
-        refreshed = {name: block for name, block in self if isinstance(block, RLBlock) and block.on_gap == "refresh"}
+        refreshed = {name: block for name, block in self if isinstance(block, RLConfig) and block.on_gap == "refresh"}
         shares |= {f"{name}.refresh.relabelled_goals": block.refresh.relabelled_goals for name, block in refreshed.items()}
         grounded = {"guard.grounding": "false"} if self.guard.grounding else {}
         return grounded | {name: "0" for name, share in shares.items() if share}
@@ -143,9 +143,9 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _check_rollouts(self) -> Self:
-        groups: dict[str, int] = {name: block.group_size for name, block in self if isinstance(block, RLBlock)}
+        groups: dict[str, int] = {name: block.group_size for name, block in self if isinstance(block, RLConfig)}
         for name, block in self:
-            if not isinstance(block, RLBlock | SimToReal):
+            if not isinstance(block, RLConfig | SimToReal):
                 continue
             whose = name if name in groups else next(iter(groups))  # the second stage keeps the groups of the first
             if block.tasks_per_iter * groups[whose] > MOST_ROLLOUTS:
@@ -160,7 +160,7 @@ class SharedConfig(Config):
         plugin = plugins.load("experience.models", self.experience.name)
         if not getattr(plugin, "VARIES_TASKS", True):
             for name, block in self:
-                if isinstance(block, RLBlock) and block.iterations and block.curriculum.synthetic_share:
+                if isinstance(block, RLConfig) and block.iterations and block.curriculum.synthetic_share:
                     raise ConfigError(
                         f"{name}.curriculum.synthetic_share = {block.curriculum.synthetic_share} asks for generated tasks, and the "
                         f"experience model '{self.experience.name}' generates none. Set it to 0."
@@ -168,21 +168,21 @@ class SharedConfig(Config):
         return self
 
     def without(self, ablation: str) -> Self:
-        """The same settings with the ablation's changes of the experience model or the guard; `RLBlock.without` is for those of a loop."""
+        """The same settings with the ablation's changes of the experience model or the guard; `RLConfig.without` is for those of a loop."""
         changes = {name: ABLATIONS[ablation].block(name) for name in ("experience", "guard")}
         if "name" in changes["experience"]:
             judge, read = self.experience.verifier, self.experience.backbone
             if judge and read and judge.settings.get("backbone", read) is None:  # another experience model is judged by the same verifier
-                judge = VerifierBlock.model_validate(judge.model_dump() | {"backbone": read.model_dump()})
+                judge = VerifierConfig.model_validate(judge.model_dump() | {"backbone": read.model_dump()})
             kept = {"verifier": judge, "horizon": self.experience.horizon}
-            return self.model_copy(update={"experience": ExperienceBlock.model_validate(kept | changes["experience"])})
+            return self.model_copy(update={"experience": ExperienceConfig.model_validate(kept | changes["experience"])})
         model_settings, verifier = self.experience.settings, self.experience.verifier
         for key in [key for key in changes["experience"] if key.startswith("verifier.")]:
             _, block, name = key.split(".")
             if verifier is None or name not in verifier.settings.get(block, {}):
                 raise ConfigError(f"experience.verifier has no setting '{block}.{name}' for the ablation '{ablation}'. Leave it out.")
             settings = verifier.settings[block] | {name: changes["experience"].pop(key)}
-            changes["experience"]["verifier"] = VerifierBlock.model_validate(verifier.model_dump() | {block: settings})
+            changes["experience"]["verifier"] = VerifierConfig.model_validate(verifier.model_dump() | {block: settings})
         if not changes["experience"].keys() <= {*model_settings, "verifier"}:
             raise ConfigError(f"The experience model '{self.experience.name}' has no setting for the ablation '{ablation}'. Leave it out.")
         return self.model_copy(update={name: getattr(self, name).model_copy(update=values) for name, values in changes.items() if values})
@@ -200,7 +200,7 @@ class SharedConfig(Config):
         as_logged = getattr(plugin, "REASONS_AS_LOGGED", False) and self.experience.settings.get("reasoning") is True
         return as_logged and "reasoning" in getattr(self, "ablations", ())
 
-    def unread(self, block: RLBlock) -> dict[str, str]:
+    def unread(self, block: RLConfig) -> dict[str, str]:
         """Settings that nothing reads in a dream of this loop, as ablations name them, and what switches them off."""
         settings, drawn, switched_off = self.experience.settings, block.curriculum, dict[str, str]()
         if settings.get("k") == 0:
@@ -250,7 +250,7 @@ class BaselineConfig(SharedConfig):
         return seeds
 
 
-def _check_ablations(config: RunConfig | CompareConfig, block: RLBlock) -> None:
+def _check_ablations(config: RunConfig | CompareConfig, block: RLConfig) -> None:
     """ConfigError for an ablation that would train the same again and report it as another thing."""
     for name in config.ablations:
         config.without(name)  # ConfigError for settings that there are none of
@@ -263,7 +263,7 @@ def _check_ablations(config: RunConfig | CompareConfig, block: RLBlock) -> None:
             raise ConfigError(f"The ablation '{name}' changes nothing here: {'; '.join(why)}. Leave it out.")
 
 
-def _setting(config: SharedConfig, block: RLBlock, key: str) -> Any:
+def _setting(config: SharedConfig, block: RLConfig, key: str) -> Any:
     """The value of a setting as ablations name it; those of a curriculum are of the loop."""
     value: Any = block if key.startswith("curriculum.") else config
     for name in key.split("."):
@@ -289,7 +289,7 @@ class SimToReal(Config):
     algorithm: dict[str, Any] = Field(default_factory=dict)
     """Settings of the algorithm that differ from the dream's. With the `name` of another algorithm, all of its settings."""
 
-    def after(self, block: RLBlock) -> RLBlock:
+    def after(self, block: RLConfig) -> RLConfig:
         """The block of the second stage. ConfigError for a setting that there is none of."""
         dream = block.model_dump()
         changed = self.algorithm.get("name", block.algorithm.name) != block.algorithm.name
@@ -299,7 +299,7 @@ class SimToReal(Config):
             "learner": dream["learner"] | {"lr": 1e-4, "minibatches": 1} | self.learner,
             "algorithm": self.algorithm if changed else _over(dream["algorithm"], self.algorithm),
         }
-        return build(RLBlock, dream | overrides, prefix="s2r.")
+        return build(RLConfig, dream | overrides, prefix="s2r.")
 
 
 def _over(below: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -311,9 +311,9 @@ def _over(below: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 class RunConfig(BaselineConfig):
     """Everything a quickstart run is made of."""
 
-    dream: RLBlock = RLBlock()
+    dream: RLConfig = RLConfig()
     s2r: SimToReal = SimToReal(iterations=0)
-    real_only: RLBlock = RLBlock(iterations=0)
+    real_only: RLConfig = RLConfig(iterations=0)
     equal_budget: bool = False
     """Also train in the real environment with the settings of `dream`: as many transitions and optimiser steps as the dream arm takes."""
     ablations: tuple[AblationName, ...] = ()
@@ -350,7 +350,7 @@ class TrainConfig(SharedConfig):
     start: Literal["experience", "scratch"] = "experience"
     """What the warm start of a small policy begins as: the experience model's weights, or fresh ones. From scratch, mode
     `real` needs no experience model and trains none. A backbone starts as itself."""
-    rl: RLBlock = RLBlock()
+    rl: RLConfig = RLConfig()
     s2r: SimToReal = SimToReal()
 
     @property
@@ -390,9 +390,9 @@ class CompareConfig(BaselineConfig):
     ablated: str = "grpo-dream"
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=lambda: {"grpo": {"entropy_coef": 0.01}})
     """Settings of algorithms by name, for all arms that use them."""
-    dream: RLBlock = RLBlock()
-    real: RLBlock = RLBlock()
-    mixed: RLBlock = RLBlock()
+    dream: RLConfig = RLConfig()
+    real: RLConfig = RLConfig()
+    mixed: RLConfig = RLConfig()
     s2r: SimToReal = SimToReal()
     dpo: DPOConfig = DPOConfig()
 
@@ -408,11 +408,11 @@ class CompareConfig(BaselineConfig):
     def _check_arms(self) -> Self:
         """Every arm's algorithm and settings are checked before anything is trained."""
         for block in (self.dream, self.real, self.mixed):
-            if block.algorithm != RLBlock().algorithm or self.s2r.algorithm:
+            if block.algorithm != RLConfig().algorithm or self.s2r.algorithm:
                 raise ConfigError("Arms name their algorithms. Give settings under [algorithms.NAME], not under a loop's `algorithm`.")
         if self.ablations and not self.ablated.endswith("-dream"):
             raise ConfigError(f"ablated = '{self.ablated}' is no dream, so it has no parts to take away. Name one such as grpo-dream.")
-        _check_ablations(self, self.block(self.ablated) if self.ablations else RLBlock())
+        _check_ablations(self, self.block(self.ablated) if self.ablations else RLConfig())
         if set(OFFLINE_ARMS) & set(self.arms) and not self.sft.epochs:
             raise ConfigError("sft.epochs = 0 leaves out what the arms sft and dpo need. Set it above 0, or leave out the arms.")
         if "dpo" in self.arms and self.policy.window is not None:
@@ -427,12 +427,12 @@ class CompareConfig(BaselineConfig):
                 self.s2r.after(block)
         for name, settings in self.algorithms.items():
             if settings != CompareConfig.model_fields["algorithms"].get_default(call_default_factory=True).get(name):
-                AlgorithmBlock.model_validate({"name": name, **settings})
+                AlgorithmConfig.model_validate({"name": name, **settings})
         return self
 
-    def block(self, arm: str) -> RLBlock:
+    def block(self, arm: str) -> RLConfig:
         """The first loop of an arm, with the arm's algorithm."""
         name, _, mode = arm.rpartition("-")
-        block: RLBlock = {"real": self.real, "mixed": self.mixed}.get(mode, self.dream)
+        block: RLConfig = {"real": self.real, "mixed": self.mixed}.get(mode, self.dream)
         settings = block.model_dump() | {"algorithm": {"name": name, **self.algorithms.get(name, {})}}
-        return RLBlock.model_validate(settings)
+        return RLConfig.model_validate(settings)

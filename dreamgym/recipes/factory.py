@@ -35,7 +35,7 @@ from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.logs.demonstrations import check_mix
 from dreamgym.protocols import Encoder
 from dreamgym.protocols import ReplayBuffer as AnyReplay
-from dreamgym.recipes.blocks import UNGUARDED, EnvBlock, ReplayBlock, RLBlock
+from dreamgym.recipes.blocks import UNGUARDED, EnvConfig, ReplayConfig, RLConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.types import Task, Trajectory
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 TASK_SEED = 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
 
 
-def start_workers(env: EnvBlock) -> AbstractContextManager[WorkerPool | None]:
+def start_workers(env: EnvConfig) -> AbstractContextManager[WorkerPool | None]:
     """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
     return worker_pool.start_workers(*env.plugin, env.workers, repeats=not env.connect)
 
@@ -150,9 +150,9 @@ def replay_in_memory(context: RunContext, more: Sequence[Trajectory] = ()) -> Re
     return open_replay(None, [*context.logs, *more], context.config.replay)
 
 
-def open_replay(path: Path | None, logs: Sequence[Trajectory], block: ReplayBlock | None = None) -> ReplayBuffer:
+def open_replay(path: Path | None, logs: Sequence[Trajectory], block: ReplayConfig | None = None) -> ReplayBuffer:
     """The buffer whose log is at `path` (None: in memory only), seeded with real trajectories when it is empty."""
-    block = block or ReplayBlock()
+    block = block or ReplayConfig()
     if path is None:
         block = block.model_copy(update={"store": "sqlite", "store_options": {}})
     else:
@@ -163,13 +163,13 @@ def open_replay(path: Path | None, logs: Sequence[Trajectory], block: ReplayBloc
     return buffer
 
 
-def check_replay(block: ReplayBlock) -> None:
+def check_replay(block: ReplayConfig) -> None:
     """Make all that can be made without a log. ConfigError, PluginError or MissingExtra where it cannot be."""
     plugins.make("replay.stores", block.store, path=None, encoder="", dim=1, **block.store_options).close()
     open_replay(None, [], block)
 
 
-def file_name(name: str, block: ReplayBlock) -> str:
+def file_name(name: str, block: ReplayConfig) -> str:
     """What the log of a loop is called: `dream.sqlite`."""
     return f"{name}.{block.store.rpartition('.')[2]}"
 
@@ -259,7 +259,7 @@ def _inputs(context: RunContext, replay: AnyReplay, guard: Guard) -> ModelInputs
     return ModelInputs(guard, replay, context.logs, context.config.seed, context.experience_vocabulary, context.fitted_models.tokenizer)
 
 
-def make_curriculum(context: RunContext, block: RLBlock, replay: AnyReplay, vary: Vary | None) -> TaskCurriculum:
+def make_curriculum(context: RunContext, block: RLConfig, replay: AnyReplay, vary: Vary | None) -> TaskCurriculum:
     """The curriculum of a loop. `vary` is the loop's experience model, as it is whenever tasks are varied; without it, no task is
     generated."""
     suite = context.suite

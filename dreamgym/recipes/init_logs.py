@@ -21,7 +21,7 @@ from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import Vocabulary
 from dreamgym.logs.importing import tools_beside
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.recorded import require_logs
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.tool_calls import calls_of
@@ -247,7 +247,7 @@ def _epochs(tokens: int, epoch: int, limits: tuple[int, int]) -> int:
 
 
 def _from_scratch(account: LogAccount, size: str) -> _Models:
-    tasks = min(16, max(4, ITERATION // (RLBlock().group_size * max(1, account.episode_tokens))))
+    tasks = min(16, max(4, ITERATION // (RLConfig().group_size * max(1, account.episode_tokens))))
     tokens = max(1, account.episode_tokens)
     epochs = _epochs(IMITATION, account.successes * tokens, EPOCHS)
     fitted = _epochs(FIT, account.episodes * tokens, EXPERIENCE_EPOCHS)

@@ -10,7 +10,7 @@ from dreamgym.experience.verifiers.learned import ProbesConfig
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.arms import MODES, OFFLINE_ARMS, RolloutSource, arm_of
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Loop(NamedTuple):
     """The name of the phase and of the policy that it makes."""
     init_policy: str
     """The policy that it starts from."""
-    block: RLBlock
+    block: RLConfig
     source: RolloutSource
     config: SharedConfig
     """The settings of its experience model and guard: those of the run, or of an ablation."""
@@ -60,13 +60,13 @@ def loops_of(config: SharedConfig) -> Iterator[Loop]:
             yield from _ablations(config.ablated, config.block(config.ablated), config)
 
 
-def _loop(name: str, block: RLBlock, config: SharedConfig) -> Loop:
+def _loop(name: str, block: RLConfig, config: SharedConfig) -> Loop:
     """The loop that makes an arm."""
     arm = arm_of(name)
     return Loop(name, arm.init_policy, block, arm.source, config)
 
 
-def _ablations(policy: str, block: RLBlock, config: RunConfig | CompareConfig) -> Iterator[Loop]:
+def _ablations(policy: str, block: RLConfig, config: RunConfig | CompareConfig) -> Iterator[Loop]:
     for name in config.ablations:
         yield _loop(ablated(policy, name), block.without(name), config.without(name))._replace(ablation=name)
 

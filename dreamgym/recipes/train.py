@@ -102,9 +102,9 @@ def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
     if not first.block.iterations or had_gradient(directory, name):
         return ""
     record = directory.data(name) if directory.done(name) else {}
-    if (stopped := record.get("stopped")) and not record["iterations"]:
+    if (reason := record.get("stop_reason")) and not record["iterations"]:
         return (
-            f"'{directory.path}' finished without RL: {stopped}. Its policy is that of the warm start. Fit the experience model longer "
+            f"'{directory.path}' finished without RL: {reason}. Its policy is that of the warm start. Fit the experience model longer "
             "(experience.training.epochs) in a new run directory."
         )
     if errors := failures(directory, name):

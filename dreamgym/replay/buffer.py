@@ -38,7 +38,7 @@ Ranking = list[tuple[int, float]]
 """(position, cosine), best first."""
 
 
-class ReplayConfig(Config):
+class ReplayBufferConfig(Config):
     """Plug-ins and their settings, and the size of the buffer."""
 
     store: str = "sqlite"
@@ -56,11 +56,11 @@ class ReplayConfig(Config):
 class ReplayBuffer:
     """See `protocols.ReplayBuffer`. One per process; other processes may append to the same log, and `refresh` reads what they added."""
 
-    def __init__(self, store: Store, index: Index, encoder: Encoder, config: ReplayConfig | None = None):
+    def __init__(self, store: Store, index: Index, encoder: Encoder, config: ReplayBufferConfig | None = None):
         self._store = store
         self._index = index
         self._encoder = encoder
-        self._config = config or ReplayConfig()
+        self._config = config or ReplayBufferConfig()
         self._memories: list[Memory] = []
         self._columns = {name: GrowableArray(dtype) for name, dtype in COLUMNS.items()}
         self._codes: dict[str, dict[object, int]] = {name: {} for name in ("env", "trajectory", "content")}
@@ -70,9 +70,9 @@ class ReplayBuffer:
         self.refresh()
 
     @classmethod
-    def open(cls, path: Path | str | None, encoder: Encoder, config: ReplayConfig | None = None) -> ReplayBuffer:
+    def open(cls, path: Path | str | None, encoder: Encoder, config: ReplayBufferConfig | None = None) -> ReplayBuffer:
         """Open or create the log at `path` (None: in memory only). RunDirError if another encoder built it."""
-        config = config or ReplayConfig()
+        config = config or ReplayBufferConfig()
         in_memory = path is None or str(path) == ":memory:"
         index = plugins.make("replay.indexes", config.index, dim=encoder.dim, **config.index_options)
         where = {"path": None if in_memory else path, "encoder": encoder.id, "dim": encoder.dim}

@@ -188,9 +188,9 @@ def _proposals(loops: Sequence[Loop]) -> Chart | None:
 
 def _growth(loops: Sequence[Loop]) -> Chart | None:
     series = [
-        Series(loop.label, _cumulative(_measured(loop.records, "remembered")), loop.tone)
+        Series(loop.label, _cumulative(_measured(loop.records, "replay_added")), loop.tone)
         for loop in loops
-        if any("remembered" in line for line in loop.records)
+        if any("replay_added" in line for line in loop.records)
     ]
     return lines("Replay buffer: rows added to the logs", series, x_label="iteration", y_label="transitions, cumulative")
 

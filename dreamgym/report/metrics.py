@@ -222,7 +222,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "constant while success rises"),
         "steps": Metric("steps", "optimiser steps taken", "0"),
         "version": Metric("number", "weights published so far", "constant"),
-        "remembered": Metric("transitions", "accepted transitions that were added to the replay buffer", "0 in a dream"),
+        "replay_added": Metric("transitions", "accepted transitions that were added to the replay buffer", "0 in a dream"),
         "synthetic_share": Metric("share", "rollouts on tasks that the experience model generated", "0 although lambda is above 0"),
         "out_of_support": Metric(
             "share", "generated steps whose action no real memory holds", "rises: the policy leaves the support of the logs"

@@ -281,7 +281,7 @@ def _difference(guarded: Fidelity, bare: Fidelity) -> str:
 
 def early_stops(run: Run) -> list[str]:
     """The RL phases that stopped early, with the reason."""
-    return [f"{row.label}: stopped early, {why}." for name, row in run.loops.items() if (why := block(run.phases, name).get("stopped"))]
+    return [f"{row.label}: stopped early, {why}." for name, row in run.loops.items() if (why := block(run.phases, name).get("stop_reason"))]
 
 
 SITUATIONS = {

@@ -13,7 +13,7 @@ from dreamgym.runs.files import dumps, is_number, scalar, write_atomic
 from dreamgym.types import REAL_STEP, Completion, Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 LOGS = "episodes/logs.jsonl"
-TURN, INFO = ({field.name for field in fields(kind)} for kind in (Transition, StepInfo))
+TURN, INFO, COMPLETION = ({field.name for field in fields(kind)} for kind in (Transition, StepInfo, Completion))
 TUPLE = "__tuple__"  # in the free-form `goal`, a tuple is written {"__tuple__": [...]}, so that it comes back as one
 
 
@@ -126,6 +126,8 @@ def _turn_from_json(record: Mapping[str, Any]) -> Turn:
     verdict = None if verdict is None else Verdict(verdict["kind"], tuple(verdict["reasons"]))
     values["info"] = StepInfo(**info | {"neighbours": tuple(info.get("neighbours", ())), "verdict": verdict})
     if completion is not None:
+        if unknown := completion.keys() - COMPLETION:
+            raise ValueError(f"a completion has '{min(unknown)}': another version of dreamgym wrote it")
         sampled: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in completion.items()}
         completion = Completion(**sampled)
     texts = {name: values[name].text for name in ("state", "next_state")}

@@ -32,6 +32,7 @@ IDENTIFIERS = {
     "Shuffled": "RandomRetrieval", "interchange": "export", "surplus": "select_evicted",
     "Told": "ItemMention", "Things": "ItemIndex",
     "Parts": "RunContext", "open_parts": "open_context", "measure_parts": "measure_context", "hire": "hire_workers",
+    **{f"{name}Block": f"{name}Config" for name in ("RL", "Algorithm", "Refresh", "Eval", "Logs", "Env", "Model", "Policy", "Experience", "Verifier", "Replay")},
     "quiet": "silence_progress_bars", "practise": "run_rl_phase", "Practice": "RLPhase", "judge_policies": "evaluate_policies",
     "_really": "real_slots", "_further": "refill_tasks", "_spent": "budget_exhausted",
     "Slab": "KVCache", "Slots": "RunningBatch", "Drafts": "NGramSpeculator", "Work": "ActiveRequest", "_few": "cpu_attention",

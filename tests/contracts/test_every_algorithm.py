@@ -21,7 +21,7 @@ from dreamgym import plugins
 from dreamgym.config import build, dump
 from dreamgym.errors import ConfigError
 from dreamgym.protocols import ActorCritic, Algorithm, Stateful
-from dreamgym.recipes.blocks import AlgorithmBlock
+from dreamgym.recipes.blocks import AlgorithmConfig
 from dreamgym.train.algos.grpo import GRPO, GRPOConfig
 from dreamgym.train.batch import sequences_of
 from dreamgym.train.objective import LossInputs, LossOutputs, ObjectiveConfig
@@ -156,11 +156,11 @@ def test_an_algorithm_keeps_every_promise(settings: dict[str, Any], promise: Cal
 
 @pytest.mark.parametrize("name", plugins.known("train.algos"))
 def test_a_configuration_completes_the_settings_reads_back_and_refuses_unknown_ones(name: str) -> None:
-    block = AlgorithmBlock.model_validate({"name": name})
+    block = AlgorithmConfig.model_validate({"name": name})
     config = plugins.named("train.algos", block.model_dump()).config
     assert isinstance(config, ObjectiveConfig) and config == plugins.make("train.algos", name).config and f'name = "{name}"' in dump(block)
     with pytest.raises(ConfigError, match=f"'entropy_cof' in algorithm {name}. Did you mean 'entropy_coef'"):
-        build(AlgorithmBlock, {"name": name, "entropy_cof": 0.1})
+        build(AlgorithmConfig, {"name": name, "entropy_cof": 0.1})
 
 
 # Algorithms that break a promise each

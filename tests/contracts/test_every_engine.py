@@ -83,13 +83,14 @@ def completions_are_in_order_with_a_log_probability_a_token(opened: Open) -> Non
         for one in found:
             assert 1 <= len(one.ids) == len(one.logprobs) <= 6 and all(type(token) is int for token in one.ids)
             assert all(math.isfinite(score) and score <= 0 for score in one.logprobs)
-            assert one.finish == "length" and one.text == engine.decode(one.ids)
+            assert one.finish_reason == "length" and one.text == engine.decode(one.ids)
         assert engine.generate([]) == []
 
 
 def a_stop_is_the_last_id_and_no_part_of_the_text(opened: Open) -> None:
     with opened() as engine:
-        assert [(len(one.ids), one.finish, one.text) for one in engine.generate(asked(stop=EVERY_ID))] == [(1, "stop", "")] * len(PROMPTS)
+        stopped = engine.generate(asked(stop=EVERY_ID))
+        assert [(len(one.ids), one.finish_reason, one.text) for one in stopped] == [(1, "stop", "")] * len(PROMPTS)
 
 
 def a_seed_names_its_stream_whatever_else_is_asked_and_a_session_changes_nothing(opened: Open) -> None:

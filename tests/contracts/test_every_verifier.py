@@ -17,7 +17,7 @@ from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError
 from dreamgym.experience.verifiers import VerifierInputs
 from dreamgym.protocols import Verifier
-from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.recipes.blocks import ExperienceConfig
 from dreamgym.types import Observation, Transition
 
 SUITE = corridor.make(length=4, keys=False)
@@ -64,10 +64,10 @@ def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed
 
 @every_verifier
 def test_a_configuration_completes_the_settings_refuses_unknown_ones_and_reads_back(name: str, settings: dict[str, Any]):
-    block = build(ExperienceBlock, {"verifier": {"name": name, "of": "all", **settings}})
+    block = build(ExperienceConfig, {"verifier": {"name": name, "of": "all", **settings}})
     usual = getattr(plugins.load("experience.verifiers", name), "ON_DISAGREEMENT", "mask")
     assert block.verifier is not None and (block.verifier.of, block.verifier.on_disagreement) == ("all", usual)
-    assert build(ExperienceBlock, {"verifier": {"name": name, "on_disagreement": "keep", **settings}}).verifier.on_disagreement == "keep"
+    assert build(ExperienceConfig, {"verifier": {"name": name, "on_disagreement": "keep", **settings}}).verifier.on_disagreement == "keep"
     assert settings.keys() <= block.verifier.settings.keys() and f'name = "{name}"' in dump(block)
     with pytest.raises(ConfigError, match=r"Unknown key 'experience\.verifier\.colour'"):
-        build(ExperienceBlock, {"verifier": {"name": name, "colour": 1, **settings}})
+        build(ExperienceConfig, {"verifier": {"name": name, "colour": 1, **settings}})

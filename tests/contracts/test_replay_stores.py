@@ -13,7 +13,7 @@ import pytest
 from dreamgym import plugins
 from dreamgym.config import build
 from dreamgym.errors import InvariantError, MissingExtra, RunDirError
-from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
+from dreamgym.replay.buffer import ReplayBuffer, ReplayBufferConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.stores import Entry, Store
 from dreamgym.types import Memory, Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
@@ -114,7 +114,7 @@ for _ in range(10):
 @every_store
 def test_a_buffer_over_it_resumes_as_if_it_had_never_been_interrupted(name: str, tmp_path: Path) -> None:
     opened(name, None)  # skips where the package is missing
-    encoder, config = lexical.make(state_dim=32, action_dim=32), build(ReplayConfig, {"store": name, "max_rows": 6})
+    encoder, config = lexical.make(state_dim=32, action_dim=32), build(ReplayBufferConfig, {"store": name, "max_rows": 6})
     first, second, third = ([entry(f"{i}/{j}", 2, "dream").trajectory for j in range(2)] for i in range(3))
     with ReplayBuffer.open(tmp_path / "log", encoder, config) as run:
         run.add(first)

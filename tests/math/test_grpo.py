@@ -343,7 +343,7 @@ def test_the_samplers_own_log_probabilities_save_a_pass_and_say_how_far_they_are
 
 
 def shifted(said: Completion) -> Completion:
-    return Completion(said.prompt_ids, said.ids, tuple(lp - 0.5 for lp in said.logprobs), said.text, said.finish)
+    return Completion(said.prompt_ids, said.ids, tuple(lp - 0.5 for lp in said.logprobs), said.text, said.finish_reason)
 
 
 def test_mini_batches_hold_whole_trajectories_and_every_row_once_an_epoch():

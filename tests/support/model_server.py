@@ -38,4 +38,4 @@ class ModelServer(FaultServer):
         sampling = Sampling(body["max_tokens"], stop=tuple(body["stop_token_ids"]), temperature=body["temperature"])
         with self._one_at_a_time:
             completion = self.engines[body["model"]].generate([Request(body["prompt"], sampling, (body["seed"],))])[0]
-        return list(completion.ids), list(completion.logprobs), completion.finish
+        return list(completion.ids), list(completion.logprobs), completion.finish_reason

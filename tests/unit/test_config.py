@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from dreamgym.config import PRESETS, Config, build, dump, find, merge, read
 from dreamgym.errors import ConfigError
-from dreamgym.recipes.blocks import AlgorithmBlock, RLBlock
+from dreamgym.recipes.blocks import AlgorithmConfig, RLConfig
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 
 
@@ -224,7 +224,7 @@ def test_an_algorithm_of_the_second_stage_replaces_the_dreams_or_some_of_its_set
     found = config.s2r.after(config.dream).algorithm.model_dump()
     assert found["name"] == "ppo" and found["gamma"] == 0.8 and found["critic"]["coef"] == 1.0 and found["critic"]["kind"] == "separate"
     other = build(RunConfig, {"dream": {"algorithm": ppo}, "s2r": {"algorithm": {"name": "grpo"}}})
-    assert other.s2r.after(other.dream).algorithm == AlgorithmBlock.model_validate({"name": "grpo"})
+    assert other.s2r.after(other.dream).algorithm == AlgorithmConfig.model_validate({"name": "grpo"})
 
 
 @pytest.mark.parametrize("kind", [RunConfig, TrainConfig, CompareConfig])
@@ -251,8 +251,8 @@ def test_an_algorithm_of_the_second_stage_is_checked_and_a_comparison_names_its_
 def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a_cap_that_weighs_them():
     """When the configuration is read, and not after the experience model was trained."""
     with pytest.raises(ValidationError, match="set learner.old_logprobs = 'learner'"):
-        RLBlock.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old_logprobs": "sampler"}})
-    assert RLBlock.model_validate({"learner": {"old_logprobs": "sampler"}}).learner.old_logprobs == "sampler"
+        RLConfig.model_validate({"algorithm": {"name": "grpo", "importance_cap": 2.0}, "learner": {"old_logprobs": "sampler"}})
+    assert RLConfig.model_validate({"learner": {"old_logprobs": "sampler"}}).learner.old_logprobs == "sampler"
 
 
 def test_a_wrong_override_is_not_blamed_on_the_file_alone(tmp_path: Path):

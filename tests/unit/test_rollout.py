@@ -96,7 +96,7 @@ def test_what_was_sampled_is_kept_as_tokens_even_where_the_environment_reads_ano
 def test_an_answer_that_is_cut_off_is_no_end_and_is_still_played():
     llm, env = ScriptedLLM(lambda _: "right and on and on"), EnvPool(SUITE.env, SUITE.rules)
     (episode,) = rollout(agent(llm, max_reply_tokens=5), env, [task(1, 2)], seed=0, max_steps=2)
-    assert [(t.completion.text, t.completion.finish, len(t.completion.ids)) for t in episode.turns] == [("right", "length", 5)] * 2
+    assert [(t.completion.text, t.completion.finish_reason, len(t.completion.ids)) for t in episode.turns] == [("right", "length", 5)] * 2
 
 
 class Noting:

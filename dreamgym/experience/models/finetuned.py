@@ -176,7 +176,7 @@ class FinetunedExperienceModel(ExperienceModel):
         prompts = [variation(self.vocab, list(map(about, group)), wanted) for group in groups]
         completions = self.llm.generate([Request(prompt, sampling, (self.seed, seed, i)) for i, prompt in enumerate(prompts)])
         return [
-            completion.text if completion.finish == "stop" and not self.vocab.marks & set(completion.ids[:-1]) else ""
+            completion.text if completion.finish_reason == "stop" and not self.vocab.marks & set(completion.ids[:-1]) else ""
             for completion in completions
         ]
 
@@ -279,7 +279,7 @@ class FinetunedExperienceModel(ExperienceModel):
     def _first(self, completion: Completion) -> str:
         """A dreamed first state; "" for one that is cut off or holds a marker."""
         ids = completion.ids[:-1]
-        sound = completion.finish == "stop" and completion.text.strip() and not self.vocab.marks & set(ids)
+        sound = completion.finish_reason == "stop" and completion.text.strip() and not self.vocab.marks & set(ids)
         self.counts["start_clean" if sound else "start_unreadable"] += 1
         return completion.text if sound else ""
 

@@ -24,7 +24,7 @@ from dreamgym.types import Transition, Verdict
 from dreamgym.usage import Usage
 
 
-class VerifierConfig(config.Config):
+class VotesConfig(config.Config):
     """How the second opinion is asked for."""
 
     samples: int = Field(default=1, ge=1)
@@ -34,7 +34,7 @@ class VerifierConfig(config.Config):
     ask: AskConfig = AskConfig(max_tokens=1024)
 
 
-class ChatVerifierConfig(VerifierConfig):
+class ChatVerifierConfig(VotesConfig):
     """Settings of the plug-in."""
 
     engine: ChatEngine
@@ -53,8 +53,8 @@ def make(inputs: VerifierInputs, **settings: Any) -> ChatVerifier:
 class ChatVerifier:
     """Asks an instruct model. Implements `protocols.Verifier`; `counts` says how its replies could be read."""
 
-    def __init__(self, chat: Chat, config: VerifierConfig | None = None, *, seed: int = 0) -> None:
-        self.chat, self.config, self.seed = chat, config or VerifierConfig(), seed
+    def __init__(self, chat: Chat, config: VotesConfig | None = None, *, seed: int = 0) -> None:
+        self.chat, self.config, self.seed = chat, config or VotesConfig(), seed
         self.counts: Counter[str] = Counter()
 
     @property

@@ -17,7 +17,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv, ReplayBuffer
 from dreamgym.recipes import factory
 from dreamgym.recipes.arms import RolloutSource
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.returns import statistics
@@ -80,7 +80,7 @@ class Collector:
         envs: Environments,
         agent: Agent,
         curriculum: TaskCurriculum,
-        block: RLBlock,
+        block: RLConfig,
         name: str,
         make_rollout_fn: Callable[[], RolloutFunction] | None = None,
     ) -> None:

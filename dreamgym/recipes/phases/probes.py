@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
@@ -44,7 +44,7 @@ class Probes(Protocol):
     """Number of probes in a row that found the dream wrong."""
     passed: bool | None
     """Whether the probe of this iteration found nothing wrong; None: there was none, or it cannot be said."""
-    stopped: str
+    stop_reason: str
     """Why training stops, in words; "" while it goes on."""
 
     def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class GapProbes:
     """Measures the gap between dream and real success every `probe_every` iterations. An open gap refreshes the experience model, or two
     in a row stop training."""
 
-    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLBlock, *, init_policy: str) -> None:
+    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLConfig, *, init_policy: str) -> None:
         self.run, self.envs, self.agent, self.model, self.block, self.init_policy = run, envs, agent, model, block, init_policy
         self.context, self.name = envs.context, envs.name
         self.every = block.probe_every if envs.dream and "probes" not in self.context.skipped else 0
@@ -68,7 +68,7 @@ class GapProbes:
         self.failed_in_a_row = 0  # probes with a gap above `max_gap`
         self.episodes: list[Trajectory] = []  # real episodes of probes, kept for refreshes of the experience model
         self.passed: bool | None = None
-        self.stopped = ""
+        self.stop_reason = ""
 
     def state_dict(self) -> dict[str, Any]:
         episodes = json.dumps([trajectory_to_json(episode, completions=False) for episode in self.episodes])
@@ -105,9 +105,9 @@ class GapProbes:
         self.failed_in_a_row = self.failed_in_a_row + 1 if gap.gap > self.block.max_gap else 0
         self.passed = self.failed_in_a_row == 0
         if self.failed_in_a_row >= 2 and self.block.on_gap != "warn":
-            self.stopped = f"the gap opened to {gap.gap:.2f}"
+            self.stop_reason = f"the gap opened to {gap.gap:.2f}"
             if self.block.on_gap == "rollback":
-                self.stopped += f", {roll_back(self.context, self.model, self.name, self.init_policy)}"
+                self.stop_reason += f", {roll_back(self.context, self.model, self.name, self.init_policy)}"
         return gap.metrics()
 
     def _refresh(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from dreamgym.envs.base import TextRules, with_reasoning
 from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import RefreshBlock
+from dreamgym.recipes.blocks import RefreshConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.train import sft
 from dreamgym.types import Trajectory
@@ -29,7 +29,7 @@ def explained(episodes: Sequence[Trajectory], rules: TextRules) -> list[Trajecto
     return [with_reasoning(episode, rules) for episode in episodes if episode.error is None and episode.turns]
 
 
-def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshBlock, name: str) -> dict[str, float]:
+def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshConfig, name: str) -> dict[str, float]:
     """Fit the experience model `context.experience_checkpoint` to probed episodes and as many tokens of the logs. Save it as checkpoint
     `name`.
 

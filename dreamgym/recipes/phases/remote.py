@@ -26,7 +26,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv
 from dreamgym.recipes import factory, plan
 from dreamgym.recipes.arms import RolloutSource
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.phases.collect import Environments, RolloutFunction
@@ -75,7 +75,7 @@ class RolloutShard:
 class RemoteRollouts:
     """The driver's side: workers, and the replay service beside the driver."""
 
-    def __init__(self, context: RunContext, name: str, *, init_policy: str, block: RLBlock, source: RolloutSource) -> None:
+    def __init__(self, context: RunContext, name: str, *, init_policy: str, block: RLConfig, source: RolloutSource) -> None:
         self.context, self.block = context, block
         self.executor = executors.executor(context.config.exec)
         try:
@@ -165,7 +165,9 @@ def _served(engine: LLM | None) -> Served | None:
 class _Worker:
     """A worker's side: `exec.JobFunction`."""
 
-    def __init__(self, spec: ContextSpec, name: str, init_policy: str, block: RLBlock, source: RolloutSource, replay: RemoteReplay) -> None:
+    def __init__(
+        self, spec: ContextSpec, name: str, init_policy: str, block: RLConfig, source: RolloutSource, replay: RemoteReplay
+    ) -> None:
         self.replay, context = replay, spec.open()
         memory.require_memory(plan.worker_models(context.config))  # the driver can look at its own node alone
         self.envs = Environments(context, replay, name, source)

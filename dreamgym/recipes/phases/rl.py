@@ -26,7 +26,7 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.arms import RolloutSource
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
 from dreamgym.recipes.phases.evaluate import evaluate_policies
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dreamgym.recipes.phases.remote import RemoteRollouts
 
 
-def run_rl_phase(run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLBlock, source: RolloutSource) -> None:
+def run_rl_phase(run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLConfig, source: RolloutSource) -> None:
     """One call of the loop: from checkpoint `init_policy`, with rollouts in `source`, to checkpoint `name`."""
     if run.done(name):
         return
@@ -59,7 +59,7 @@ def run_rl_phase(run: RunDir, context: RunContext, name: str, *, init_policy: st
         phase.close()
 
 
-def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, block: RLBlock) -> None:
+def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, block: RLConfig) -> None:
     """The dream `policy` without one part of the method, from the same warm start at the same budget, to its evaluation."""
     name, reduced = ablated(policy, ablation), context.without(ablation)
     train_experience(run, reduced)
@@ -70,7 +70,7 @@ def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, b
 class RLPhase:
     """Owns the collaborators of one loop and the checkpoint that bridges interruptions."""
 
-    def __init__(self, run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLBlock, source: RolloutSource) -> None:
+    def __init__(self, run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLConfig, source: RolloutSource) -> None:
         self.run, self.context, self.name, self.block = run, context, name, block
         with ExitStack() as opened:  # what is open when one of them fails is closed: nobody else could, as there is no phase yet
             self._build(init_policy, source, opened)
@@ -109,7 +109,7 @@ class RLPhase:
         self.probes: dict[str, Probes] = {"gap_probes": self.gap_probes}
         if self.verifier_probes:
             self.probes["verifier_probes"] = self.verifier_probes
-        self.iteration, self.seconds, self.stopped = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
+        self.iteration, self.seconds, self.stop_reason = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
         self.failed_in_a_row = 0  # iterations of which every rollout failed
         # seconds of waiting before an interruption; None: an earlier version did not count them
         self._real_seconds_offset: float | None = 0.0
@@ -130,7 +130,7 @@ class RLPhase:
                 learner=self.learner,
                 remember=self._remember,
                 start=self.iteration,
-                iterations=0 if self.stopped else self.block.iterations,
+                iterations=0 if self.stop_reason else self.block.iterations,
                 tasks_per_iter=self.block.tasks_per_iter,
                 group_size=self.block.group_size,
                 on_iteration=self._on_iteration,
@@ -178,8 +178,8 @@ class RLPhase:
         return self._real_seconds_offset + self.envs.real.seconds - self._real_seconds_start
 
     @property
-    def _stopped_by_probes(self) -> str:
-        return next((probes.stopped for probes in self.probes.values() if probes.stopped), "")
+    def _probes_stop_reason(self) -> str:
+        return next((probes.stop_reason for probes in self.probes.values() if probes.stop_reason), "")
 
     def result(self) -> dict[str, Any]:
         """What later phases and the summary read."""
@@ -191,7 +191,7 @@ class RLPhase:
             "probe_steps": self.used["probe"],
             "seconds": self.seconds,
             "real_seconds": self.real_seconds,
-            "stopped": self.stopped,
+            "stop_reason": self.stop_reason,
             "refreshes": self.envs.refreshes,
             "dreams_with": self.envs.dreams_with,
             **(
@@ -225,7 +225,7 @@ class RLPhase:
         if self.envs.source == "mixed":
             record |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
         for probes in self.probes.values():
-            if not self._stopped_by_probes:
+            if not self._probes_stop_reason:
                 record |= probes.observe(trajectories, self.iteration)
         self._keep_good()
         if self.remote:
@@ -241,21 +241,21 @@ class RLPhase:
         if i % 10 == 0 or self.iteration == self.block.iterations:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
         failure = _common_failure(trajectories)
-        self.stopped = self._stopped_by_probes or self.collector.budget_exhausted(self.seconds)
+        self.stop_reason = self._probes_stop_reason or self.collector.budget_exhausted(self.seconds)
         self.failed_in_a_row = self.failed_in_a_row + 1 if failure else 0
-        if self.failed_in_a_row >= 2 and not self.stopped:  # one may have been an outage
+        if self.failed_in_a_row >= 2 and not self.stop_reason:  # one may have been an outage
             if failure != TOO_LONG and all(t.source == "real" for t in trajectories):
                 raise EnvironmentFailure(  # and nothing is saved, so that the same command tries this iteration again
                     f"Every rollout of two iterations in a row of '{self.name}' failed in the real environment: {failure}. See to it, then "
                     "give the same command again."
                 )
-            self.stopped = f"every rollout of two iterations in a row failed: {failure}"
+            self.stop_reason = f"every rollout of two iterations in a row failed: {failure}"
         # after a failure of all prefetched rollouts too, the next iteration is tried again, not replayed
-        if self.stopped or (failure and _common_failure(self.collector.wait_for_prefetched())):
+        if self.stop_reason or (failure and _common_failure(self.collector.wait_for_prefetched())):
             self.collector.discard_prefetched()
         self._save()
         self._advance(note=_note(record, failure))
-        return bool(self.stopped)
+        return bool(self.stop_reason)
 
     def _verifier_probes(self, init_policy: str) -> VerifierProbes | None:
         """Where a learned verifier judges the dream: what it does with claims, and probes of them."""
@@ -294,7 +294,7 @@ class RLPhase:
             "iteration": self.iteration,
             "seconds": self.seconds,
             "real_seconds": self.real_seconds,
-            "stopped": self.stopped,
+            "stop_reason": self.stop_reason,
             "failed_in_a_row": self.failed_in_a_row,
             "prefetched": begun.iteration if begun else None,
         }
@@ -328,7 +328,7 @@ class RLPhase:
         self.replay.refused = state["replay"]["refused"]
         for name, probes in self.probes.items():
             probes.load_state_dict(state[name])
-        self.iteration, self.seconds, self.stopped = state["iteration"], state["seconds"], state["stopped"]
+        self.iteration, self.seconds, self.stop_reason = state["iteration"], state["seconds"], state["stop_reason"]
         self.failed_in_a_row = state.get("failed_in_a_row", 0)
         self._real_seconds_offset = state.get("real_seconds")
         if (i := state["prefetched"]) is not None:

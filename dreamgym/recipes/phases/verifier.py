@@ -107,7 +107,7 @@ class VerifierProbes:
         self.steps = 0  # real steps of probes
         self.failed_in_a_row = 0  # probes in which accepted claims proved false
         self.passed: bool | None = None  # whether the accepted claims of this iteration's probe held
-        self.stopped = ""
+        self.stop_reason = ""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -140,7 +140,7 @@ class VerifierProbes:
         drawn = draw_probes(claims, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
         chosen = self._affordable(drawn, iteration)
         if drawn and not chosen:
-            self.stopped = (
+            self.stop_reason = (
                 f"{self.steps:,} of {self.settings.probes.max_real_steps:,} real steps of probes are spent, and what is left is too little "
                 "to try a claim (experience.verifier.probes.max_real_steps)"
             )
@@ -246,7 +246,7 @@ class VerifierProbes:
         self.passed = False if bad else True if rate.value <= most else None  # too few claims to stop, but no proof of a good policy
         if self.failed_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.init_policy)
-            self.stopped = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
+            self.stop_reason = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
 
 
 def _share(of: Sequence[Trajectory], test: Callable[[Trajectory], bool]) -> float | None:

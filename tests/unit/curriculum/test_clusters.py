@@ -13,7 +13,7 @@ from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 WORDS = ["a red wool scarf", "a blue wool scarf", "a green wool scarf", "one steel desk lamp", "one brass desk lamp", "one black desk lamp"]
@@ -76,5 +76,5 @@ def test_a_lonely_or_broken_rollout_says_nothing_of_its_task():
 def test_groups_of_one_may_choose_tasks_by_variance_when_tasks_have_clusters():
     ppo = {"algorithm": {"name": "ppo"}, "group_size": 1}
     with pytest.raises(ConfigError, match="groups of one have no variance .* clusters"):
-        build(RLBlock, ppo)
-    assert build(RLBlock, {**ppo, "clusters": 16}).curriculum.strategy == "variance"
+        build(RLConfig, ppo)
+    assert build(RLConfig, {**ppo, "clusters": 16}).curriculum.strategy == "variance"

@@ -25,7 +25,7 @@ from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
 from dreamgym.policy.loading import Policies, check_policy
-from dreamgym.policy.settings import PolicyBlock
+from dreamgym.policy.settings import PolicyConfig
 from dreamgym.rollout import rollout
 from dreamgym.types import Completion, Request, Sampling
 
@@ -56,7 +56,7 @@ def test_a_backend_in_one_module_outside_the_package_acts_as_a_policy(monkeypatc
     )
     words = ScriptedLLM(str)
     vocabulary = Vocabulary(words.encode, words.decode, {TASK: 300, STATE: 301, ACT: 302, END: END_ID})
-    block = PolicyBlock.model_validate({"engine": {"name": "my_company.backend", "step": "right"}})
+    block = PolicyConfig.model_validate({"engine": {"name": "my_company.backend", "step": "right"}})
     agent = Policies(block, SUITE.rules, None, vocabulary, served=tmp_path).agent(None, full_precision=False)
     goal = corridor.Goal(1, 3)
     task = corridor.Task("1-3", goal.instruction, "corridor", goal={"start": 1, "target": 3, "key": 0})
@@ -89,7 +89,7 @@ def test_a_dtype_that_the_model_cannot_be_sampled_in_is_refused_before_a_run(
 ) -> None:
     if lora:
         pytest.importorskip("peft")
-    block = PolicyBlock(backbone=BackboneConfig(model=str(instruct), device="cpu", lora=lora), engine={"dtype": dtype})
+    block = PolicyConfig(backbone=BackboneConfig(model=str(instruct), device="cpu", lora=lora), engine={"dtype": dtype})
     if fails:
         with pytest.raises(ConfigError, match="dtype = 'bfloat16' differs from the model's torch.float32"):
             check_policy(block, SUITE.rules)
@@ -99,14 +99,14 @@ def test_a_dtype_that_the_model_cannot_be_sampled_in_is_refused_before_a_run(
 
 def test_a_server_that_cannot_take_weights_is_refused_for_training(server: FaultServer, instruct: Path) -> None:
     for dialect in ("chat", "llama_cpp"):
-        block = PolicyBlock(backbone=BackboneConfig(model=str(instruct)), engine=of_server(server, dialect))
+        block = PolicyConfig(backbone=BackboneConfig(model=str(instruct)), engine=of_server(server, dialect))
         with pytest.raises(ConfigError, match=f"dialect = '{dialect}'.*cannot load new weights.*vllm or sglang"):
             check_policy(block, SUITE.rules)
     check_engine(of_server(server, "chat"))  # it may answer chats
     with pytest.raises(ConfigError, match=r"at temperature 1, not 0.5.*rl.learner.temperature = 1"):
         check_engine(of_server(server), trains=True, temperature=0.5)
     with pytest.raises(ConfigError, match="Set policy.backbone"):
-        check_policy(PolicyBlock(engine=of_server(server)), SUITE.rules)
+        check_policy(PolicyConfig(engine=of_server(server)), SUITE.rules)
     assert not server.arrivals, "nothing was generated"
 
 
@@ -126,7 +126,7 @@ def test_a_server_that_was_not_started_to_take_weights_is_refused_before_a_run_a
         pytest.importorskip("peft")
     (path, needs), settings = CALLS[dialect, lora], of_server(server, dialect)
     backbone = BackboneConfig(model=str(instruct), device="cpu", dtype="float32", lora=LoraConfig(rank=2) if lora else None)
-    block = PolicyBlock(backbone=backbone, engine=settings)
+    block = PolicyConfig(backbone=backbone, engine=settings)
     check_policy(block, SUITE.rules)
     assert server.payloads(path) == [{}] and server.weights == {"policy": 0} and not server.arrivals
     server.manages_weights = False

@@ -14,7 +14,7 @@ from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
-from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
+from dreamgym.replay.buffer import ReplayBuffer, ReplayBufferConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.train.algos import grpo, ppo, reinforce
 from dreamgym.types import REAL_STEP, Completion, Observation, Prediction, Query, StepInfo, Task, Trajectory, Transition, Turn, Verdict
@@ -46,7 +46,7 @@ def test_what_was_really_done_is_a_precedent_and_what_was_dreamed_is_none():
 
 
 def test_a_full_buffer_that_evicts_a_dream_for_a_real_step_has_a_new_precedent():
-    replay = ReplayBuffer.open(None, lexical.make(), ReplayConfig(max_rows=len(EPISODE.turns) + 1))
+    replay = ReplayBuffer.open(None, lexical.make(), ReplayBufferConfig(max_rows=len(EPISODE.turns) + 1))
     replay.add([EPISODE, dreamed("jump")])
     support, before = ActionSupport(replay), len(replay)
     assert (TASK.env, "sing") not in support

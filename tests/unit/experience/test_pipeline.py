@@ -16,7 +16,7 @@ from dreamgym.experience.env import DreamEnv
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.recipes.blocks import ExperienceConfig
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import open_replay
 from dreamgym.recipes.phases.logs import prepare_logs
@@ -50,10 +50,10 @@ def test_an_experience_model_in_a_file_of_ones_own_dreams_an_episode_by_configur
 
 
 def test_a_plug_in_checks_and_completes_its_own_settings():
-    assert build(ExperienceBlock, {"name": "outside.nearest_memory"}).settings == {"reasoning": "as before."}
-    assert build(ExperienceBlock, {"k": 3}).settings["k"] == 3 and build(ExperienceBlock, {}).training.optimiser == "muon"
+    assert build(ExperienceConfig, {"name": "outside.nearest_memory"}).settings == {"reasoning": "as before."}
+    assert build(ExperienceConfig, {"k": 3}).settings["k"] == 3 and build(ExperienceConfig, {}).training.optimiser == "muon"
     assert (
-        tomled(build(ExperienceBlock, {"name": "outside.nearest_memory"})) == 'name = "outside.nearest_memory"\nreasoning = "as before."\n'
+        tomled(build(ExperienceConfig, {"name": "outside.nearest_memory"})) == 'name = "outside.nearest_memory"\nreasoning = "as before."\n'
     )
     for values, says in {
         "reasonings": (
@@ -64,12 +64,12 @@ def test_a_plug_in_checks_and_completes_its_own_settings():
         "name": ({"name": 3}, "experience.name is the name of a plug-in as text"),
     }.values():
         with pytest.raises(ConfigError, match=says):
-            build(ExperienceBlock, values)
+            build(ExperienceConfig, values)
     with pytest.raises(PluginError, match="Did you mean 'prompted'"):
-        build(ExperienceBlock, {"name": "promted"})
+        build(ExperienceConfig, {"name": "promted"})
 
 
-def tomled(block: ExperienceBlock) -> str:
+def tomled(block: ExperienceConfig) -> str:
     return "".join(sorted(dump(block).splitlines(keepends=True)))
 
 

@@ -13,7 +13,7 @@ from dreamgym.errors import ConfigError, PluginError
 from dreamgym.experience.env import DreamEnv
 from dreamgym.experience.guard import DISAGREED
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.recipes.blocks import ExperienceConfig
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.logs import prepare_logs
@@ -68,4 +68,4 @@ def test_ablations_of_the_model_keep_the_verifier_and_the_one_of_the_guard_leave
 )
 def test_a_verifier_that_cannot_be_is_refused_with_the_configuration(verifier: dict[str, Any], error: type[Exception], says: str):
     with pytest.raises(error, match=says):
-        build(ExperienceBlock, {"verifier": verifier})
+        build(ExperienceConfig, {"verifier": verifier})

@@ -20,7 +20,7 @@ from dreamgym.errors import ConfigError, PluginError
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import END
 from dreamgym.policy.loading import Policies
-from dreamgym.policy.settings import PolicyBlock
+from dreamgym.policy.settings import PolicyConfig
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import sft
@@ -35,7 +35,7 @@ PROMPTED_BY_A_SERVER = {"name": "prompted", "engine": SERVER}
 SAY = "Such as Action: left."
 
 
-def policies_of(block: PolicyBlock, rules: Any = SUITE.rules) -> Any:
+def policies_of(block: PolicyConfig, rules: Any = SUITE.rules) -> Any:
     """Policies of a backbone, for which the tokenizer of small models is not asked."""
     return Policies(block, rules, None, {END: 1}, served=Path("served"))  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def skilled(blank: Path) -> Path:
     """One that has seen the corridor, and gets some tasks right: often enough that the last bits of its weights, which differ between
     processes, do not decide whether a group is mixed."""
-    policies = policies_of(PolicyBlock(backbone=BackboneConfig(model=str(blank)), instructions=SAY))
+    policies = policies_of(PolicyConfig(backbone=BackboneConfig(model=str(blank)), instructions=SAY))
     model = policies.first(blank)
     shown = [
         policies.demonstrations(SUITE.demonstrate(task, "expert", seed=i))[0] for i in range(3) for task in SUITE.tasks("train", 20, seed=0)
@@ -105,7 +105,7 @@ def test_a_backbone_may_go_as_it_came_and_the_same_command_goes_on(
 
 
 def test_what_was_read_of_an_instruct_model_reads_like_its_own_words(blank: Path) -> None:
-    policies = policies_of(PolicyBlock.model_validate({"backbone": {"model": str(blank)}}))
+    policies = policies_of(PolicyConfig.model_validate({"backbone": {"model": str(blank)}}))
     model = policies.first(Path("nowhere"))
     (task, *_) = SUITE.tasks("train", 1, seed=0)
     ((ids, weights),) = policies.demonstrations(SUITE.demonstrate(task, "expert", seed=0))
@@ -122,7 +122,7 @@ def test_an_environment_that_says_nothing_of_itself_wants_instructions(blank: Pa
         def abstract(self, raw: dict[str, Any]) -> Observation:
             return Observation(str(raw))
 
-    block = PolicyBlock.model_validate({"backbone": {"model": str(blank)}})
+    block = PolicyConfig.model_validate({"backbone": {"model": str(blank)}})
     with pytest.raises(ConfigError, match="'silent' does not say how actions are written. Set policy.instructions"):
         policies_of(block, Silent())
     assert policies_of(block.model_copy(update={"instructions": "Press it."}), Silent()).template.system.endswith("Press it.")

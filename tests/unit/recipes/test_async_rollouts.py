@@ -175,7 +175,7 @@ def test_real_steps_of_rollouts_that_nobody_uses_are_counted(tmp_path: Path, mon
     stop = RLPhase._on_iteration
 
     def stopped(phase: RLPhase, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
-        phase.gap_probes.stopped = "told to"
+        phase.gap_probes.stop_reason = "told to"
         return stop(phase, i, trajectories, metrics)
 
     monkeypatch.setattr(RLPhase, "_on_iteration", stopped)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dreamgym.errors import ConfigError
-from dreamgym.recipes.blocks import AlgorithmBlock
+from dreamgym.recipes.blocks import AlgorithmConfig
 
 SOURCE = """
 from dreamgym.config import Config
@@ -64,13 +64,13 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 )
 def test_a_method_that_is_missing_or_misspelt_is_named_with_what_is_near(written: Write, members: str, lacks: str) -> None:
     with pytest.raises(ConfigError, match=rf"The algorithm 'mine_of.algorithm' \(Mine\) {lacks}.*Add or rename"):
-        AlgorithmBlock.model_validate({"name": written(members)})
+        AlgorithmConfig.model_validate({"name": written(members)})
 
 
 @pytest.mark.parametrize("more", [(), ("state_dict", "load_state_dict"), ("load_state", "statistics", "_state_dict")])
 @pytest.mark.parametrize("members", [methods("compute_advantages", "loss"), PPO])
 def test_what_has_all_methods_may_have_others_too(written: Write, members: str, more: tuple[str, ...]) -> None:
-    assert AlgorithmBlock.model_validate({"name": written(members + methods(*more))}).name == "mine_of.algorithm"
+    assert AlgorithmConfig.model_validate({"name": written(members + methods(*more))}).name == "mine_of.algorithm"
 
 
 def test_the_command_refuses_it_before_torch_is_imported_and_before_anything_is_written(written: Write, tmp_path: Path) -> None:

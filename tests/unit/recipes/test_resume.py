@@ -260,7 +260,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
     strict = {"dream": context.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -1.0, "probe_every": 1})}
     context.config = context.config.model_copy(update=strict)
     session = run_rl_phase(run, context, source="dream")
-    assert session.iteration == 2 and "rolled back to the policy it started from" in session.stopped
+    assert session.iteration == 2 and "rolled back to the policy it started from" in session.stop_reason
     start = context.load_experience_model("warm_start").state_dict()
     assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
 
@@ -276,7 +276,7 @@ def refreshing(context: RunContext) -> RunContext:
 def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_loop_goes_on(prepared: Prepared):
     run, context = prepared("refreshed")
     session = run_rl_phase(run, refreshing(context), source="dream")
-    assert (session.envs.refreshes, session.iteration, session.stopped) == (2, 4, "")
+    assert (session.envs.refreshes, session.iteration, session.stop_reason) == (2, 4, "")
     assert session.envs.experience.version == session.envs.dream.version == 3 and session.result()["dreams_with"] == "experience-policy-2"
     old, new = (context.load_experience_model(name).state_dict() for name in ("experience", "experience-policy-2"))
     assert any(not torch.equal(value, new[name]) for name, value in old.items())
@@ -355,7 +355,7 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     block = context.config.dream.model_copy(update={"max_real_steps": limit})
     bound = RLPhase(run, context, "s2r", init_policy="warm_start", block=block, source="real")
     bound.run_loop()
-    assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stopped
+    assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stop_reason
 
 
 def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unbroken: Unbroken):
@@ -421,14 +421,14 @@ def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real
             session.run_loop()
         session.close()
         again = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
-        assert again.iteration == 1 and not again.stopped
+        assert again.iteration == 1 and not again.stop_reason
         again.run_loop()
         assert [line["iteration"] for line in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3] and again.failed_in_a_row == 0
         again.close()
     else:
         session.run_loop()
         assert len(run.read_jsonl("metrics.jsonl")) == 2
-        assert session.stopped == "every rollout of two iterations in a row failed: it could not be read"
+        assert session.stop_reason == "every rollout of two iterations in a row failed: it could not be read"
 
 
 def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):
@@ -442,7 +442,7 @@ def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(pre
 
     session.collector.roll = broken_once  # type: ignore[method-assign]
     session.run_loop()
-    assert len(run.read_jsonl("metrics.jsonl")) == 4 and not session.stopped
+    assert len(run.read_jsonl("metrics.jsonl")) == 4 and not session.stop_reason
 
 
 @pytest.mark.parametrize(("bf16", "full_precision"), [(True, False), (False, True)])

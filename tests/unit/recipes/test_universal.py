@@ -12,7 +12,7 @@ from dreamgym.config import build, dump
 from dreamgym.errors import ConfigError
 from dreamgym.experience.prompts import PromptParts
 from dreamgym.recipes import factory, transfer, universal
-from dreamgym.recipes.blocks import ExperienceBlock
+from dreamgym.recipes.blocks import ExperienceConfig
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.experience import experience_rows
@@ -88,7 +88,7 @@ def test_a_model_of_one_environment_is_not_told_its_name():
 def test_a_model_that_cannot_be_told_its_environment_is_refused():
     configs = [build(TrainConfig, SETTINGS | {"env": {"name": name, "options": options}}) for name, options in ENVS.items()]
     chat = {"name": "finetuned_chat", "backbone": {"model": "smollm2", "lora": {"rank": 4}}}
-    wrong = [one.model_copy(update={"experience": ExperienceBlock.model_validate(chat), "start": "scratch"}) for one in configs]
+    wrong = [one.model_copy(update={"experience": ExperienceConfig.model_validate(chat), "start": "scratch"}) for one in configs]
     with pytest.raises(ConfigError, match="is told which environment it dreams, and experience.name = 'finetuned_chat'"):
         transfer.check(wrong, all_in_one=True)
     transfer.check(configs, all_in_one=True)

@@ -24,7 +24,7 @@ from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe
 from dreamgym.experience.verifiers import VerifierInputs, text_check
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import train as recipe
-from dreamgym.recipes.blocks import VerifierBlock
+from dreamgym.recipes.blocks import VerifierConfig
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.phases import verifier as phase
 from dreamgym.recipes.phases.rl import RLPhase
@@ -108,7 +108,7 @@ def test_the_hand_written_check_is_the_suites_own_whatever_rules_a_run_has(rules
 def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
     config = settings()
     probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
-    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
     tried: list[Probe] = []
     observe = phase.VerifierProbes.observe
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +123,7 @@ def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path:
 def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environment_keeps(tmp_path: Path):
     config = settings(probe_every=1, iterations=2, learner={"lr": 1e-3, "minibatches": 1, "min_trajectories": 1, "temperature": 0.7})
     probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
-    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
     played: list[tuple[str, int, float]] = []
 
     def noted(agent: Any, env: Any, tasks: Any, **options: Any) -> list[Trajectory]:
@@ -256,7 +256,7 @@ def test_rates_of_probes_weigh_each_by_one_over_its_probability():
 def probed_run(path: Path, *, iterations: int) -> dict[str, Any]:
     """What the dream of a run leaves that is probed after every iteration."""
     config, probes = settings(iterations=iterations), {"every": 1, "episodes": 16, "max_real_steps": 5000, "max_accepted_false": 0.5}
-    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
     recipe.run(config.model_copy(update={"experience": block}), path, say=lambda _: None)
     return RunDir.view(path).data("dream")
 
@@ -279,14 +279,14 @@ def test_a_verifier_that_two_probes_prove_wrong_stops_the_phase_and_the_last_goo
     answer_probes(monkeypatch, False)
     dream = probed_run(tmp_path / "run", iterations=12)
     assert dream["iterations"] == 2
-    assert dream["stopped"].startswith("100% of probed accepted claims have no real success, rolled back to the policy it started from")
+    assert dream["stop_reason"].startswith("100% of probed accepted claims have no real success, rolled back to the policy it started from")
     json.dumps(dream, allow_nan=False)
 
 
 def test_one_bad_probe_does_not_stop_the_phase_where_the_claims_of_the_next_one_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     answer_probes(monkeypatch, False, True)
     dream = probed_run(tmp_path / "run", iterations=4)
-    assert dream["iterations"] == 4 and dream["stopped"] == "" and dream["verifier"]["probes"] > 16
+    assert dream["iterations"] == 4 and dream["stop_reason"] == "" and dream["verifier"]["probes"] > 16
 
 
 @pytest.mark.parametrize(("false", "of", "passed"), [(0, 9, True), (4, 9, True), (7, 9, None), (9, 9, False), (0, 0, None)])
@@ -301,11 +301,11 @@ def test_a_probe_in_which_most_accepted_claims_are_false_makes_no_good_policy_ev
 
 def test_rl_stops_when_the_real_steps_of_probes_are_spent(tmp_path: Path):
     config, probes = settings(iterations=8), {"every": 1, "episodes": 8, "max_real_steps": 12}
-    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
     recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     dream = RunDir.view(tmp_path / "run").data("dream")
     assert dream["iterations"] < 8 and 0 < dream["probe_steps"] <= 12
-    assert dream["stopped"].startswith(f"{dream['probe_steps']} of 12 real steps of probes are spent")
+    assert dream["stop_reason"].startswith(f"{dream['probe_steps']} of 12 real steps of probes are spent")
 
 
 def test_claims_that_the_real_steps_left_do_not_pay_are_left_out_at_random_and_not_by_their_length():
@@ -334,10 +334,10 @@ def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stop
     monkeypatch.setattr(phase, "rollout_in_parts", endless)
     config = settings(iterations=12)
     probes = {"every": 1, "episodes": 16, "by": "rollouts", "max_real_steps": 5000, "max_accepted_false": 0.5}
-    block = config.experience.model_copy(update={"verifier": VerifierBlock.model_validate({"name": "learned", "probes": probes})})
+    block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
     recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     dream = RunDir.view(tmp_path / "run").data("dream")
-    assert dream["iterations"] < 12 and "100% of probed accepted claims have no real success" in dream["stopped"]
+    assert dream["iterations"] < 12 and "100% of probed accepted claims have no real success" in dream["stop_reason"]
     assert dream["verifier"]["probes"] == 0 and dream["verifier"]["probe_steps"] > 0
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dreamgym.config import build
 from dreamgym.errors import ConfigError, DreamGymError, RunDirError, UsageError
-from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
+from dreamgym.replay.buffer import ReplayBuffer, ReplayBufferConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.indexes import exact
 from dreamgym.replay.stores import sqlite
@@ -57,7 +57,7 @@ def buffer() -> ReplayBuffer:
 
 
 def test_what_is_known_of_evicted_rows_is_forgotten() -> None:
-    buffer = ReplayBuffer.open(None, lexical.make(), ReplayConfig(max_rows=10))
+    buffer = ReplayBuffer.open(None, lexical.make(), ReplayBufferConfig(max_rows=10))
     buffer.add([shopping("real", 4)])
     for i in range(60):
         buffer.add([shopping(f"dream {i}", 3, source="dream")])
@@ -191,7 +191,7 @@ def test_duplicates_of_a_better_neighbour_are_dropped_however_many_there_are(buf
 
 def test_an_unknown_setting_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(ConfigError, match="max_row.*Did you mean 'max_rows'"):
-        build(ReplayConfig, {"max_row": 1})
+        build(ReplayBufferConfig, {"max_row": 1})
 
 
 def test_dreams_that_nobody_judged_or_that_failed_and_broken_episodes_are_refused_and_counted(buffer: ReplayBuffer) -> None:

@@ -11,7 +11,7 @@ from dreamgym.config import build, dump, read
 from dreamgym.errors import ConfigError, DreamGymError, PluginError
 from dreamgym.llm import tiny
 from dreamgym.recipes import factory
-from dreamgym.recipes.blocks import ReplayBlock
+from dreamgym.recipes.blocks import ReplayConfig
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.context import open_context, open_run
 from dreamgym.recipes.phases.logs import prepare_logs
@@ -87,11 +87,11 @@ def test_the_block_is_written_and_read_back(dream: Path, tmp_path: Path):
     assert read(TrainConfig, tmp_path / "back.toml") == config
     assert config.replay.settings.max_rows == 2
     with pytest.raises(ConfigError, match="max_rows"):
-        build(ReplayBlock, {"max_rows": -1})
+        build(ReplayConfig, {"max_rows": -1})
     with pytest.raises(PluginError, match="No replay.stores plug-in 'lnace'"):
-        factory.check_replay(ReplayBlock(store="lnace"))
+        factory.check_replay(ReplayConfig(store="lnace"))
 
 
 def test_the_log_of_another_store_has_its_name():
-    assert factory.file_name("dream", ReplayBlock()) == "dream.sqlite"
-    assert factory.file_name("dream", ReplayBlock(store="my_company.stores.redis")) == "dream.redis"
+    assert factory.file_name("dream", ReplayConfig()) == "dream.sqlite"
+    assert factory.file_name("dream", ReplayConfig(store="my_company.stores.redis")) == "dream.redis"

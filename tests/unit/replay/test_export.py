@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dreamgym.cli import app
 from dreamgym.errors import UsageError
 from dreamgym.replay import export
-from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
+from dreamgym.replay.buffer import ReplayBuffer, ReplayBufferConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.statistics import statistics
 from dreamgym.replay.stores import open_to_read, sqlite
@@ -172,7 +172,7 @@ def test_the_commands_show_export_import_and_reencode_a_log(log: Path, tmp_path:
 def test_a_log_in_a_folder_is_counted_and_exported_like_one_in_a_file(log: Path, tmp_path: Path) -> None:
     pytest.importorskip("lancedb", reason="the extra 'lancedb' is not installed")
     folder = tmp_path / "log.lance"
-    config = ReplayConfig(store="lance")
+    config = ReplayBufferConfig(store="lance")
     with ReplayBuffer.open(folder, lexical.make(), config) as buffer:
         buffer.add(list(export.read(_exported(log, tmp_path / "rows.jsonl"))))
     for one in (log, folder):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dreamgym.config import build
 from dreamgym.errors import ConfigError
-from dreamgym.replay.buffer import ReplayBuffer, ReplayConfig
+from dreamgym.replay.buffer import ReplayBuffer, ReplayBufferConfig
 from dreamgym.replay.encoders import lexical
 from dreamgym.replay.eviction import select_evicted
 from dreamgym.replay.indexes import exact
@@ -41,7 +41,7 @@ def trajectories(draw: st.DrawFn) -> list[Trajectory]:
 
 
 def opened(rows: list[Trajectory], coarse: str = "auto", **config: Any) -> ReplayBuffer:
-    buffer = ReplayBuffer.open(None, ENCODER, build(ReplayConfig, {"index_options": {"coarse": coarse}, **config}))
+    buffer = ReplayBuffer.open(None, ENCODER, build(ReplayBufferConfig, {"index_options": {"coarse": coarse}, **config}))
     buffer.add(rows)
     return buffer
 
@@ -173,7 +173,7 @@ def episode(name: str, *steps: tuple[str, str, str, float], source: Source = "dr
 
 
 def test_a_full_buffer_keeps_every_real_row_and_the_newest_of_equal_dreams(tmp_path: Path) -> None:
-    path, config = tmp_path / "log.sqlite", build(ReplayConfig, {"max_rows": 4})
+    path, config = tmp_path / "log.sqlite", build(ReplayBufferConfig, {"max_rows": 4})
     with ReplayBuffer.open(path, ENCODER, config) as buffer:
         buffer.add([episode("real", ("s", "a", "known", 0.0), ("s", "b", "n", 0.0), source="real")])
         buffer.add([episode("d1", ("s", "a", "known", 0.0), ("s", "c", "x", 0.0), ("s", "c", "y", 1.0))])
@@ -194,7 +194,7 @@ def test_a_full_buffer_keeps_every_real_row_and_the_newest_of_equal_dreams(tmp_p
 
 
 def test_a_log_whose_last_rows_are_evicted_goes_on_numbering_after_them(tmp_path: Path) -> None:
-    path, config = tmp_path / "log.sqlite", build(ReplayConfig, {"max_rows": 1})
+    path, config = tmp_path / "log.sqlite", build(ReplayBufferConfig, {"max_rows": 1})
     with ReplayBuffer.open(path, ENCODER, config) as buffer:
         buffer.add([episode("real", ("s", "a", "n", 0.0), source="real")])
         buffer.add([episode("dream", ("s", "a", "m", 0.0))])

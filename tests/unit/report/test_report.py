@@ -164,7 +164,7 @@ def write_metrics(run: RunDir) -> None:
                 "success": 0.12 + 0.006 * i + noise.gauss(0, 0.02), "length": 5.5 - 0.02 * i, "truncated": 0.2, "failed_rollouts": 0.0,
                 "synthetic_share": min(0.25, 0.05 * i) if phase == "dream" else 0.0, "groups_mixed": mixed, "groups_unsolved": failed,
                 "groups_solved": 16 - mixed - failed, "sequences": 60.0, "tokens": 2100.0, "version": i + 1.0,
-                "remembered": 600 + 10.0 * noise.randrange(9), "seconds": 10.0 * i,
+                "replay_added": 600 + 10.0 * noise.randrange(9), "seconds": 10.0 * i,
             }  # fmt: skip
             if i != 4:  # an iteration without a signal has no gradient
                 line |= {"entropy": 1.1 - 0.015 * i, "grad_norm": 0.4 + noise.random() * 0.2, "clipped": 0.01, "approx_kl": 0.002}
@@ -190,7 +190,7 @@ def full_run(path: Path) -> Path:
         write_metrics(run)
         curve = [{"epoch": 2 * i, "greedy": 0.15 + 0.02 * i, "sampled": 0.1 + 0.01 * i} for i in range(5)]
         for phase, seconds in (("experience", 400.0), ("warm_start", 55.0), ("sft", 180.0), ("dream", 445.0), ("s2r", 110.0)):
-            run.mark(phase, {"seconds": seconds, "curve": curve if phase == "sft" else [], "stopped": ""})
+            run.mark(phase, {"seconds": seconds, "curve": curve if phase == "sft" else [], "stop_reason": ""})
         run.episodes("logs", logs())
         run.episodes("dream-0020", [episode("dream/20/0", success=False)])
         run.episodes("dream-0029", [episode("dream/29/0", success=False, neighbours=(2, 999)), episode("dream/29/1", neighbours=(2,))])
@@ -360,7 +360,7 @@ def test_the_dreams_that_are_shown_are_of_the_loop_itself(tmp_path: Path):
 def test_every_kind_of_loop_has_its_curves(name: str, tmp_path: Path):
     with RunDir.open(tmp_path / "run", CONFIG) as run:
         for i in range(12):
-            line = {"success": 0.1 * i, "entropy": 1.0, "grad_norm": 0.3, "length": 4.0, "groups_mixed": 3.0, "remembered": 9.0}
+            line = {"success": 0.1 * i, "entropy": 1.0, "grad_norm": 0.3, "length": 4.0, "groups_mixed": 3.0, "replay_added": 9.0}
             run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "seconds": float(i), **line})
     found = words(report.write(tmp_path / "run").read_text("utf-8"))
     assert f"{ARMS[name].label}: success in training" in found
@@ -383,7 +383,7 @@ def test_a_seed_of_a_comparison_shows_its_arms_and_their_ablations(tmp_path: Pat
         for name in arms:
             for i in range(12):
                 run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "success": 0.05 * i, "entropy": 1.0})
-            run.mark(name, loop | {"stopped": "its gap was open" if name == "grpo-dream" else ""})
+            run.mark(name, loop | {"stop_reason": "its gap was open" if name == "grpo-dream" else ""})
             run.mark(f"eval-{name}", {"greedy": rate(0.5), "sampled": rate(0.4)})
     (tmp_path / "compare.md").write_text("the table")
     found = data.read(RunDir.view(tmp_path / "seed-0"))

@@ -315,6 +315,7 @@ def test_a_line_that_is_json_and_no_episode_is_named(run: RunDir, line: str):
         (("task", "id"), {"a": 1}, "task_id is {'a': 1}, and not str"),
         (("id",), 7, "id is 7, and not str"),
         (("turns", 0, "reasoning"), "go", "a turn has 'reasoning': another version of dreamgym wrote it"),
+        (("turns", 0, "completion"), {"finish": "stop"}, "a completion has 'finish': another version of dreamgym wrote it"),
         (("turns", 0, "info", "by_rule"), True, "a turn has 'by_rule': another version of dreamgym wrote it"),
         (("turns", 0, "info", "verdict"), {"kind": "maybe", "reasons": []}, "A verdict is one of passed, refused"),
         (("source",), "dreamt", "source is 'dreamt', and not one of real, dream, demo"),

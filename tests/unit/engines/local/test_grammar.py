@@ -43,7 +43,7 @@ def test_a_number_in_brackets_is_all_that_can_be_said(engine: LocalEngine, tempe
     asked = [Request([20 + i], Sampling(12, (end,), temperature, grammar=rules), (i,)) for i in range(20)]
     free = Request([20], Sampling(12, (end,), temperature), (0,))
     *said, other = engine.generate([*asked, free])
-    assert all(re.fullmatch(r"\[[1-9]\d{0,2}\]", one.text) and one.finish == "stop" for one in said)
+    assert all(re.fullmatch(r"\[[1-9]\d{0,2}\]", one.text) and one.finish_reason == "stop" for one in said)
     assert other.ids == engine.generate([free])[0].ids  # a grammar is its own request's, not its neighbours'
 
 
@@ -62,7 +62,7 @@ def test_every_answer_of_the_experience_model_can_be_read(engine: LocalEngine, w
     prompt = [words[THINK if reasoning else NEXT]]
     free = engine.generate([Request(prompt, Sampling(**how), (i,)) for i in range(30)])
     bound = engine.generate([Request(prompt, Sampling(**how, grammar=grammar(prompt_parts)), (i,)) for i in range(30)])
-    finished = [one for one in bound if one.finish == "stop"]
+    finished = [one for one in bound if one.finish_reason == "stop"]
     assert all(parse(words, one.ids, prompt_parts) is None for one in free)
     assert finished and all(
         answer is not None and not answer.repaired for one in finished if (answer := parse(words, one.ids, prompt_parts))

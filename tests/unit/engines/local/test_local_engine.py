@@ -155,8 +155,8 @@ def test_uneven_ends_leave_the_others_alone(engine: LocalEngine) -> None:
         stopped = generate(engine, asked, max_tokens=24, stop_id=stop, seeds=seeds, sessions=names)
         for a, b in zip(free, stopped, strict=True):
             end = a.ids.index(stop) + 1 if stop in a.ids else 24
-            assert b.ids == a.ids[:end] and b.finish == ("stop" if end < 24 or a.ids[-1] == stop else "length")
-            assert b.text == engine.decode(b.ids[:-1] if b.finish == "stop" else b.ids)
+            assert b.ids == a.ids[:end] and b.finish_reason == ("stop" if end < 24 or a.ids[-1] == stop else "length")
+            assert b.text == engine.decode(b.ids[:-1] if b.finish_reason == "stop" else b.ids)
 
 
 @pytest.mark.parametrize("cache_bytes", [2_000_000_000, 200_000])

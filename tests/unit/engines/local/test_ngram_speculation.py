@@ -63,7 +63,7 @@ def passes(engine: LocalEngine) -> Iterator[list[tuple[int, ...]]]:
 
 def same(a: list[Completion], b: list[Completion]) -> bool:
     pairs = list(zip(a, b, strict=True))
-    alike = all((x.ids, x.text, x.finish) == (y.ids, y.text, y.finish) for x, y in pairs)
+    alike = all((x.ids, x.text, x.finish_reason) == (y.ids, y.text, y.finish_reason) for x, y in pairs)
     return alike and all(np.allclose(x.logprobs, y.logprobs, atol=1e-4) for x, y in pairs)
 
 
@@ -113,7 +113,7 @@ def test_stops_among_the_guesses_end_an_answer_where_they_stand(kind: str):
     out_of_support = engine(kind, 4)
     out_of_support.generate(requests())  # knows the answers without the stops
     expected = engine(kind, 0).generate(requests(stop=stop))
-    assert any(one.finish == "stop" for one in expected) and same(out_of_support.generate(requests(stop=stop)), expected)
+    assert any(one.finish_reason == "stop" for one in expected) and same(out_of_support.generate(requests(stop=stop)), expected)
 
 
 @pytest.mark.parametrize("kind", sorted(MODELS))

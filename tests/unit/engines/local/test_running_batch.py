@@ -45,7 +45,7 @@ def requests(n: int, *, seed: int = 0, stop: tuple[int, ...] = ()) -> list[Reque
 
 
 def same(a: Completion, b: Completion) -> bool:
-    return (a.ids, a.text, a.finish) == (b.ids, b.text, b.finish) and np.allclose(a.logprobs, b.logprobs, atol=1e-4)
+    return (a.ids, a.text, a.finish_reason) == (b.ids, b.text, b.finish_reason) and np.allclose(a.logprobs, b.logprobs, atol=1e-4)
 
 
 @pytest.mark.parametrize(("max_batch", "cache_bytes"), [(256, 2_000_000_000), (4, 2_000_000_000), (16, 150_000)])
@@ -150,7 +150,7 @@ def test_a_stop_sequence_of_several_tokens_ends_the_answer_and_is_not_in_its_tex
     (free,) = engine.generate([request])
     pair = free.ids[6:8]
     (stopped,) = engine.generate([Request(request.prompt, Sampling(30, stop=(299, pair)), (3,))])
-    assert stopped.ids == free.ids[:8] and stopped.finish == "stop" and stopped.text == engine.decode(free.ids[:6])
+    assert stopped.ids == free.ids[:8] and stopped.finish_reason == "stop" and stopped.text == engine.decode(free.ids[:6])
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 3), (0.6, 0), (0.8, 5)])

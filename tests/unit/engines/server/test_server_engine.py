@@ -37,7 +37,7 @@ def test_ids_and_logprobs_are_those_the_server_sampled(make: Any, dialect: str) 
     (c,) = engine.generate([Request(PROMPT, Sampling(5))])
     assert c.prompt_ids == tuple(PROMPT) and c.ids == tuple(next_tokens(PROMPT, 5, 0))
     assert c.logprobs == pytest.approx([logprob(i, 0) for i in range(5)])
-    assert c.finish == "length" and c.version == 0 and c.text == engine.decode(c.ids)
+    assert c.finish_reason == "length" and c.version == 0 and c.text == engine.decode(c.ids)
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
@@ -45,7 +45,7 @@ def test_a_stop_ends_the_ids_and_stays_out_of_the_text(make: Any, server: FaultS
     stop = next_tokens(PROMPT, 5, 0)[2]
     engine = make(dialect=dialect)
     (c,) = engine.generate([Request(PROMPT, Sampling(5, stop=(stop,)))])
-    assert c.ids == tuple(next_tokens(PROMPT, 3, 0)) and c.finish == "stop" and len(c.logprobs) == 3
+    assert c.ids == tuple(next_tokens(PROMPT, 3, 0)) and c.finish_reason == "stop" and len(c.logprobs) == 3
     assert c.text == engine.decode(c.ids[:2])
 
 
@@ -54,10 +54,10 @@ def test_what_a_server_cannot_stop_at_is_cut_here(make: Any, server: FaultServer
     sequence = Request(PROMPT, Sampling(7, stop=((21, 23), 99)))
     for dialect in ("vllm", "llama_cpp"):
         (c,) = make(dialect=dialect).generate([sequence])
-        assert c.ids == (20, 21, 22, 21, 23) and c.finish == "stop"
+        assert c.ids == (20, 21, 22, 21, 23) and c.finish_reason == "stop"
         assert c.text == make().decode([20, 21, 22])
     (c,) = make(dialect="llama_cpp").generate([Request(PROMPT, Sampling(7, stop=(22,)))])
-    assert c.ids == (20, 21, 22) and c.finish == "stop" and len(c.logprobs) == 3
+    assert c.ids == (20, 21, 22) and c.finish_reason == "stop" and len(c.logprobs) == 3
 
 
 def test_a_vllm_without_token_id_lists_spells_them(make: Any, server: FaultServer) -> None:

@@ -217,7 +217,7 @@ def test_a_stop_that_the_server_leaves_out_of_the_ids_is_put_back(make: Any, ser
     stop = EXPECTED[2]
     server.faults.append(("change", lambda r: r["choices"][0]["token_ids"].pop()))
     (c,) = make().generate([Request(PROMPT, Sampling(4, stop=(stop,)))])
-    assert c.ids == EXPECTED[:3] and c.finish == "stop" and len(c.logprobs) == 3
+    assert c.ids == EXPECTED[:3] and c.finish_reason == "stop" and len(c.logprobs) == 3
 
 
 def test_a_missing_logprob_is_nan_for_those_who_do_not_train(make: Any, server: FaultServer) -> None:

@@ -27,7 +27,7 @@ from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.llm.vocabulary import ACT, END, STATE, TASK, Vocabulary
 from dreamgym.plugins import make
 from dreamgym.policy.loading import Policies, check_policy
-from dreamgym.policy.settings import PolicyBlock
+from dreamgym.policy.settings import PolicyConfig
 from dreamgym.rollout import group_by_task, rollout
 from dreamgym.train.learner import Learner, LearnerConfig
 from dreamgym.types import Completion, Request, Sampling
@@ -77,7 +77,7 @@ def test_in_float32_greedy_tokens_are_those_of_this_process_and_log_probabilitie
 def test_a_policy_that_the_server_samples_is_trained_here(checkpoint: Path, float32: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     lora = LoraConfig(rank=4)
-    block = PolicyBlock(backbone=BackboneConfig(model=str(checkpoint), dtype="float32", device="cpu", lora=lora), engine=of(float32))
+    block = PolicyConfig(backbone=BackboneConfig(model=str(checkpoint), dtype="float32", device="cpu", lora=lora), engine=of(float32))
     block = block.model_copy(update={"max_reply_tokens": 6})
     check_policy(block, SUITE.rules)
     words = Vocabulary(list, bytes, dict.fromkeys((TASK, STATE, ACT, END), 0))  # type: ignore[arg-type]  # of a small policy: unused

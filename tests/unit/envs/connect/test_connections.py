@@ -27,7 +27,7 @@ from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers import connected
 from dreamgym.errors import ConfigError, EnvironmentFailure, UsageError
 from dreamgym.logs.demonstrations import collect
-from dreamgym.recipes.blocks import EnvBlock
+from dreamgym.recipes.blocks import EnvConfig
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.types import StepResult, Task
 
@@ -99,7 +99,7 @@ class Table(Counter):
 
 
 def pool(connect: str, **connection: Any) -> EnvPool:
-    name, options = build(EnvBlock, {"name": "logs", "options": OPTIONS, "connect": connect, "connection": connection}).plugin
+    name, options = build(EnvConfig, {"name": "logs", "options": OPTIONS, "connect": connect, "connection": connection}).plugin
     suite = plugins.make("envs", name, **options)
     assert suite.has_env
     return EnvPool(suite.require_env, suite.rules)
@@ -301,7 +301,7 @@ def test_a_suite_with_an_environment_takes_no_connection() -> None:
     with pytest.raises(ConfigError, match="has an environment of its own"):
         plugins.make("envs", "dreamgym.envs.wrappers.connected", suite="corridor", connect=f"python:{HERE}:Counter")
     with pytest.raises(ConfigError, match="Set env.connect"):
-        build(EnvBlock, {"connection": {"retries": 1}})
+        build(EnvConfig, {"connection": {"retries": 1}})
 
 
 @pytest.mark.parametrize("wrapper", ["placeholders", "renamed"])
@@ -438,7 +438,7 @@ class Mortal(Counter):
 
 @pytest.mark.slow
 def test_an_episode_whose_worker_died_is_not_acted_in_twice() -> None:
-    name, options = build(EnvBlock, {"name": "logs", "options": OPTIONS, "connect": f"python:{HERE}:Mortal"}).plugin
+    name, options = build(EnvConfig, {"name": "logs", "options": OPTIONS, "connect": f"python:{HERE}:Mortal"}).plugin
     with WorkerPool(name, options, workers=1, repeats=False) as workers:
         workers.start([TASK, TASK], seed=0)
         first, second = workers.step([0, 1], ["1", "die"])

@@ -23,7 +23,7 @@ from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
 from dreamgym.experience.json_replies import data
 from dreamgym.experience.models.prompted import PromptedConfig, PromptedExperienceModel
-from dreamgym.experience.verifiers.chat import ChatVerifier, VerifierConfig
+from dreamgym.experience.verifiers.chat import ChatVerifier, VotesConfig
 from dreamgym.llm import tiny
 from dreamgym.logs.demonstrations import collect
 from dreamgym.replay.buffer import ReplayBuffer
@@ -392,14 +392,14 @@ def test_a_chat_model_gives_second_opinions_by_majority_and_does_not_see_the_rea
             return "hm"
         return json.dumps({"reasoning": f"vote {vote}", "believable": vote})
 
-    verifier = ChatVerifier(ScriptedChat(answer), VerifierConfig(samples=3))
+    verifier = ChatVerifier(ScriptedChat(answer), VotesConfig(samples=3))
     claim = Transition(AT_DOOR, "open", Observation("room 3 of 4\nthe door is open"), 1.0, True, StepInfo("trust me"))
     case = (TO_3.instruction, long_past(2), claim)
     assert verifier.verify([case, case]) == [Verdict("refused", ("vote False", "vote False")), None]
     assert verifier.counts == {"clean": 3, "unreadable": 3}
     assert ChatVerifier(ScriptedChat(answer)).verify([]) == []
     votes = iter([False, True])  # a tie believes
-    assert ChatVerifier(ScriptedChat(answer), VerifierConfig(samples=2)).verify([case]) == [Verdict("passed", ("vote True",))]
+    assert ChatVerifier(ScriptedChat(answer), VotesConfig(samples=2)).verify([case]) == [Verdict("passed", ("vote True",))]
 
 
 def test_a_dream_that_may_cost_no_more_ends_with_an_error_and_not_with_empty_answers():

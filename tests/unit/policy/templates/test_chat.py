@@ -90,7 +90,7 @@ def test_a_reply_that_was_cut_short_is_ended_for_the_next_turn_and_the_end_is_no
     (episode,), _ = walk([task(1, 2)], answer=lambda _: "right " * 9, max_reply_tokens=5)
     first, second = episode.turns[:2]
     assert first.completion is not None and second.completion is not None
-    assert first.completion.finish == "length" and first.transition.action == "right"
+    assert first.completion.finish_reason == "length" and first.transition.action == "right"
     (row,) = sequences_of(episode, 0)
     assert second.completion.prompt_ids[len(first.completion.prompt_ids) + 5] == END_ID and END_ID not in first.completion.ids
     assert END_ID not in [i for i, m in zip(row.ids, row.mask, strict=True) if m]

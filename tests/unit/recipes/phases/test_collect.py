@@ -10,7 +10,7 @@ import pytest
 
 from dreamgym.config import build
 from dreamgym.envs import corridor
-from dreamgym.recipes.blocks import RLBlock
+from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
@@ -46,7 +46,7 @@ def collector(folder: Path, agent: Any, *, make_rollout_fn: Any = None, **change
     suite = corridor.make(length=4)
     suite.max_parallel = 2
     context = RunContext(build(RunConfig, {}), folder, suite, [], None, None)  # type: ignore[arg-type]
-    block = build(RLBlock, {"learner": {"temperature": 0.7}}).model_copy(update=changes)
+    block = build(RLConfig, {"learner": {"temperature": 0.7}}).model_copy(update=changes)
     return Collector(Environments(context, None, "real_only", "real"), agent, None, block, "real_only", make_rollout_fn)  # type: ignore[arg-type]
 
 
