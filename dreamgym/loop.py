@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dreamgym.protocols import Curriculum, Learner
-from dreamgym.rollout import group_by_task
 from dreamgym.types import Task, Trajectory
 
-Collect = Callable[[Sequence[Task], int], list[Trajectory]]
-"""(tasks, iteration) -> one trajectory per task, by the current policy; it may append whole groups of further tasks."""
+Collect = Callable[[Sequence[Task], int], list[list[Trajectory]]]
+"""(tasks, iteration) -> a group of rollouts per task, by the current policy; it may append groups of further tasks."""
 
 Prefetch = Callable[[Sequence[Task], int], None]
 """(tasks, iteration): starts the rollouts that `collect` returns when it is called with the same."""
@@ -34,20 +33,18 @@ def train(
     start: int,
     iterations: int,
     tasks_per_iter: int,
-    group_size: int,
     on_iteration: OnIteration,
     prefetch: Prefetch | None = None,
 ) -> None:
     """Iterations `start` to `iterations` - 1 of: sample tasks, roll out, update, remember, expand."""
     fetched: list[Task] = []
     for i in range(start, iterations):
-        tasks = fetched or [task for task in curriculum.sample(tasks_per_iter) for _ in range(group_size)]
-        trajectories = collect(tasks, i)
+        groups = collect(fetched or curriculum.sample(tasks_per_iter), i)
         if prefetch and i + 1 < iterations:
-            fetched = [task for task in curriculum.sample(tasks_per_iter, ahead=1) for _ in range(group_size)]
+            fetched = curriculum.sample(tasks_per_iter, ahead=1)
             prefetch(fetched, i + 1)
-        groups = group_by_task(trajectories, group_size)
         metrics = learner.update(groups)  # the gradient step
+        trajectories = [trajectory for group in groups for trajectory in group]
         metrics["replay_added"] = float(remember(trajectories))  # only transitions that the guard accepted enter the buffer
         metrics |= curriculum.observe(groups)  # reward variance per task, Eq. 7
         metrics |= {f"tasks_{name}": float(n) for name, n in curriculum.expand().items()}  # variations of tasks of high value, Eq. 6

@@ -104,11 +104,12 @@ class TaskCurriculum:
         self.fresh: list[float] = []  # values of the real tasks that were sampled for the first time last
         self.success: list[float] = []  # mean returns of the last real tasks
 
-    def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
+    def sample(self, n: int, *, ahead: int = 0, refill: int = 0) -> list[Task]:
         """`n` tasks for this iteration: at most lambda * n synthetic ones, replayed ones of high value, the rest those tried least.
 
-        `ahead` draws those of a later iteration, by what is known now."""
-        rng = np.random.default_rng((self.seed, self.iteration + ahead, 0))
+        `ahead` draws those of a later iteration, by what is known now; `refill`, the number of an iteration's further draws, others than
+        its first."""
+        rng = np.random.default_rng((self.seed + 1_000_003 * refill, self.iteration + ahead, 0))
         real = [e for e in self.pool.values() if e.task.source == "real"]
         if self.config.strategy == "uniform":
             return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]

@@ -73,7 +73,7 @@ def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], No
     for loop in loops.values():
         if loop.ablation and not directory.done(f"eval-{loop.name}"):
             say(f"  {config.ablated} without {loop.ablation}")
-            run_ablation(directory, shared, config.ablated, loop.ablation, loop.block)
+            run_ablation(directory, shared, loop)
 
 
 def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
@@ -97,5 +97,5 @@ def train_arm(
         if name == "dpo":
             train_dpo(directory, shared, config.dpo)
     for loop in (loops[phase] for phase in arm_of(name).phases if phase in loops):
-        run_rl_phase(directory, shared, loop.name, init_policy=loop.init_policy, block=loop.block, source=loop.source)
+        run_rl_phase(directory, shared, loop)
     evaluate_policies(directory, shared, [name])

@@ -67,7 +67,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         loops = list(plan.loops_of(config))
         for loop in (loop for loop in loops if not loop.ablation):
             say(BEGINNINGS[loop.name].format(loop.block.algorithm.name))
-            run_rl_phase(run, shared, loop.name, init_policy=loop.init_policy, block=loop.block, source=loop.source)
+            run_rl_phase(run, shared, loop)
             rows.append(loop.name)
         say("6/7 evaluation: held-out tasks in the real environment, the same for every row")
         evaluate_policies(run, shared, rows)
@@ -76,7 +76,7 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         measure_gap(run, shared, "dream")
         for loop in (loop for loop in loops if loop.ablation):
             say(f"   ablation: the dream without {loop.ablation}, from the same warm start at the same budget")
-            run_ablation(run, shared, "dream", loop.ablation, loop.block)
+            run_ablation(run, shared, loop)
         for phase, reason in shared.skipped.items():
             say(f"skipped: {phase}, because {reason}")
         summary = summarise(run, shared, config, budget)

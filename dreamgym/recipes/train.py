@@ -52,7 +52,7 @@ def run(
         for loop in loops:
             how = f"{loop.block.algorithm.name}, {counted(loop.block.iterations, 'iteration')}, {WHERE[loop.source]}"
             say(f"{loop.name}: " + ("done" if directory.done(loop.name) else how))
-            run_rl_phase(directory, shared, loop.name, init_policy=loop.init_policy, block=loop.block, source=loop.source)
+            run_rl_phase(directory, shared, loop)
         names = [loop.name for loop in loops]
         say("evaluation: held-out tasks in the real environment")
         evaluate_policies(directory, shared, ["warm_start", *names])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,9 +16,9 @@ from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv, ReplayBuffer
 from dreamgym.recipes import factory
 from dreamgym.recipes.arms import RolloutSource
-from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
+from dreamgym.recipes.plan import Loop
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, rollout_in_parts
 from dreamgym.types import Task, Trajectory
@@ -80,15 +79,14 @@ class Collector:
         envs: Environments,
         agent: Agent,
         curriculum: TaskCurriculum,
-        block: RLConfig,
-        name: str,
+        loop: Loop,
         make_rollout_fn: Callable[[], RolloutFunction] | None = None,
     ) -> None:
         """`make_rollout_fn` gives a function that plays rollouts in other processes; without it, they are played in this one."""
         self.make_rollout_fn = make_rollout_fn
         self.prefetched: Prefetched | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if block.async_rollouts else None
-        self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, block, name
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts") if loop.block.async_rollouts else None
+        self.envs, self.agent, self.curriculum, self.block, self.name = envs, agent, curriculum, loop.block, loop.name
         self.seed = envs.context.config.seed
         self.max_steps = envs.context.suite.max_steps
         self.refills = 0  # of the present iteration
@@ -103,25 +101,29 @@ class Collector:
         self.steps, self.real_steps, self.longest = state["steps"], state["real_steps"], state["longest"]
         self.decided = Attribution(Counter(state["decided"]["states"]), Counter(state["decided"]["rewards"]))
 
-    def collect(self, tasks: Sequence[Task], i: int) -> list[Trajectory]:
-        """The rollouts of an iteration, and of the further tasks that it may draw while too few groups have a mixed outcome. Those that
-        were begun are waited for; after a resume, their tasks are those that were drawn before it."""
+    def collect(self, tasks: Sequence[Task], i: int) -> list[list[Trajectory]]:
+        """A group of rollouts for each task of an iteration, and for the further tasks that it may draw while too few groups have a mixed
+        outcome. Those that were begun are waited for; after a resume, their tasks are those that were drawn before it."""
         begun, self.prefetched = self.prefetched, None
-        trajectories = begun.playing.result() if begun and begun.iteration == i else self.roll(tasks, i)
+        trajectories = begun.playing.result() if begun and begun.iteration == i else self.roll(self._repeated(tasks), i)
         self.refills = 0
         while self.refills < self.block.max_refills and (more := self.refill_tasks(trajectories)):
             self.refills += 1
-            trajectories += self.roll([task for task in more for _ in range(self.block.group_size)], i, self.refills)
+            trajectories += self.roll(self._repeated(more), i, self.refills)
         self._count(trajectories)
         self.longest = max(self.longest, real_steps(trajectories))
-        return trajectories
+        return group_by_task(trajectories, self.block.group_size)
+
+    def _repeated(self, tasks: Sequence[Task]) -> list[Task]:
+        """Every task as often as it is rolled out."""
+        return [task for task in tasks for _ in range(self.block.group_size)]
 
     def prefetch(self, tasks: Sequence[Task], i: int, seconds: float) -> None:
         """Start the rollouts of iteration `i` in another thread, by the policy and the dream as they are now; not where the budget has no
         room for them."""
         assert self._thread is not None and self.make_rollout_fn is not None
         if not self.budget_exhausted(seconds):
-            self.prefetched = Prefetched(i, self._thread.submit(self.roll, tasks, i, rollout_fn=self.make_rollout_fn()))
+            self.prefetched = Prefetched(i, self._thread.submit(self.roll, self._repeated(tasks), i, rollout_fn=self.make_rollout_fn()))
 
     def wait_for_prefetched(self) -> list[Trajectory]:
         """The prefetched rollouts, once they are played; [] without any."""
@@ -165,9 +167,8 @@ class Collector:
         most = missing * self.block.group_size * self.max_steps
         if missing <= 0 or (self._real_step_budget and self.real_steps + real_steps(trajectories) + most > self._real_step_budget):
             return []
-        curriculum = copy.copy(self.curriculum)  # draws depend on (seed, iteration) alone: another seed draws other tasks
-        curriculum.seed = self.seed + 1_000_003 * (self.refills + 1)
-        return [task for task in curriculum.sample(missing + len(seen)) if task.id not in seen][:missing]
+        drawn = self.curriculum.sample(missing + len(seen), refill=self.refills + 1)
+        return [task for task in drawn if task.id not in seen][:missing]
 
     def roll(self, tasks: Sequence[Task], i: int, refill: int = 0, *, rollout_fn: RolloutFunction | None = None) -> list[Trajectory]:
         """One rollout per task, in order, each in the dream or in the real environment."""

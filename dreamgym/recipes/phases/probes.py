@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
-from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
+from dreamgym.recipes.plan import Loop
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train.weights import restore, state_of
@@ -59,10 +59,11 @@ class GapProbes:
     """Measures the gap between dream and real success every `probe_every` iterations. An open gap refreshes the experience model, or two
     in a row stop training."""
 
-    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, block: RLConfig, *, init_policy: str) -> None:
-        self.run, self.envs, self.agent, self.model, self.block, self.init_policy = run, envs, agent, model, block, init_policy
+    def __init__(self, run: RunDir, envs: Environments, agent: Agent, model: Any, loop: Loop) -> None:
+        self.run, self.envs, self.agent, self.model = run, envs, agent, model
+        self.block, self.init_policy = loop.block, loop.init_policy
         self.context, self.name = envs.context, envs.name
-        self.every = block.probe_every if envs.dream and "probes" not in self.context.skipped else 0
+        self.every = self.block.probe_every if envs.dream and "probes" not in self.context.skipped else 0
         self.meter = GapMeter(self.context.suite, self.context.real_env())
         self.steps = 0  # real steps of probes
         self.failed_in_a_row = 0  # probes with a gap above `max_gap`

@@ -25,8 +25,6 @@ from dreamgym.llm import memory
 from dreamgym.policy.agent import Agent
 from dreamgym.protocols import LLM, BatchEnv
 from dreamgym.recipes import factory, plan
-from dreamgym.recipes.arms import RolloutSource
-from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.phases.collect import Environments, RolloutFunction
@@ -75,13 +73,13 @@ class RolloutShard:
 class RemoteRollouts:
     """The driver's side: workers, and the replay service beside the driver."""
 
-    def __init__(self, context: RunContext, name: str, *, init_policy: str, block: RLConfig, source: RolloutSource) -> None:
-        self.context, self.block = context, block
+    def __init__(self, context: RunContext, loop: plan.Loop) -> None:
+        self.context, self.block = context, loop.block
         self.executor = executors.executor(context.config.exec)
         try:
             spec = ContextSpec(context.path, context.config, context.experience_checkpoint, context.verifier_checkpoint)
-            self.replay = RemoteReplay(self.executor.service(partial(_service, spec, name), name="replay service"))
-            self.pool = self.executor.pool(partial(_Worker, spec, name, init_policy, block, source, self.replay), name=f"'{name}'")
+            self.replay = RemoteReplay(self.executor.service(partial(_service, spec, loop.name), name="replay service"))
+            self.pool = self.executor.pool(partial(_Worker, spec, loop, self.replay), name=f"'{loop.name}'")
         except BaseException:
             self.executor.close()
             raise
@@ -165,14 +163,12 @@ def _served(engine: LLM | None) -> Served | None:
 class _Worker:
     """A worker's side: `exec.JobFunction`."""
 
-    def __init__(
-        self, spec: ContextSpec, name: str, init_policy: str, block: RLConfig, source: RolloutSource, replay: RemoteReplay
-    ) -> None:
+    def __init__(self, spec: ContextSpec, loop: plan.Loop, replay: RemoteReplay) -> None:
         self.replay, context = replay, spec.open()
         memory.require_memory(plan.worker_models(context.config))  # the driver can look at its own node alone
-        self.envs = Environments(context, replay, name, source)
-        self.model = None if context.config.policy_served else context.load_policy(init_policy)
-        self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
+        self.envs = Environments(context, replay, loop.name, loop.source)
+        self.model = None if context.config.policy_served else context.load_policy(loop.init_policy)
+        self.agent = context.agent(self.model, full_precision=not loop.block.learner.bf16)
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad} if self.model is not None else {}
         self.weights: Any = None
         self.served: tuple[Served | None, Served | None] = (None, None)

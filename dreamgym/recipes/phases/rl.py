@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
 from dreamgym.engines.server.prefix_cache import PrefixCaches
-from dreamgym.errors import EnvironmentFailure, RunDirError
+from dreamgym.errors import EnvironmentFailure
 from dreamgym.evals.synthetic_tasks import evenly
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
@@ -23,22 +22,19 @@ from dreamgym.loop import train
 from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum, ReplayBuffer
 from dreamgym.recipes import factory
-from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.annotate import used
-from dreamgym.recipes.arms import RolloutSource
-from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.phases.checkpoint import PhaseCheckpoint, Progress
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.probes import GapProbes, Probes, rollback_checkpoint
 from dreamgym.recipes.phases.uncertified import contradicts_its_logs
 from dreamgym.recipes.phases.verifier import VerifierProbes
+from dreamgym.recipes.plan import Loop
 from dreamgym.rollout import TOO_LONG
-from dreamgym.runs.episodes import lines_of
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import RunDir
-from dreamgym.train import checkpoint
 from dreamgym.train.learner import Learner
 from dreamgym.types import Task, Trajectory
 
@@ -46,50 +42,51 @@ if TYPE_CHECKING:
     from dreamgym.recipes.phases.remote import RemoteRollouts
 
 
-def run_rl_phase(run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLConfig, source: RolloutSource) -> None:
-    """One call of the loop: from checkpoint `init_policy`, with rollouts in `source`, to checkpoint `name`."""
-    if run.done(name):
+def run_rl_phase(run: RunDir, context: RunContext, loop: Loop) -> None:
+    """One call of the loop, from the checkpoint of one policy to that of another."""
+    if run.done(loop.name):
         return
-    phase = RLPhase(run, context, name, init_policy=init_policy, block=block, source=source)
+    phase = RLPhase(run, context, loop)
     try:
         phase.run_loop()
-        context.save_policy(phase.model, name)
-        run.mark(name, phase.result())
+        context.save_policy(phase.model, loop.name)
+        run.mark(loop.name, phase.result())
     finally:
         phase.close()
 
 
-def run_ablation(run: RunDir, context: RunContext, policy: str, ablation: str, block: RLConfig) -> None:
-    """The dream `policy` without one part of the method, from the same warm start at the same budget, to its evaluation."""
-    name, reduced = ablated(policy, ablation), context.without(ablation)
+def run_ablation(run: RunDir, context: RunContext, loop: Loop) -> None:
+    """RL in a dream without one part of the method, from the same warm start at the same budget, to its evaluation."""
+    reduced = context.without(loop.ablation)
     train_experience(run, reduced)
-    run_rl_phase(run, reduced, name, init_policy="warm_start", block=block.without(ablation), source="dream")
-    evaluate_policies(run, context, [name])
+    run_rl_phase(run, reduced, loop)
+    evaluate_policies(run, context, [loop.name])
 
 
 class RLPhase:
     """Owns the collaborators of one loop and the checkpoint that bridges interruptions."""
 
-    def __init__(self, run: RunDir, context: RunContext, name: str, *, init_policy: str, block: RLConfig, source: RolloutSource) -> None:
-        self.run, self.context, self.name, self.block = run, context, name, block
+    def __init__(self, run: RunDir, context: RunContext, loop: Loop) -> None:
+        self.run, self.context, self.loop, self.name, self.block = run, context, loop, loop.name, loop.block
         with ExitStack() as opened:  # what is open when one of them fails is closed: nobody else could, as there is no phase yet
-            self._build(init_policy, source, opened)
+            self._build(opened)
             self._opened = opened.pop_all()
-        self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != name or line["iteration"] < self.iteration)
+        iteration = self.progress.iteration
+        self.run.keep_lines("metrics.jsonl", lambda line: line["phase"] != loop.name or line["iteration"] < iteration)
 
-    def _build(self, init_policy: str, source: RolloutSource, opened: ExitStack) -> None:
+    def _build(self, opened: ExitStack) -> None:
         """The collaborators, as they begin or as the checkpoint has them."""
-        run, context, name, block = self.run, self.context, self.name, self.block
+        run, context, loop, name, block = self.run, self.context, self.loop, self.name, self.block
         self.remote: RemoteRollouts | None = None
         if context.config.exec:
             from dreamgym.recipes.phases.remote import RemoteRollouts
 
-            self.remote = RemoteRollouts(context, name, init_policy=init_policy, block=block, source=source)
+            self.remote = RemoteRollouts(context, loop)
             opened.callback(self.remote.close)
         self.replay: ReplayBuffer = self.remote.replay if self.remote else factory.replay_buffer(context, name)
         opened.callback(self.replay.close)
-        self.envs = Environments(context, self.replay, name, source)
-        self.model = context.load_policy(init_policy)
+        self.envs = Environments(context, self.replay, name, loop.source)
+        self.model = context.load_policy(loop.init_policy)
         self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
         algorithm = named("train.algos", block.algorithm.model_dump())
         self.learner = Learner(
@@ -102,37 +99,50 @@ class RLPhase:
             next_prompt=self.agent.next_prompt,
         )
         self.curriculum = factory.make_curriculum(context, block, self.replay, self._vary if self.envs.experience else None)
-        self.collector = Collector(self.envs, self.agent, self.curriculum, block, name, self._remote_rollout if self.remote else None)
+        self.collector = Collector(self.envs, self.agent, self.curriculum, loop, self._remote_rollout if self.remote else None)
         opened.callback(self.collector.close)
-        self.gap_probes = GapProbes(run, self.envs, self.agent, self.model, block, init_policy=init_policy)
-        self.verifier_probes = self._verifier_probes(init_policy)
+        self.gap_probes = GapProbes(run, self.envs, self.agent, self.model, loop)
+        self.verifier_probes = self._verifier_probes()
         self.probes: dict[str, Probes] = {"gap_probes": self.gap_probes}
         if self.verifier_probes:
             self.probes["verifier_probes"] = self.verifier_probes
-        self.iteration, self.seconds, self.stop_reason = 0, 0.0, contradicts_its_logs(run) if self.envs.dream else ""
-        self.failed_in_a_row = 0  # iterations of which every rollout failed
-        # seconds of waiting before an interruption; None: an earlier version did not count them
-        self._real_seconds_offset: float | None = 0.0
+        self.checkpoint = PhaseCheckpoint(
+            run,
+            name,
+            self.replay,
+            self.collector,
+            {"learner": self.learner, "curriculum": self.curriculum, "collector": self.collector, **self.probes},
+        )
         self._real_seconds_start = self.envs.real.seconds
         self.replaced = self._workers_replaced()  # workers, by the end of the iteration before
         self.prefix_caches = PrefixCaches()
-        self._restore()
+        self.progress = self._resume()
+
+    def _resume(self) -> Progress:
+        """The progress of the checkpoint; without one, that of a phase which begins, in a replay buffer with the logs alone."""
+        progress = self.checkpoint.restore()
+        self._real_seconds_offset = progress.real_seconds if progress else 0.0  # of waiting before an interruption
+        if progress is None:
+            progress = Progress(stop_reason=contradicts_its_logs(self.run) if self.envs.dream else "")
+            self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
+            shutil.rmtree(self.context.checkpoint(rollback_checkpoint(self.name)), ignore_errors=True)  # of an attempt that was given up
+            self.checkpoint.save(progress)  # so that what an interrupted first iteration leaves in the replay log is not trusted either
+        return progress
 
     def run_loop(self) -> None:
         """Iterate to the end of the block, or until a budget is spent or the gap opens."""
         self.clock = time.monotonic()
         self._prefix_hit_rates()
-        with progress(self.block.iterations, self.name, start=self.iteration) as advance:
+        with progress(self.block.iterations, self.name, start=self.progress.iteration) as advance:
             self._advance = advance
             train(
                 curriculum=self._observer(),
                 collect=self.collector.collect,
                 learner=self.learner,
                 remember=self._remember,
-                start=self.iteration,
-                iterations=0 if self.stop_reason else self.block.iterations,
+                start=self.progress.iteration,
+                iterations=0 if self.progress.stop_reason else self.block.iterations,
                 tasks_per_iter=self.block.tasks_per_iter,
-                group_size=self.block.group_size,
                 on_iteration=self._on_iteration,
                 prefetch=self._prefetch if self.block.async_rollouts else None,
             )
@@ -151,7 +161,7 @@ class RLPhase:
         return self.remote.rollout_fn(self.agent, self.model, self.envs)
 
     def _prefetch(self, tasks: Sequence[Task], i: int) -> None:
-        self.collector.prefetch(tasks, i, self.seconds + time.monotonic() - self.clock)
+        self.collector.prefetch(tasks, i, self.progress.seconds + time.monotonic() - self.clock)
 
     def _remember(self, trajectories: Sequence[Trajectory]) -> int:
         """Add to the replay buffer, which all rollouts that are in play see as it was when they began."""
@@ -185,13 +195,13 @@ class RLPhase:
         """What later phases and the summary read."""
         experience = self.envs.experience
         return {
-            "iterations": self.iteration,
+            "iterations": self.progress.iteration,
             "steps": self.used["train"],
             "real_steps": self.used["real"],
             "probe_steps": self.used["probe"],
-            "seconds": self.seconds,
+            "seconds": self.progress.seconds,
             "real_seconds": self.real_seconds,
-            "stop_reason": self.stop_reason,
+            "stop_reason": self.progress.stop_reason,
             "refreshes": self.envs.refreshes,
             "dreams_with": self.envs.dreams_with,
             **(
@@ -218,7 +228,7 @@ class RLPhase:
         return ClusteredCurriculum(self.curriculum, clusters)
 
     def _on_iteration(self, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
-        self.iteration = i + 1
+        self.progress.iteration = i + 1
         record: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
         if self.block.max_refills:
             record["refills"] = self.collector.refills
@@ -226,7 +236,7 @@ class RLPhase:
             record |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
         for probes in self.probes.values():
             if not self._probes_stop_reason:
-                record |= probes.observe(trajectories, self.iteration)
+                record |= probes.observe(trajectories, self.progress.iteration)
         self._keep_good()
         if self.remote:
             by = [t.policy_version for t in trajectories if t.turns]
@@ -236,36 +246,35 @@ class RLPhase:
             self.replaced = self._workers_replaced()
         record |= self._prefix_hit_rates()
         now = time.monotonic()
-        self.seconds, self.clock = self.seconds + now - self.clock, now
-        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.seconds, **record})
-        if i % 10 == 0 or self.iteration == self.block.iterations:
+        self.progress.seconds, self.clock = self.progress.seconds + now - self.clock, now
+        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.progress.seconds, **record})
+        if i % 10 == 0 or self.progress.iteration == self.block.iterations:
             self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
         failure = _common_failure(trajectories)
-        self.stop_reason = self._probes_stop_reason or self.collector.budget_exhausted(self.seconds)
-        self.failed_in_a_row = self.failed_in_a_row + 1 if failure else 0
-        if self.failed_in_a_row >= 2 and not self.stop_reason:  # one may have been an outage
+        self.progress.stop_reason = self._probes_stop_reason or self.collector.budget_exhausted(self.progress.seconds)
+        self.progress.failed_in_a_row = self.progress.failed_in_a_row + 1 if failure else 0
+        if self.progress.failed_in_a_row >= 2 and not self.progress.stop_reason:  # one may have been an outage
             if failure != TOO_LONG and all(t.source == "real" for t in trajectories):
                 raise EnvironmentFailure(  # and nothing is saved, so that the same command tries this iteration again
                     f"Every rollout of two iterations in a row of '{self.name}' failed in the real environment: {failure}. See to it, then "
                     "give the same command again."
                 )
-            self.stop_reason = f"every rollout of two iterations in a row failed: {failure}"
+            self.progress.stop_reason = f"every rollout of two iterations in a row failed: {failure}"
         # after a failure of all prefetched rollouts too, the next iteration is tried again, not replayed
-        if self.stop_reason or (failure and _common_failure(self.collector.wait_for_prefetched())):
+        if self.progress.stop_reason or (failure and _common_failure(self.collector.wait_for_prefetched())):
             self.collector.discard_prefetched()
         self._save()
         self._advance(note=_note(record, failure))
-        return bool(self.stop_reason)
+        return bool(self.progress.stop_reason)
 
-    def _verifier_probes(self, init_policy: str) -> VerifierProbes | None:
+    def _verifier_probes(self) -> VerifierProbes | None:
         """Where a learned verifier judges the dream: what it does with claims, and probes of them."""
         experience, block = self.envs.experience, self.context.config.experience.verifier
         second = experience.guard.second if experience else None
         if second is None or block is None or not isinstance(second.verifier, LearnedVerifier):
             return None
         settings = build(LearnedVerifierConfig, block.settings, prefix="experience.verifier.")
-        temperature, verifier = self.block.learner.temperature, second.verifier
-        return VerifierProbes(self.envs, self.agent, self.model, verifier, settings, init_policy=init_policy, temperature=temperature)
+        return VerifierProbes(self.envs, self.agent, self.model, second.verifier, settings, self.loop)
 
     def _prefix_hit_rates(self) -> dict[str, float]:
         return self.prefix_caches.hit_rates({"prefix_hit_rate": self.agent.llm, "dream_prefix_hit_rate": self.envs.engine})
@@ -278,64 +287,9 @@ class RLPhase:
             self.collector.wait_for_prefetched()  # rollouts in play sample from the weights before, which the server is about to replace
         self.context.policies.publish(self.agent.llm, self.model, version)
 
-    @property
-    def _path(self) -> Path:
-        return self.run.path / "checkpoints" / f"{self.name}.pt"
-
     def _save(self) -> None:
-        """Everything `_restore` needs, replaced atomically."""
-        begun = self.collector.prefetched
-        if begun:
-            self.run.write_atomic(self._prefetched_file(begun.iteration), lines_of(self.collector.wait_for_prefetched(), completions=True))
-        state = {
-            **{name: getattr(self, name).state_dict() for name in ("learner", "curriculum", "collector")},
-            **{name: probes.state_dict() for name, probes in self.probes.items()},
-            "replay": {"sequence": self.replay.sequence, "refused": self.replay.refused},
-            "iteration": self.iteration,
-            "seconds": self.seconds,
-            "real_seconds": self.real_seconds,
-            "stop_reason": self.stop_reason,
-            "failed_in_a_row": self.failed_in_a_row,
-            "prefetched": begun.iteration if begun else None,
-        }
-        checkpoint.save(self._path, state)
-        (self.run.path / self._prefetched_file(self.iteration - 1)).unlink(missing_ok=True)
-
-    def _prefetched_file(self, i: int) -> str:
-        """The file of the rollouts of iteration `i` that were played before it."""
-        return f"checkpoints/{self.name}-prefetched-{i}.jsonl"
-
-    def _restore(self) -> None:
-        """Go on from the checkpoint; what was written after it is dropped."""
-        if not self._path.exists():
-            self.replay.rollback(max((m.row for m in self.replay.memories(source="demo")), default=0))  # to the logs
-            shutil.rmtree(self.context.checkpoint(rollback_checkpoint(self.name)), ignore_errors=True)  # of an attempt that was given up
-            self._save()  # so that what an interrupted first iteration leaves in the replay log is not trusted either
-            return
-        state = checkpoint.load(self._path)
-        parts = ("learner", "curriculum", "collector")
-        try:
-            if missing := next((name for name in (*parts, *self.probes, "prefetched") if name not in state), ""):
-                raise KeyError(missing)
-            for name in parts:
-                getattr(self, name).load_state_dict(state[name])
-        except KeyError as error:
-            raise RunDirError(
-                f"'{self._path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to "
-                "begin this phase again."
-            ) from error
-        self.replay.rollback(state["replay"]["sequence"])
-        self.replay.refused = state["replay"]["refused"]
-        for name, probes in self.probes.items():
-            probes.load_state_dict(state[name])
-        self.iteration, self.seconds, self.stop_reason = state["iteration"], state["seconds"], state["stop_reason"]
-        self.failed_in_a_row = state.get("failed_in_a_row", 0)
-        self._real_seconds_offset = state.get("real_seconds")
-        if (i := state["prefetched"]) is not None:
-            if not (played := self.run.trajectories(self._prefetched_file(i))):
-                file = self.run.path / self._prefetched_file(i)
-                raise RunDirError(f"'{file}' is missing or empty, and iteration {i} learns from the rollouts in it. Restore it.")
-            self.collector.restore_prefetched(i, played)
+        self.progress.real_seconds = self.real_seconds
+        self.checkpoint.save(self.progress)
 
 
 def had_gradient(run: RunDir, name: str) -> bool:

@@ -24,6 +24,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments
 from dreamgym.recipes.phases.probes import roll_back
+from dreamgym.recipes.plan import Loop
 from dreamgym.rollout import rollout_in_parts
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.statistics import Rate, weighted_rate
@@ -93,14 +94,12 @@ class VerifierProbes:
         model: Any,
         verifier: LearnedVerifier,
         settings: LearnedVerifierConfig,
-        *,
-        init_policy: str,
-        temperature: float,
+        loop: Loop,
     ) -> None:
-        """`temperature` is the one of the phase's rollouts: the same policy acts in probes."""
-        self.envs, self.agent, self.model, self.init_policy = envs, agent, model, init_policy
+        self.envs, self.agent, self.model, self.init_policy = envs, agent, model, loop.init_policy
         self.verifier, self.settings = verifier, settings
-        self.context, self.name, self.temperature = envs.context, envs.name, temperature
+        self.context, self.name = envs.context, envs.name
+        self.temperature = loop.block.learner.temperature  # of the phase's rollouts: the same policy acts in probes
         self.every = 0 if "probes" in self.context.skipped else settings.probes.every
         self.probes: list[Probe] = []
         self.tried: list[ProbedClaim] = []

@@ -72,15 +72,15 @@ def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_
             log.append("update")
             return {}
 
-    def collect(tasks: Sequence[Task], i: int) -> list[Trajectory]:
+    def collect(tasks: Sequence[Task], i: int) -> list[list[Trajectory]]:
         log.append(f"collect {i}")
         return []
 
     train(
-        curriculum=Curriculum(), collect=collect, learner=Learner(), remember=len, start=0, iterations=2, tasks_per_iter=1, group_size=2,
+        curriculum=Curriculum(), collect=collect, learner=Learner(), remember=len, start=0, iterations=2, tasks_per_iter=1,
         on_iteration=lambda i, trajectories, metrics: False, prefetch=lambda tasks, i: log.append(f"begin {i} with {len(tasks)}"),
     )  # fmt: skip
-    assert log == ["sample 0", "collect 0", "sample 1", "begin 1 with 2", "update", "collect 1", "update"]
+    assert log == ["sample 0", "collect 0", "sample 1", "begin 1 with 1", "update", "collect 1", "update"]
 
 
 @pytest.mark.parametrize(

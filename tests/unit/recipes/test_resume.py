@@ -28,6 +28,7 @@ from dreamgym.recipes.phases.fit import fit
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import RLPhase, had_gradient
 from dreamgym.recipes.phases.warm_start import demonstrations
+from dreamgym.recipes.plan import Loop
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import checkpoint, sft
@@ -109,12 +110,12 @@ def run_rl_phase(run: RunDir, context: RunContext, *, source: RolloutSource, kil
     block = context.config.dream
     if source == "mixed":
         block = block.model_copy(update={"real_share": 0.5, "max_refills": 2})
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=block, source=source)
+    session = RLPhase(run, context, Loop("policy", "warm_start", block, source, context.config))
     if kill_in is not None:
         save = session._save
 
         def die() -> None:
-            if session.iteration == kill_in + 1:
+            if session.progress.iteration == kill_in + 1:
                 raise Killed
             save()
 
@@ -135,7 +136,7 @@ def facts(session: RLPhase) -> dict[str, Any]:
         "weights": {name: value.clone() for name, value in session.model.state_dict().items()},
         "curriculum": session.curriculum.state_dict(),
         "used": session.used,
-        "iteration": session.iteration,
+        "iteration": session.progress.iteration,
         "version": session.learner.version,
         "replay": rows,
     }
@@ -260,7 +261,7 @@ def test_a_gap_that_was_open_from_the_start_rolls_back_to_where_the_policy_came_
     strict = {"dream": context.config.dream.model_copy(update={"on_gap": "rollback", "max_gap": -1.0, "probe_every": 1})}
     context.config = context.config.model_copy(update=strict)
     session = run_rl_phase(run, context, source="dream")
-    assert session.iteration == 2 and "rolled back to the policy it started from" in session.stop_reason
+    assert session.progress.iteration == 2 and "rolled back to the policy it started from" in session.progress.stop_reason
     start = context.load_experience_model("warm_start").state_dict()
     assert all(torch.equal(value, start[name]) for name, value in session.model.state_dict().items())
 
@@ -276,7 +277,7 @@ def refreshing(context: RunContext) -> RunContext:
 def test_an_open_gap_refreshes_the_experience_model_on_what_was_probed_and_the_loop_goes_on(prepared: Prepared):
     run, context = prepared("refreshed")
     session = run_rl_phase(run, refreshing(context), source="dream")
-    assert (session.envs.refreshes, session.iteration, session.stop_reason) == (2, 4, "")
+    assert (session.envs.refreshes, session.progress.iteration, session.progress.stop_reason) == (2, 4, "")
     assert session.envs.experience.version == session.envs.dream.version == 3 and session.result()["dreams_with"] == "experience-policy-2"
     old, new = (context.load_experience_model(name).state_dict() for name in ("experience", "experience-policy-2"))
     assert any(not torch.equal(value, new[name]) for name, value in old.items())
@@ -307,7 +308,7 @@ def test_an_rl_phase_that_was_killed_after_a_refresh_ends_where_an_unbroken_one_
 
 def test_a_probe_without_a_sound_episode_neither_opens_the_gap_nor_vouches_for_the_policy(prepared: Prepared):
     run, context = prepared("nothing")
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="dream")
+    session = RLPhase(run, context, Loop("policy", "warm_start", context.config.dream, "dream", context.config))
     assert set(session.gap_probes.probe([], 0).values()) == {None} and session.gap_probes.failed_in_a_row == 0
     assert not context.checkpoint("policy-good").exists()
 
@@ -353,9 +354,10 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     run, context = prepared("bound")
     limit = free.used["train"] - 1
     block = context.config.dream.model_copy(update={"max_real_steps": limit})
-    bound = RLPhase(run, context, "s2r", init_policy="warm_start", block=block, source="real")
+    bound = RLPhase(run, context, Loop("s2r", "warm_start", block, "real", context.config))
     bound.run_loop()
-    assert 0 < bound.used["train"] <= limit and bound.iteration == 3 and "no room for another iteration" in bound.stop_reason
+    assert 0 < bound.used["train"] <= limit
+    assert bound.progress.iteration == 3 and "no room for another iteration" in bound.progress.stop_reason
 
 
 def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unbroken: Unbroken):
@@ -375,7 +377,7 @@ def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unb
 def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: Prepared):
     run, context = prepared("refilled")
     block = context.config.dream.model_copy(update={"max_refills": 2, "tasks_per_iter": 3})
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=block, source="real")
+    session = RLPhase(run, context, Loop("policy", "warm_start", block, "real", context.config))
     session.run_loop()
     lines = run.read_jsonl("metrics.jsonl")
     drawn = [sum(count for name, count in line.items() if name.startswith("groups_")) for line in lines]
@@ -390,7 +392,7 @@ def test_an_iteration_draws_further_tasks_until_enough_groups_differ(prepared: P
 
 def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(prepared: Prepared):
     run, context = prepared("poor")
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, Loop("policy", "warm_start", context.config.dream, "real", context.config))
     plain = session.collector.roll([t for t in session.curriculum.sample(6) for _ in range(4)], 0)
     steps = sum(len(t.turns) for t in plain)
     session.collector.block = context.config.dream.model_copy(update={"max_refills": 2, "max_real_steps": steps + 1, "tasks_per_iter": 7})
@@ -401,7 +403,7 @@ def test_no_further_task_is_drawn_that_could_exceed_the_budget_of_real_steps(pre
 
 def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepared: Prepared):
     run, context = prepared("hopeless")
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, Loop("policy", "warm_start", context.config.dream, "real", context.config))
     step = session.envs.real.step
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
     session.run_loop()
@@ -413,27 +415,27 @@ def test_iterations_in_which_nothing_was_earned_are_counted_and_said_aloud(prepa
 @pytest.mark.parametrize("source", ["dream", "real"])
 def test_rl_ends_by_name_where_every_rollout_of_two_iterations_failed_and_a_real_outage_can_be_tried_again(source: str, prepared: Prepared):
     run, context = prepared(f"broken {source}")
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, Loop("policy", "warm_start", context.config.dream, "real", context.config))
     roll = session.collector.roll
     session.collector.roll = lambda *of, **how: [replace(t, error="it could not be read", source=source) for t in roll(*of, **how)]  # type: ignore[method-assign]
     if source == "real":
         with pytest.raises(EnvironmentFailure, match="two iterations in a row of 'policy' failed.*could not be read"):
             session.run_loop()
         session.close()
-        again = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
-        assert again.iteration == 1 and not again.stop_reason
+        again = RLPhase(run, context, Loop("policy", "warm_start", context.config.dream, "real", context.config))
+        assert again.progress.iteration == 1 and not again.progress.stop_reason
         again.run_loop()
-        assert [line["iteration"] for line in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3] and again.failed_in_a_row == 0
+        assert [line["iteration"] for line in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3] and again.progress.failed_in_a_row == 0
         again.close()
     else:
         session.run_loop()
         assert len(run.read_jsonl("metrics.jsonl")) == 2
-        assert session.stop_reason == "every rollout of two iterations in a row failed: it could not be read"
+        assert session.progress.stop_reason == "every rollout of two iterations in a row failed: it could not be read"
 
 
 def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(prepared: Prepared):
     run, context = prepared("outage")
-    session = RLPhase(run, context, "policy", init_policy="warm_start", block=context.config.dream, source="real")
+    session = RLPhase(run, context, Loop("policy", "warm_start", context.config.dream, "real", context.config))
     step, roll = session.envs.real.step, session.collector.roll
     session.envs.real.step = lambda slots, actions: [replace(r, reward=0.0) for r in step(slots, actions)]  # type: ignore[method-assign]
 
@@ -442,7 +444,7 @@ def test_an_outage_of_one_iteration_does_not_stop_rl_that_had_earned_nothing(pre
 
     session.collector.roll = broken_once  # type: ignore[method-assign]
     session.run_loop()
-    assert len(run.read_jsonl("metrics.jsonl")) == 4 and not session.stop_reason
+    assert len(run.read_jsonl("metrics.jsonl")) == 4 and not session.progress.stop_reason
 
 
 @pytest.mark.parametrize(("bf16", "full_precision"), [(True, False), (False, True)])
@@ -455,7 +457,7 @@ def test_a_learner_without_bfloat16_trains_with_a_sampler_without_it(
     monkeypatch.setattr(loading, "build_engine", lambda settings, **how: asked.append(how["full_precision"]) or built(settings, **how))
     run, context = prepared("run")
     block = context.config.dream.model_copy(update={"learner": context.config.dream.learner.model_copy(update={"bf16": bf16})})
-    RLPhase(run, context, "policy", init_policy="warm_start", block=block, source="real").replay.close()
+    RLPhase(run, context, Loop("policy", "warm_start", block, "real", context.config)).replay.close()
     assert asked == [full_precision]
 
 

@@ -148,7 +148,7 @@ def test_an_interrupted_phase_goes_on_with_the_same_probes_and_the_same_verifier
 
     def once(self: RLPhase) -> None:
         saved(self)
-        if self.iteration == 3:
+        if self.progress.iteration == 3:
             raise Interrupted
 
     monkeypatch.setattr(RLPhase, "_save", once)

@@ -27,6 +27,7 @@ from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import RLPhase
+from dreamgym.recipes.plan import Loop
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Completion, Observation, Task, Trajectory, Transition, Turn
 
@@ -116,7 +117,7 @@ def test_an_rl_phase_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_w
     config = build(RunConfig, settings)
 
     def run_rl_phase(context: RunContext, run: RunDir, name: str, iterations: int) -> RLPhase:
-        session = RLPhase(run, context, name, init_policy="tokenizer", block=config.dream, source="real")
+        session = RLPhase(run, context, Loop(name, "tokenizer", config.dream, "real", context.config))
         session.block = config.dream.model_copy(update={"iterations": iterations})
         session.run_loop()
         session.replay.close()
@@ -127,7 +128,7 @@ def test_an_rl_phase_with_ppo_bootstraps_its_cut_episodes_and_resumes_where_it_w
         whole = run_rl_phase(context, run, "whole", 3)
         run_rl_phase(context, run, "broken", 1)
         resumed = run_rl_phase(context, run, "broken", 3)
-        assert resumed.iteration == 3 and resumed.learner.critic is not None and whole.learner.critic is not None
+        assert resumed.progress.iteration == 3 and resumed.learner.critic is not None and whole.learner.critic is not None
         for a, b in (
             (whole.model.parameters(), resumed.model.parameters()),
             (whole.learner.critic.parameters(), resumed.learner.critic.parameters()),

@@ -14,6 +14,7 @@ from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
+from dreamgym.recipes.plan import Loop
 from dreamgym.types import Completion, Observation, StepInfo, Trajectory
 
 
@@ -47,7 +48,8 @@ def collector(folder: Path, agent: Any, *, make_rollout_fn: Any = None, **change
     suite.max_parallel = 2
     context = RunContext(build(RunConfig, {}), folder, suite, [], None, None)  # type: ignore[arg-type]
     block = build(RLConfig, {"learner": {"temperature": 0.7}}).model_copy(update=changes)
-    return Collector(Environments(context, None, "real_only", "real"), agent, None, block, "real_only", make_rollout_fn)  # type: ignore[arg-type]
+    loop = Loop("real_only", "warm_start", block, "real", context.config)
+    return Collector(Environments(context, None, "real_only", "real"), agent, None, loop, make_rollout_fn)  # type: ignore[arg-type]
 
 
 def test_real_rollouts_open_no_more_episodes_than_the_environment_keeps_and_draw_what_they_would_draw_together(tmp_path: Path):
