@@ -28,6 +28,7 @@ def rollout(
     name: str = "rollout",
     min_ready: float | None = None,
     episode_indices: Sequence[int] | None = None,
+    max_open: int | None = None,
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
@@ -36,6 +37,7 @@ def rollout(
     turns, and full batches are faster. It changes no trajectory but by the rounding of batched arithmetic.
 
     `episode_indices` are the episodes' places in the whole rollout of which these are a part, for the random streams; by default 0, 1, ...
+    At most `max_open` episodes are open at once, as some environments keep no more; by default all. It changes no trajectory either.
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a first state that does not fit into the policy's context. A conversation that has outgrown it is cut off there, as at
@@ -43,7 +45,26 @@ def rollout(
     """
     if min_ready is None:
         min_ready = DEFAULT_MIN_READY if agent.concurrent or env.concurrent else 1.0
-    indices = list(range(len(tasks)) if episode_indices is None else episode_indices)
+    indices, size = list(range(len(tasks)) if episode_indices is None else episode_indices), max_open or max(1, len(tasks))
+    trajectories = list[Trajectory]()
+    for start in range(0, len(tasks), size):
+        part = slice(start, start + size)
+        trajectories += _play(agent, env, tasks[part], indices[part], seed, max_steps, temperature, name, min_ready)
+    return trajectories
+
+
+def _play(
+    agent: Policy,
+    env: BatchEnv,
+    tasks: Sequence[Task],
+    indices: Sequence[int],
+    seed: int,
+    max_steps: int,
+    temperature: float,
+    name: str,
+    min_ready: float,
+) -> list[Trajectory]:
+    """The episodes of tasks that are open at once."""
     conversations = agent.begin(tasks, name=name)
     try:
         observations = env.start(tasks, seed=seed)
@@ -86,30 +107,6 @@ def rollout(
         _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{indices[i]}", model_version=env.version)
         for i, task in enumerate(tasks)
     ]
-
-
-def rollout_in_parts(
-    agent: Policy,
-    env: BatchEnv,
-    tasks: Sequence[Task],
-    *,
-    at_once: int,
-    seed: int,
-    max_steps: int,
-    temperature: float,
-    name: str,
-    numbers: Sequence[int] | None = None,
-) -> list[Trajectory]:
-    """One rollout with at most `at_once` of its episodes open: some environments keep no more. Each draws the streams of its own number
-    (`numbers`, as the `episode_indices` of `rollout`)."""
-    episodes: list[Trajectory] = []
-    all_numbers = range(len(tasks)) if numbers is None else numbers
-    for start in range(0, len(tasks), at_once):
-        part, part_numbers = tasks[start : start + at_once], all_numbers[start : start + at_once]
-        episodes += rollout(
-            agent, env, part, seed=seed, max_steps=max_steps, temperature=temperature, name=name, episode_indices=part_numbers
-        )
-    return episodes
 
 
 def _poll_at_least(poll: Callable[[], list[tuple[int, T]]], under_way: int, enough: int) -> list[tuple[int, T]]:

@@ -17,7 +17,7 @@ from dreamgym.errors import counted
 from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
 from dreamgym.evals.success import success
 from dreamgym.protocols import Policy, RealEnv
-from dreamgym.rollout import rollout_in_parts
+from dreamgym.rollout import rollout
 from dreamgym.statistics import Interval, Rate, bootstrap
 from dreamgym.types import Trajectory
 
@@ -114,11 +114,11 @@ class GapMeter:
         known = [t for t in dreamed if t.task.source == "real" and t.error is None]
         count = min(n, len(known))
         chosen = [known[i * len(known) // count] for i in range(count)]
-        fresh = rollout_in_parts(
+        fresh = rollout(
             policy,
             self.real,
             [t.task for t in chosen],
-            at_once=self.suite.max_parallel,
+            max_open=self.suite.max_parallel,
             seed=seed,
             max_steps=self.suite.max_steps,
             temperature=temperature,

@@ -29,7 +29,7 @@ from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext, open_context
 from dreamgym.recipes.phases.collect import Environments, RolloutFunction
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import rollout_in_parts
+from dreamgym.rollout import rollout
 from dreamgym.types import Action, Observation, StepResult, Task, Trajectory
 
 
@@ -192,20 +192,20 @@ class _Worker:
         self._sync_weights(shard.served)
         tasks, suite = [shard.tasks[number] for number in shard.numbers], self.envs.context.suite
         env: BatchEnv = self.envs.real
-        at_once = suite.max_parallel
+        max_open: int | None = suite.max_parallel
         if shard.source == "dream":
             assert self.envs.dream is not None
-            env, at_once = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers), max(1, len(tasks))
-        return rollout_in_parts(
+            env, max_open = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers), None
+        return rollout(
             self.agent,
             env,
             tasks,
-            at_once=at_once,
+            max_open=max_open,
             seed=shard.seed,
             max_steps=suite.max_steps,
             temperature=shard.temperature,
             name=shard.name,
-            numbers=shard.numbers,
+            episode_indices=shard.numbers,
         )
 
     def _sync_weights(self, served: tuple[Served | None, Served | None]) -> None:

@@ -326,12 +326,12 @@ def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stop
 ):
     """Real episodes that reach no end make no claim, so no verdict on them is wrong; but the dreamed claim has not come true."""
     monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
-    found = phase.rollout_in_parts
+    found = phase.rollout
 
     def endless(*args: Any, **how: Any) -> list[Trajectory]:
         return [replace(t, success=False, truncated=True, turns=tuple(_going_on(turn) for turn in t.turns)) for t in found(*args, **how)]
 
-    monkeypatch.setattr(phase, "rollout_in_parts", endless)
+    monkeypatch.setattr(phase, "rollout", endless)
     config = settings(iterations=12)
     probes = {"every": 1, "episodes": 16, "by": "rollouts", "max_real_steps": 5000, "max_accepted_false": 0.5}
     block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
