@@ -228,44 +228,61 @@ class RLPhase:
         return ClusteredCurriculum(self.curriculum, clusters)
 
     def _on_iteration(self, i: int, trajectories: list[Trajectory], metrics: dict[str, float]) -> bool:
-        self.progress.iteration = i + 1
-        record: dict[str, Any] = dict(metrics) | _rollout_metrics(trajectories)
-        if self.block.max_refills:
-            record["refills"] = self.collector.refills
-        if self.envs.source == "mixed":
-            record |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
+        progress = self.progress
+        progress.iteration = i + 1
+        record = metrics | _rollout_metrics(trajectories) | self._probe(trajectories) | self._system_metrics(trajectories)
+        now = time.monotonic()
+        progress.seconds, self.clock = progress.seconds + now - self.clock, now
+        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": progress.seconds, **record})
+        if i % 10 == 0 or progress.iteration == self.block.iterations:
+            self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
+        failure = _common_failure(trajectories)
+        progress.failed_in_a_row = progress.failed_in_a_row + 1 if failure else 0
+        progress.stop_reason = self._stop_reason(trajectories, failure)
+        # after a failure of all prefetched rollouts too, the next iteration is tried again, not replayed
+        if progress.stop_reason or (failure and _common_failure(self.collector.wait_for_prefetched())):
+            self.collector.discard_prefetched()
+        self._save()
+        self._advance(note=_note(record, failure))
+        return bool(progress.stop_reason)
+
+    def _probe(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+        """Probe where it is due, keep the policy where that found nothing wrong; metrics."""
+        record: dict[str, Any] = {}
         for probes in self.probes.values():
             if not self._probes_stop_reason:
                 record |= probes.observe(trajectories, self.progress.iteration)
         self._keep_good()
+        return record
+
+    def _system_metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+        """Metrics of how the rollouts were played: refills, both sources of a mixed loop, workers, prefix caches."""
+        record: dict[str, Any] = self._prefix_hit_rates()
+        if self.block.max_refills:
+            record["refills"] = self.collector.refills
+        if self.envs.source == "mixed":
+            record |= {f"{source}_part_success": _success(trajectories, source) for source in ("dream", "real")}
         if self.remote:
             by = [t.policy_version for t in trajectories if t.turns]
             record |= {"staleness": float(self.learner.version - 1 - min(by)) if by else 0.0, "jobs_redone": float(self.remote.pool.redone)}
         if self.context.workers or self.remote:
             record["workers_replaced"] = self._workers_replaced() - self.replaced
             self.replaced = self._workers_replaced()
-        record |= self._prefix_hit_rates()
-        now = time.monotonic()
-        self.progress.seconds, self.clock = self.progress.seconds + now - self.clock, now
-        self.run.append_jsonl("metrics.jsonl", {"phase": self.name, "iteration": i, "seconds": self.progress.seconds, **record})
-        if i % 10 == 0 or self.progress.iteration == self.block.iterations:
-            self.run.episodes(f"{self.name}-{i:04d}", trajectories[: 4 * self.block.group_size], completions=False)
-        failure = _common_failure(trajectories)
-        self.progress.stop_reason = self._probes_stop_reason or self.collector.budget_exhausted(self.progress.seconds)
-        self.progress.failed_in_a_row = self.progress.failed_in_a_row + 1 if failure else 0
-        if self.progress.failed_in_a_row >= 2 and not self.progress.stop_reason:  # one may have been an outage
-            if failure != TOO_LONG and all(t.source == "real" for t in trajectories):
-                raise EnvironmentFailure(  # and nothing is saved, so that the same command tries this iteration again
-                    f"Every rollout of two iterations in a row of '{self.name}' failed in the real environment: {failure}. See to it, then "
-                    "give the same command again."
-                )
-            self.progress.stop_reason = f"every rollout of two iterations in a row failed: {failure}"
-        # after a failure of all prefetched rollouts too, the next iteration is tried again, not replayed
-        if self.progress.stop_reason or (failure and _common_failure(self.collector.wait_for_prefetched())):
-            self.collector.discard_prefetched()
-        self._save()
-        self._advance(note=_note(record, failure))
-        return bool(self.progress.stop_reason)
+        return record
+
+    def _stop_reason(self, trajectories: Sequence[Trajectory], failure: str) -> str:
+        """Why no iteration follows, or "". EnvironmentFailure where the real environment failed in every rollout of two iterations in a
+        row: then nothing of this one is saved, so that the same command tries it again."""
+        if reason := self._probes_stop_reason or self.collector.budget_exhausted(self.progress.seconds):
+            return reason
+        if self.progress.failed_in_a_row < 2:  # one may have been an outage
+            return ""
+        if failure != TOO_LONG and all(t.source == "real" for t in trajectories):
+            raise EnvironmentFailure(
+                f"Every rollout of two iterations in a row of '{self.name}' failed in the real environment: {failure}. See to it, then "
+                "give the same command again."
+            )
+        return f"every rollout of two iterations in a row failed: {failure}"
 
     def _verifier_probes(self) -> VerifierProbes | None:
         """Where a learned verifier judges the dream: what it does with claims, and probes of them."""
