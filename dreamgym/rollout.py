@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dreamgym.errors import InvariantError
 from dreamgym.protocols import BatchEnv, Policy
@@ -120,8 +120,18 @@ def _poll_at_least(poll: Callable[[], list[tuple[int, T]]], under_way: int, enou
     return results
 
 
+def rollout_groups(agent: Policy, env: BatchEnv, tasks: Sequence[Task], group_size: int, **options: Any) -> list[list[Trajectory]]:
+    """`group_size` trajectories per task, as `loop.train` collects them; `options` are those of `rollout`."""
+    return group_by_task(rollout(agent, env, repeat_tasks(tasks, group_size), **options), group_size)
+
+
+def repeat_tasks(tasks: Sequence[Task], size: int) -> list[Task]:
+    """Every task `size` times in a row: of their rollouts `group_by_task` makes groups."""
+    return [task for task in tasks for _ in range(size)]
+
+
 def group_by_task(trajectories: Sequence[Trajectory], size: int) -> list[list[Trajectory]]:
-    """Consecutive runs of `size` trajectories, as the loop asked for them; each run shares one task."""
+    """Consecutive runs of `size` trajectories, each of one task."""
     return [list(trajectories[i : i + size]) for i in range(0, len(trajectories), size)]
 
 

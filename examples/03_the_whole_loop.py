@@ -32,7 +32,7 @@ from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.protocols import BatchEnv
 from dreamgym.replay.buffer import ReplayBuffer
-from dreamgym.rollout import rollout
+from dreamgym.rollout import rollout_groups
 from dreamgym.statistics import Rate
 from dreamgym.train import sft
 from dreamgym.train.learner import Learner
@@ -94,13 +94,12 @@ def main() -> None:
     )
     train(  # the loop itself: sample tasks, roll out, update, remember, expand
         curriculum=curriculum,
-        collect=lambda chosen, i: rollout(agent, dream, chosen, seed=i, max_steps=horizon, temperature=1.0, name=f"dream/{i}"),
+        collect=lambda chosen, i: rollout_groups(agent, dream, chosen, 8, seed=i, max_steps=horizon, name=f"dream/{i}"),
         learner=Learner(policy, plugins.make("train.algos", "grpo", entropy_coef=0.01), LearnerConfig(lr=1e-3)),
         remember=replay.add,
         start=0,
         iterations=40,
         tasks_per_iter=16,
-        group_size=8,
         on_iteration=told,
     )
     print(f"after the dream: dream success {judged(dream)}, real success {judged(real)}")

@@ -18,7 +18,7 @@ from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.loop import train
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.chat import Chat
-from dreamgym.rollout import rollout
+from dreamgym.rollout import rollout_groups
 from dreamgym.train import sft
 from dreamgym.train.algos import grpo
 from dreamgym.train.learner import Learner
@@ -70,13 +70,12 @@ def test_adapters_of_an_instruct_model_learn_the_corridor_and_its_own_weights_st
     before = sampled()
     train(
         curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), rules=SUITE.rules),
-        collect=lambda tasks, i: rollout(agent, env, tasks, seed=i, max_steps=SUITE.max_steps, name=str(i)),
+        collect=lambda tasks, i: rollout_groups(agent, env, tasks, 12, seed=i, max_steps=SUITE.max_steps, name=str(i)),
         learner=Learner(model, grpo.make(kl_coef=0.01), LearnerConfig(lr=5e-3, minibatches=2, bf16=False)),
         remember=lambda trajectories: 0,
         start=0,
         iterations=12,
         tasks_per_iter=7,
-        group_size=12,
         on_iteration=lambda i, trajectories, metrics: False,
     )
     after = sampled()

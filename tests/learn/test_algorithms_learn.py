@@ -25,7 +25,7 @@ from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.loop import train
 from dreamgym.policy.agent import Agent, demonstrations
 from dreamgym.policy.templates.markers import Markers
-from dreamgym.rollout import rollout
+from dreamgym.rollout import rollout_groups
 from dreamgym.train import dpo, sft
 from dreamgym.train.learner import Learner
 from dreamgym.train.settings import DPOConfig, LearnerConfig, SFTConfig
@@ -111,13 +111,14 @@ def test_an_algorithm_raises_the_mean_success_of_three_seeds_in_the_real_corrido
         config = LearnerConfig(lr=LR.get(algorithm["name"], 3e-3), minibatches=2, min_trajectories=1, bf16=False)
         train(
             curriculum=TaskCurriculum(TASKS, CurriculumConfig(strategy="uniform"), rules=SUITE.rules, seed=seed),
-            collect=lambda tasks, i, agent=agent, seed=seed: rollout(agent, ENV, tasks, seed=1000 * seed + i, max_steps=SUITE.max_steps),
+            collect=lambda tasks, i, agent=agent, seed=seed: rollout_groups(
+                agent, ENV, tasks, 12, seed=1000 * seed + i, max_steps=SUITE.max_steps
+            ),
             learner=Learner(model, plugins.named("train.algos", algorithm), config, seed=seed, next_prompt=agent.next_prompt),
             remember=lambda trajectories: 0,
             start=0,
             iterations=12,
             tasks_per_iter=7,
-            group_size=12,
             on_iteration=lambda i, trajectories, metrics: False,
         )
         assert all(bool(torch.isfinite(p).all()) for p in model.parameters())

@@ -20,7 +20,7 @@ from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.plan import Loop
 from dreamgym.returns import statistics
-from dreamgym.rollout import group_by_task, rollout
+from dreamgym.rollout import group_by_task, repeat_tasks, rollout
 from dreamgym.types import Task, Trajectory
 
 RolloutFunction = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
@@ -111,25 +111,25 @@ class Collector:
         """A group of rollouts for each task of an iteration, and for the further tasks that it may draw while too few groups have a mixed
         outcome. Those that were begun are waited for; after a resume, their tasks are those that were drawn before it."""
         begun, self.prefetched = self.prefetched, None
-        trajectories = begun.playing.result() if begun and begun.iteration == i else self.roll(self._repeated(tasks), i)
+        trajectories = (
+            begun.playing.result() if begun and begun.iteration == i else self.roll(repeat_tasks(tasks, self.block.group_size), i)
+        )
         self.refills = 0
         while self.refills < self.block.max_refills and (more := self.refill_tasks(trajectories)):
             self.refills += 1
-            trajectories += self.roll(self._repeated(more), i, self.refills)
+            trajectories += self.roll(repeat_tasks(more, self.block.group_size), i, self.refills)
         self._count(trajectories)
         self.longest = max(self.longest, real_steps(trajectories))
         return group_by_task(trajectories, self.block.group_size)
-
-    def _repeated(self, tasks: Sequence[Task]) -> list[Task]:
-        """Every task as often as it is rolled out."""
-        return [task for task in tasks for _ in range(self.block.group_size)]
 
     def prefetch(self, tasks: Sequence[Task], i: int, seconds: float) -> None:
         """Start the rollouts of iteration `i` in another thread, by the policy and the dream as they are now; not where the budget has no
         room for them."""
         assert self._thread is not None and self.make_rollout_fn is not None
         if not self.budget_exhausted(seconds):
-            self.prefetched = Prefetched(i, self._thread.submit(self.roll, self._repeated(tasks), i, rollout_fn=self.make_rollout_fn()))
+            self.prefetched = Prefetched(
+                i, self._thread.submit(self.roll, repeat_tasks(tasks, self.block.group_size), i, rollout_fn=self.make_rollout_fn())
+            )
 
     def wait_for_prefetched(self) -> list[Trajectory]:
         """The prefetched rollouts, once they are played; [] without any."""

@@ -127,11 +127,12 @@ def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environ
     played: list[tuple[str, int, float]] = []
 
     def noted(agent: Any, env: Any, tasks: Any, **options: Any) -> list[Trajectory]:
-        played.append((options["name"], len(tasks), options["temperature"]))
+        played.append((options["name"], min(len(tasks), options["max_open"] or len(tasks)), options["temperature"]))
         return rollout(agent, env, tasks, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dreamgym.rollout.rollout", noted)
+        for module in ("dreamgym.recipes.phases.collect", "dreamgym.recipes.phases.verifier", "dreamgym.evals.gap"):
+            patch.setattr(f"{module}.rollout", noted)
         patch.setattr(corridor.CorridorSuite, "max_parallel", 3)
         recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     probed = [(name, n) for name, n, _ in played if "probe" in name]
