@@ -28,7 +28,7 @@ def rollout(
     name: str = "rollout",
     min_ready: float | None = None,
     episode_indices: Sequence[int] | None = None,
-    max_open: int | None = None,
+    max_parallel: int | None = None,
 ) -> list[Trajectory]:
     """One trajectory per task, in order. Episode i draws from the random streams (seed, i, step), whatever runs beside it.
 
@@ -37,7 +37,7 @@ def rollout(
     turns, and full batches are faster. It changes no trajectory but by the rounding of batched arithmetic.
 
     `episode_indices` are the episodes' places in the whole rollout of which these are a part, for the random streams; by default 0, 1, ...
-    At most `max_open` episodes are open at once, as some environments keep no more; by default all. It changes no trajectory either.
+    At most `max_parallel` episodes are open at once, as some environments keep no more; by default all. It changes no trajectory either.
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a first state that does not fit into the policy's context. A conversation that has outgrown it is cut off there, as at
@@ -45,9 +45,10 @@ def rollout(
     """
     if min_ready is None:
         min_ready = DEFAULT_MIN_READY if agent.concurrent or env.concurrent else 1.0
-    indices, size = list(range(len(tasks)) if episode_indices is None else episode_indices), max_open or max(1, len(tasks))
+    indices = list(range(len(tasks)) if episode_indices is None else episode_indices)
+    size = len(tasks) if max_parallel is None else max_parallel
     trajectories = list[Trajectory]()
-    for start in range(0, len(tasks), size):
+    for start in range(0, len(tasks), size) if tasks else ():
         part = slice(start, start + size)
         trajectories += _play(agent, env, tasks[part], indices[part], seed, max_steps, temperature, name, min_ready)
     return trajectories

@@ -118,7 +118,7 @@ class GapMeter:
             policy,
             self.real,
             [t.task for t in chosen],
-            max_open=self.suite.max_parallel,
+            max_parallel=self.suite.max_parallel,
             seed=seed,
             max_steps=self.suite.max_steps,
             temperature=temperature,

@@ -15,7 +15,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
-from dreamgym.rollout import group_by_task, rollout
+from dreamgym.rollout import group_by_task, rollout, rollout_groups
 from dreamgym.train.batch import sequences_of
 from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task
 
@@ -195,6 +195,13 @@ def test_groups_are_the_rollouts_of_one_task(size: int):
     groups = group_by_task(walk(tasks)[0], size)
     assert [len(group) for group in groups] == [size] * 3
     assert all(len({t.task.id for t in group}) == 1 for group in groups)
+
+
+def test_a_loop_collects_a_group_for_every_task():
+    tasks = [task(1, 2), task(1, 3)]
+    groups = rollout_groups(agent(ScriptedLLM(walker)), EnvPool(SUITE.env, SUITE.rules), tasks, 3, seed=5, max_steps=10, name="walk")
+    assert [[t.task for t in group] for group in groups] == [[one] * 3 for one in tasks]
+    assert [t.id for group in groups for t in group] == [f"walk/{i}" for i in range(6)]
 
 
 class Slow(AsyncBatchEnv):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dreamgym.errors import RunDirError
@@ -67,6 +67,7 @@ class PhaseCheckpoint:
             self.replay.refused = state["replay"]["refused"]
             for name, collaborator in self.collaborators.items():
                 collaborator.load_state_dict(state[name])
+            progress = Progress(**{field.name: state["progress"][field.name] for field in fields(Progress)})
         except KeyError as error:
             raise RunDirError(
                 f"'{self.path}' is of another version of dreamgym: it has no {error}. Go on with that version, or delete the file to "
@@ -77,7 +78,7 @@ class PhaseCheckpoint:
                 file = self.run.path / self._prefetched_file(i)
                 raise RunDirError(f"'{file}' is missing or empty, and iteration {i} learns from the rollouts in it. Restore it.")
             self.collector.restore_prefetched(i, played)
-        return Progress(**state["progress"])
+        return progress
 
     def _prefetched_file(self, i: int) -> str:
         """The file of the rollouts of iteration `i` that were played before it."""

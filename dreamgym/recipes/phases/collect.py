@@ -35,7 +35,7 @@ class Prefetched:
     playing: Future[list[Trajectory]]
 
 
-def stream_of(seed: int, number: int) -> int:
+def rollout_seed(seed: int, number: int) -> int:
     """The seed of a batch of rollouts: another for every run and every `number` below a million. In iteration i, part p of the rollouts has
     the number 20,000 p + i, a gap probe 10,000 + i, and claims that are tried by new rollouts 30,000 + i."""
     return 1_000_000 * seed + number
@@ -201,14 +201,14 @@ class Collector:
 
     def _rollout(self, tasks: Sequence[Task], env: BatchEnv, i: int, part: int, rollout_fn: RolloutFunction | None) -> list[Trajectory]:
         """`part` keeps the random streams of an iteration's rollouts apart."""
-        seed, name = stream_of(self.seed, 20_000 * part + i), f"{self.name}/{i}" + (f"/{part}" if part else "")
+        seed, name = rollout_seed(self.seed, 20_000 * part + i), f"{self.name}/{i}" + (f"/{part}" if part else "")
         if rollout_fn:
             return rollout_fn(tasks, env.source, seed, name)
         return rollout(
             self.agent,
             env,
             tasks,
-            max_open=self.envs.context.suite.max_parallel if env is self.envs.real else None,
+            max_parallel=self.envs.context.suite.max_parallel if env is self.envs.real else None,
             seed=seed,
             max_steps=self.max_steps,
             temperature=self.block.learner.temperature,

@@ -15,7 +15,7 @@ from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
-from dreamgym.recipes.phases.collect import Environments, stream_of
+from dreamgym.recipes.phases.collect import Environments, rollout_seed
 from dreamgym.recipes.plan import Loop
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
 from dreamgym.runs.rundir import RunDir
@@ -91,7 +91,7 @@ class GapProbes:
         refreshes the experience model; else two open gaps in a row stop the loop, and a rollback restores the last policy whose dream and
         real success agreed."""
         dreamed = [t for t in trajectories if t.source == "dream"]
-        temperature, seed = self.block.learner.temperature, stream_of(self.context.config.seed, 10_000 + iteration)
+        temperature, seed = self.block.learner.temperature, rollout_seed(self.context.config.seed, 10_000 + iteration)
         gap = self.meter.measure(self.agent, dreamed, n=self.block.probe_tasks, seed=seed, temperature=temperature)
         self.steps += gap.real_steps
         episodes = refresh.explained(gap.episodes, self.context.suite.rules)

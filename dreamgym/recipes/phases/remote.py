@@ -192,15 +192,15 @@ class _Worker:
         self._sync_weights(shard.served)
         tasks, suite = [shard.tasks[number] for number in shard.numbers], self.envs.context.suite
         env: BatchEnv = self.envs.real
-        max_open: int | None = suite.max_parallel
+        max_parallel: int | None = suite.max_parallel
         if shard.source == "dream":
             assert self.envs.dream is not None
-            env, max_open = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers), None
+            env, max_parallel = RolloutShardEnv(self.envs.dream, shard.tasks, shard.numbers), None
         return rollout(
             self.agent,
             env,
             tasks,
-            max_open=max_open,
+            max_parallel=max_parallel,
             seed=shard.seed,
             max_steps=suite.max_steps,
             temperature=shard.temperature,

@@ -22,7 +22,7 @@ from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Prepa
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.phases import refresh
-from dreamgym.recipes.phases.collect import Environments, stream_of
+from dreamgym.recipes.phases.collect import Environments, rollout_seed
 from dreamgym.recipes.phases.probes import roll_back
 from dreamgym.recipes.plan import Loop
 from dreamgym.rollout import rollout
@@ -193,13 +193,13 @@ class VerifierProbes:
 
     def _probe_by_rollout(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """Real episodes of the policy on the claims' tasks, those that ended, each as the claim of a success with the verdict on it."""
-        tasks, seed = [episode.task for episode, _, _ in chosen], stream_of(self.context.config.seed, 30_000 + iteration)
+        tasks, seed = [episode.task for episode, _, _ in chosen], rollout_seed(self.context.config.seed, 30_000 + iteration)
         suite = self.context.suite
         real = rollout(
             self.agent,
             self.context.real_env(),
             tasks,
-            max_open=suite.max_parallel,
+            max_parallel=suite.max_parallel,
             seed=seed,
             max_steps=suite.max_steps,
             temperature=self.temperature,

@@ -102,6 +102,13 @@ def test_the_last_fresh_tasks_come_before_tired_ones_though_they_do_not_fill_an_
     assert all(entry.tried for entry in curriculum.pool.values()), "33 tasks in four iterations of ten"
 
 
+def test_a_refill_draws_other_tasks_than_the_iteration_did_and_the_same_each_time():
+    curriculum = pool(seed=3)
+    first, refill = ([task.id for task in curriculum.sample(4, refill=number)] for number in (0, 1))
+    assert first != refill and first == [task.id for task in curriculum.sample(4)]
+    assert refill == [task.id for task in pool(seed=3).sample(4, refill=1)]
+
+
 def test_valuable_tasks_come_back_more_often_than_worthless_ones():
     curriculum = pool(replay_fraction=0.5)
     curriculum.observe([group(t, 1, 0) for t in TASKS[:10]] + [group(t, 0, 0) for t in TASKS[10:20]])

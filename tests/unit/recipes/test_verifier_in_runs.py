@@ -12,6 +12,7 @@ import pytest
 from chat_model import save_instruct_model
 from toy import LOOP, SHARED, shrink
 
+from dreamgym import rollout as rollouts
 from dreamgym.config import dump, parse_text, resolve
 from dreamgym.envs import corridor
 from dreamgym.envs.induction import induce
@@ -30,7 +31,6 @@ from dreamgym.recipes.phases import verifier as phase
 from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.recipes.phases.verifier import claims_of, probe_rates
 from dreamgym.recipes.settings import policies
-from dreamgym.rollout import rollout
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
@@ -124,15 +124,16 @@ def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environ
     config = settings(probe_every=1, iterations=2, learner={"lr": 1e-3, "minibatches": 1, "min_trajectories": 1, "temperature": 0.7})
     probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
     block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
-    played: list[tuple[str, int, float]] = []
+    played, play = list[tuple[str, int, float]](), rollouts._play
 
-    def noted(agent: Any, env: Any, tasks: Any, **options: Any) -> list[Trajectory]:
-        played.append((options["name"], min(len(tasks), options["max_open"] or len(tasks)), options["temperature"]))
-        return rollout(agent, env, tasks, **options)
+    def noted(
+        agent: Any, env: Any, tasks: Any, indices: Any, seed: int, max_steps: int, temperature: float, name: str, *rest: Any
+    ) -> list[Trajectory]:
+        played.append((name, len(tasks), temperature))
+        return play(agent, env, tasks, indices, seed, max_steps, temperature, name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("dreamgym.recipes.phases.collect", "dreamgym.recipes.phases.verifier", "dreamgym.evals.gap"):
-            patch.setattr(f"{module}.rollout", noted)
+        patch.setattr("dreamgym.rollout._play", noted)
         patch.setattr(corridor.CorridorSuite, "max_parallel", 3)
         recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     probed = [(name, n) for name, n, _ in played if "probe" in name]
