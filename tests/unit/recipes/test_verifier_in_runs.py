@@ -137,8 +137,8 @@ def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environ
         patch.setattr(corridor.CorridorSuite, "max_parallel", 3)
         recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     probed = [(name, n) for name, n, _ in played if "probe" in name]
-    training = {temperature for name, _, temperature in played if name.partition("/")[0] in ("dream", "probe")}
-    assert training == {0.7} and max(n for _, n in probed) == 3
+    evaluations = ("warm_start/greedy", "warm_start/sampled", "dream/greedy", "dream/sampled")
+    assert {temperature for name, _, temperature in played if not name.startswith(evaluations)} == {0.7} and max(n for _, n in probed) == 3
     assert {name.partition("/")[0] for name, _ in probed} == {"probe", "dream"}, "of the gap, and of the verifier"
 
 
