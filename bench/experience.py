@@ -26,6 +26,7 @@ from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.recipes.plan import Loop
 from dreamgym.recipes.settings import budget_config
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import Rate, difference, wilson
@@ -89,7 +90,7 @@ def replay_dreams(config: RunConfig, path: Path) -> dict[str, Any]:
         context = prepare_logs(run, config)
         train_experience(run, context)
         warm_start(run, context)
-        run_rl_phase(run, context, "dream", init_policy="warm_start", block=config.dream, source="dream")
+        run_rl_phase(run, context, Loop("dream", "warm_start", config.dream, "dream", config))
         audit(run, replace(context), "dream")
         return fidelity.audited(run.data("audit"))
 

@@ -33,6 +33,7 @@ from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.context import open_context
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.rl import run_ablation
+from dreamgym.recipes.plan import ablation_loop
 from dreamgym.runs.files import dumps, writing_lines
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import paired_difference
@@ -81,7 +82,7 @@ def trained(suite: Any, folder: Path, *, seed: int, options: Namespace) -> Path:
     dreamgym("train", run, "--config", config, f"seed={seed}", *options.set)
     context = open_context(run)
     with RunDir.open(run, (run / "config.toml").read_text("utf-8")) as directory:
-        run_ablation(directory, context, "dream", "model", RLConfig.model_validate(directory.config["rl"]))
+        run_ablation(directory, context, ablation_loop("dream", "model", RLConfig.model_validate(directory.config["rl"]), context.config))
     return run
 
 

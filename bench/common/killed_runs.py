@@ -28,6 +28,7 @@ from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.recipes.plan import Loop
 from dreamgym.types import Trajectory
 
 ITERATIONS, TASKS, GROUP, WORKERS = 8, 6, 4, 3
@@ -87,7 +88,7 @@ def train(config: TrainConfig, path: Path, *, seed: int, executor: dict[str, Any
     own = config.model_copy(update={"seed": seed, "exec": executor})
     with open_run(path, config) as run:
         context = replace(open_context(path), config=own)
-        phase = Recorded(run, context, "mixed", init_policy="warm_start", block=own.rl, source="mixed")
+        phase = Recorded(run, context, Loop("mixed", "warm_start", own.rl, "mixed", own))
         try:
             on_start()
             start = time.monotonic()

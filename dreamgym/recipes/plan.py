@@ -68,7 +68,12 @@ def _loop(name: str, block: RLConfig, config: SharedConfig) -> Loop:
 
 def _ablations(policy: str, block: RLConfig, config: RunConfig | CompareConfig) -> Iterator[Loop]:
     for name in config.ablations:
-        yield _loop(ablated(policy, name), block.without(name), config.without(name))._replace(ablation=name)
+        yield ablation_loop(policy, name, block, config)
+
+
+def ablation_loop(policy: str, ablation: str, block: RLConfig, config: SharedConfig) -> Loop:
+    """The loop of `policy` without one part of the method; `block` and `config` are those of the whole."""
+    return _loop(ablated(policy, ablation), block.without(ablation), config.without(ablation))._replace(ablation=ablation)
 
 
 def _arms(config: CompareConfig) -> Iterator[Loop]:
