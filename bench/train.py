@@ -219,7 +219,7 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
             begin = row.mask.index(1.0)
             out["prompt_ids"].append(row.ids[:begin])
             out["completion_ids"].append(row.ids[begin:])
-            out["logprobs"].append(row.logprobs[begin:])
+            out["logprobs"].append(row.old_logprobs[begin:])
             out["env_mask"].append([int(m) for m in row.mask[begin:]])
             out["reward"].append(episode.total_reward)
         learning = size.clock()
