@@ -123,7 +123,7 @@ def test_a_node_too_small_for_the_policy_is_said_to_the_driver_before_the_policy
     executor = make(workers=1)
     try:
         with pytest.raises(UsageError, match=r"policy.backbone 'huge' 0\.0 GiB \(weights\)") as caught:
-            executor.pool(partial(remote._Worker, SmallNode(), "rl", "start", None, None, None), name="test")  # type: ignore[arg-type]
+            executor.pool(partial(remote._Worker, SmallNode(), None, None), name="test")  # type: ignore[arg-type]
         assert any("node of the Ray cluster" in note for note in caught.value.__notes__)
     finally:
         executor.close()

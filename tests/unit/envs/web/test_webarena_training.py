@@ -76,6 +76,7 @@ def test_the_command_of_the_tutorial_trains_from_imported_episodes_and_is_scored
     tasks = '"webarena_lite", tasks_file = "tasks.json"'
     smaller = [one.replace('"webarena_lite"', tasks) for one in given if not one.startswith("env.workers")]  # whose browsers take long
     smaller += ["logs.task_pairs=0", "experience.replayed_starts=true", "experience.training.epochs=20"]
+    smaller += ["rl.iterations=8"]  # in two, the rollouts of each task may well end alike
     code, out, err = command(monkeypatch, capsys, *smaller, "--config", "small.toml", "--json")
     assert code == 0, err
     logs = RunDir.view(place / "runs/webarena").data("logs")
