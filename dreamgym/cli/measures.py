@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dreamgym.cli._show import AUDIT, KINDS, Json, Run, rate, show_decided, table
-from dreamgym.evals.gap import gap_sentence
+from dreamgym.evals.gap import gap_phase, gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes.summary import AUDITED_DREAMS
 
@@ -49,7 +49,7 @@ def fidelity(
     forced = _held_out(run, held_out, split, policy)
     if folder.done("logs") and not folder.data("logs").get("has_env", True):
         return _without_env(folder, forced, as_json)
-    if not folder.done("audit") and not folder.done("gap") and forced["held_out"] is None:
+    if not folder.done("audit") and not gap_phase(folder.finished()) and forced["held_out"] is None:
         if folder.summary():
             raise RunDirError(
                 f"'{run}' has no audit: it never dreamed, or its eval.paired_replays and eval.gap_tasks are 0. Give a run with RL in a "

@@ -116,6 +116,8 @@ def compare(
         for name, title in (("table1", comparison.title(found)), ("table2", "Without a part of the method")):
             if found[name]:
                 table(title, list(comparison.COLUMNS), [comparison.cells(entry) for entry in found[name].values()], width=180)
+        for title, columns, rows in comparison.measured(found):
+            table(title, list(columns), rows, width=180)
 
 
 def sweep(

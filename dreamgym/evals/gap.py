@@ -6,7 +6,7 @@ the dreams it just trained on, which are one update older, and were those dreams
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,14 @@ def compare_success(dreamed: Sequence[Trajectory], real: Sequence[Trajectory], *
     )
 
 
+PREFIX = "gap-"
+
+
+def gap_phase(phases: Iterable[str]) -> str:
+    """The first of a run's phases that measured the gap of a policy; "" where none did."""
+    return next((name for name in phases if name.startswith(PREFIX)), "")
+
+
 def gap_sentence(found: Mapping[str, Any]) -> str:
     """A PolicyGap as plain values, as people read it, and how consistent its dreams are, where that was measured."""
     dream, real, gap = found["dream_success"], found["real_success"], found["gap"]
@@ -88,6 +96,8 @@ def gap_sentence(found: Mapping[str, Any]) -> str:
         again = f" Of {counted(seen['n'], 'return')} of a dream to what it had shown, {_percent(seen)} showed the same."
         if (control := found.get("revisits_no_model")) and control["n"]:
             again += f" In the dream without a model, of {control['n']}, {_percent(control)}."
+    if (false := found.get("accepted_false")) and false["n"]:
+        again += f" Of {counted(false['n'], 'dreamed success', 'dreamed successes')}, repeated there, {_percent(false)} are false."
     if not gap["n"]:
         return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
     rates = [_percent(one) for one in (dream, real)]

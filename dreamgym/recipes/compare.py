@@ -23,6 +23,7 @@ from dreamgym.recipes.factory import start_workers
 from dreamgym.recipes.phases.baselines import converge_sft, train_dpo
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.gap import measure_gap
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.rl import run_ablation, run_rl_phase
 from dreamgym.recipes.phases.warm_start import warm_start
@@ -98,4 +99,6 @@ def train_arm(
             train_dpo(directory, shared, config.dpo)
     for loop in (loops[phase] for phase in arm_of(name).phases if phase in loops):
         run_rl_phase(directory, shared, loop)
+    if arm_of(name).source != "real":
+        measure_gap(directory, shared, name)
     evaluate_policies(directory, shared, [name])

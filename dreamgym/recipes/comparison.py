@@ -18,6 +18,7 @@ from dreamgym.recipes.gains import gains
 from dreamgym.recipes.gains import lines as describe
 from dreamgym.runs.files import read_json, write_atomic
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import seed_mean
 
 Entry = dict[str, Any]
 
@@ -145,12 +146,42 @@ def markdown(report: Mapping[str, Any]) -> str:
         if report[name]:
             lines += [f"## {heading}", "", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
             lines += [*(_line(cells(entry)) for entry in report[name].values()), ""]
-    entries = {entry["label"]: entry for name in ("table1", "table2") for entry in report[name].values()}
-    if judged := [line for entry in entries.values() for line in _judged(entry)]:
-        lines += [f"## {VERIFIED}", "", _line(VERIFIERS), _line(["---"] * len(VERIFIERS)), *map(_line, judged), ""]
+    for heading, columns, rows in measured(report):
+        lines += [f"## {heading}", "", _line(columns), _line(["---"] * len(columns)), *map(_line, rows), ""]
     if gain_lines := describe(report.get("gains", {})):
         lines += ["## Gains over seeds", "", *(f"- {line}" for line in gain_lines), ""]
     return "\n".join(lines)
+
+
+def measured(report: Mapping[str, Any]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+    """(title, columns, rows) of what was measured of the policies' dreams: their verifiers, and their gaps. What nothing measured is left
+    out."""
+    entries = {entry["label"]: entry for name in ("table1", "table2") for entry in report[name].values()}.values()
+    judged = [line for entry in entries for line in _judged(entry)]
+    gaps = [_gap(entry) for entry in entries if "gap" in entry]
+    return [table for table in ((VERIFIED, VERIFIERS, judged), (GAP, GAPS, gaps)) if table[2]]
+
+
+GAP = "Success of each policy on the same training tasks, sampled, in its own dream and in the real environment, % [t interval over seeds]"
+GAPS = ("policy", "dream", "real", "dream minus real, points", "by seed", "masked dreams", "dreamed successes that are false")
+
+
+def _gap(entry: Mapping[str, Any]) -> list[str]:
+    """A policy's line in the table of gaps."""
+    found = entry["gap"]
+    measures = [_seeds(found[name]) for name in ("dream_success", "real_success", "gap")]
+    by_seed = " / ".join(f"{100 * value:+.1f}" for value in found["gap"])
+    return [entry["label"], *measures, by_seed, " / ".join(map(str, found["masked"])), _seeds(found["accepted_false"])]
+
+
+def _seeds(values: Sequence[float | None]) -> str:
+    """The mean over seeds in percent, with its t interval where there are several; "-" where a seed has no value."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return "-"
+    mean = seed_mean(known)
+    interval = f" [{100 * mean.interval[0]:.1f}, {100 * mean.interval[1]:.1f}]" if mean.interval else ""
+    return f"{100 * mean.mean:.1f}{interval}"
 
 
 VERIFIED = (

@@ -156,6 +156,16 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
     yield PhaseCost("evaluation", acted=acted, real_steps=acted * pilot.steps)
     if not isinstance(config, CompareConfig) and loops[0].source != "real":
         yield from _measured_dreams(config, loops, n, pilot)
+    dreaming = [loop for loop in loops if loop.source != "real"]
+    yield from _gaps(config, len(dreaming) if isinstance(config, CompareConfig) else bool(dreaming), pilot)
+
+
+def _gaps(config: SharedConfig, policies: int, pilot: Pilot) -> Iterator[PhaseCost]:
+    """Each policy in its dream, in the control's where a state hides things, and in the real environment, where its dreams' actions are
+    repeated otherwise."""
+    if tasks := float(config.eval.gap_tasks * policies * pilot.has_env):
+        control = pilot.hides and "k" in config.experience.settings
+        yield PhaseCost("gap", acted=(2 + control) * tasks, dreamed=tasks, real_steps=(2 - pilot.hides) * tasks * pilot.steps)
 
 
 def _measured_dreams(config: SharedConfig, loops: Sequence[plan.Loop], n: float, pilot: Pilot) -> Iterator[PhaseCost]:
@@ -171,8 +181,6 @@ def _measured_dreams(config: SharedConfig, loops: Sequence[plan.Loop], n: float,
     arms = 2 + control  # with the guard, without it, and the control
     each = float(block.paired_replays)
     yield PhaseCost("audit", acted=arms * each, dreamed=2 * each, real_steps=arms * each * pilot.steps)
-    if tasks := float(block.gap_tasks):  # in the dream, in the control's where a state hides things, and in the real environment
-        yield PhaseCost("gap", acted=(2 + (control and pilot.hides)) * tasks, dreamed=tasks, real_steps=tasks * pilot.steps)
 
 
 def _experience(phase: str, config: SharedConfig, pilot: Pilot, judged_s: float = 0.0) -> PhaseCost:

@@ -13,6 +13,7 @@ from typing import Any
 from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.evals.attribution import shares
+from dreamgym.evals.gap import gap_phase
 from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
@@ -178,7 +179,8 @@ def dream_measures(run: RunDir, audit: dict[str, Any] | None) -> dict[str, Any]:
     """What a run knows of its trained policy's dreams: `audited`, with the gap and what decided the steps of its first RL in the dream."""
     loops = [run.data(name).get("decided_by") for name in run.finished()]
     dreamed = next((shares(found) for found in loops if found and any(found["states"].values())), None)
-    return audited(audit, run.data("gap") if run.done("gap") else None, dreamed)
+    gap = gap_phase(run.finished())
+    return audited(audit, run.data(gap) if gap else None, dreamed)
 
 
 def audited(audit: dict[str, Any] | None, gap: dict[str, Any] | None = None, decided_by: dict[str, Any] | None = None) -> dict[str, Any]:

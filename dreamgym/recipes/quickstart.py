@@ -88,7 +88,8 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
 def summarise(run: RunDir, shared: RunContext, config: RunConfig, budget: str) -> dict[str, Any]:
     """summary.json: one entry per row of the table, real transitions by kind, and the audit."""
     measured = {"ablations": {name: tables.ablation(run, name) for name in config.ablations}}
-    measured |= {phase: run.data(phase) for phase in ("audit", "gap", "experience") if run.done(phase)}
+    measured |= {phase: run.data(phase) for phase in ("audit", "experience") if run.done(phase)}
+    measured |= {"gap": run.data("gap-dream")} if run.done("gap-dream") else {}
     about = tables.about(run, [config.seed]) | {"budget": budget, "skipped": shared.skipped}
     table = tables.table(run, ROWS)
     return table | {"gains": gains(table, measured["ablations"].get("model"))} | measured | about

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
-ANSWERED = (*DREAMS, "repeated", "audit", "gap")
-JUDGED = ("eval-*", "audit", "gap", "fidelity", "uncertified", "sft", "sft-curve")
+ANSWERED = (*DREAMS, "repeated", "audit", "gap-*")
+JUDGED = ("eval-*", "audit", "gap-*", "fidelity", "uncertified", "sft", "sft-curve")
 ANSWERING = (
     "recall",
     "conditions",
@@ -36,7 +36,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "logs.near_miss_goals": ("experience*", *DREAMS),
     "logs.relabelled_goals": ("experience*", *DREAMS),
     "logs.task_pairs": ("experience*",),
-    "replay": ("experience*", *LOOPS, "audit", "gap"),
+    "replay": ("experience*", *LOOPS, "audit", "gap-*"),
     "experience": ("experience*", *ANSWERED),
     **{f"experience.{name}": ANSWERED for name in ANSWERING},
     "experience.training": ("experience*",),
@@ -60,10 +60,10 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "s2r": ("s2r", "*-s2r"),
     "real": ("*-real",),
     "real_only": ("real_only",),
-    "eval.seed": ("eval-*", "repeated", "audit", "gap", "uncertified"),
+    "eval.seed": ("eval-*", "repeated", "audit", "gap-*", "uncertified"),
     "eval.paired_replays": ("audit",),
     "eval.uncertified_dreams": ("uncertified",),
-    "eval.gap_tasks": ("gap",),
+    "eval.gap_tasks": ("gap-*",),
 }
 """The start of a setting's name, and the phases that read it (patterns). Settings without an entry are read by all phases."""
 

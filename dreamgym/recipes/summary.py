@@ -23,7 +23,7 @@ def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
     measured."""
     entries = {name: entry(run, name, ARMS[name]) for name in rows}
     if dream := entries.get("dream"):
-        measured = run.data("audit")["with_guard"] if run.done("audit") else run.data("gap") if run.done("gap") else {}
+        measured = run.data("audit")["with_guard"] if run.done("audit") else run.data("gap-dream") if run.done("gap-dream") else {}
         dream |= {name: measured[name]["value"] if name in measured and measured[name]["n"] else None for name in AUDITED}
     return entries
 
@@ -71,7 +71,15 @@ def entry(run: RunDir, policy: str, arm: Arm) -> dict[str, Any] | None:
         "seconds": sum(phase["seconds"] for phase in phases.values()),
         **({"verifier": _verifier(loops[-1]["verifier"])} if loops and "verifier" in loops[-1] else {}),
         **({"verifiers": evaluated["verifiers"]} if "verifiers" in evaluated else {}),
+        **({"gap": _gap(run.data(f"gap-{policy}"))} if run.done(f"gap-{policy}") else {}),
     }
+
+
+def _gap(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Success of a policy on the same training tasks in its dream and in the real environment, of one seed."""
+    rates = {name: [record[name]["value"]] for name in ("dream_success", "real_success", "gap")}
+    false = record.get("accepted_false", {"n": 0})
+    return rates | {"masked": [record["masked"]], "accepted_false": [false["value"] if false["n"] else None]}
 
 
 def _verifier(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +115,13 @@ def pool(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         **{key: _mean([entry.get(key) for entry in entries]) for key in averaged},
         "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
         **({"verifiers": _pooled([entry["verifiers"] for entry in entries])} if all("verifiers" in entry for entry in entries) else {}),
+        **({"gap": _by_seed([entry["gap"] for entry in entries])} if all("gap" in entry for entry in entries) else {}),
     }
+
+
+def _by_seed(measured: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
+    """Each measure's values, one a seed."""
+    return {name: [value for seed in measured for value in seed[name]] for name in measured[0]}
 
 
 def _pooled(by_seed: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

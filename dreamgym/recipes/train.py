@@ -69,7 +69,8 @@ def run(
         }
         for phase, reason in shared.skipped.items():
             say(f"skipped: {phase}, because {reason}")
-        summary |= {phase: directory.data(phase) for phase in ("audit", "gap") if directory.done(phase)}
+        measured = {"audit": "audit", "gap": f"gap-{names[0]}"}
+        summary |= {key: directory.data(phase) for key, phase in measured.items() if directory.done(phase)}
         if not shared.suite.has_env and config.dreams:
             say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
             measure_recorded(directory, shared)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from dreamgym.evals.gap import gap_sentence
+from dreamgym.evals.gap import gap_phase, gap_sentence
 from dreamgym.recipes.arms import ARMS, RL_ARMS, base_arm
 from dreamgym.recipes.gains import lines
 from dreamgym.report.data import Audit, Fidelity, Row, Run, block, number
@@ -158,7 +158,7 @@ def _interval(rate: Rate) -> str:
 def policy_gap(run: Run) -> str:
     """Success of the trained policy in the dream and, acting anew, in the real environment; "" where it was not measured."""
     with suppress(KeyError, TypeError, ValueError):  # the page shows what there is
-        return gap_sentence(found) if (found := block(run.phases, "gap")) else ""
+        return gap_sentence(found) if (found := block(run.phases, gap_phase(run.phases))) else ""
     return ""
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from dreamgym.evals.gap import compare_success
+from dreamgym.evals.gap import PREFIX, compare_success
+from dreamgym.evals.paired_replay import replay, summarise
 from dreamgym.evals.revisit_consistency import revisit_rates
 from dreamgym.evals.success import evaluate
 from dreamgym.recipes import factory
@@ -20,11 +21,12 @@ KEPT = 40  # episodes of each side that the run keeps
 
 
 def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
-    """The phase `gap`: the policy `name` plays at most `eval.gap_tasks` training tasks once in the dream, with the guard, and once in the
-    real environment, sampled. The first episodes are kept as `gap-dream` and `gap-real`. Where an environment hides things, the policy also
-    plays in the control's dream without a model, which says whether its dreams contradict themselves more often."""
-    block, suite = context.config.eval, context.suite
-    if run.done("gap") or "gap" in context.skipped or not block.gap_tasks:
+    """The phase `gap-<name>`: that policy plays at most `eval.gap_tasks` training tasks once in the dream, with the guard, and once in the
+    real environment, sampled. The first episodes are kept as `gap-<name>-dream` and `-real`. Where an environment hides things, the policy
+    also plays in the control's dream without a model, which says whether its dreams contradict themselves more often. Where it hides
+    nothing, the actions of its dreams are repeated in the real environment, which says how many of the dreamed successes are false."""
+    phase, block, suite = PREFIX + name, context.config.eval, context.suite
+    if run.done(phase) or "gap" in context.skipped or not block.gap_tasks:
         return
     tasks, dreams_of = trained_on(run, context, name, block.gap_tasks), after(run, context, name)
     hides = suite.rules.partially_observed
@@ -39,11 +41,13 @@ def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
         )
         for env_name, (env, batch) in (envs | {"real": (real, suite.max_parallel)}).items()
     }
+    replays = [] if hides else replay(episodes["dream"], real)
     context.close_real()
     revisits = {env_name: asdict(revisit_rates(episodes[env_name], suite.rules).faithful) for env_name in dreams} if hides else {}
     control = {"revisits_no_model": revisits["control"]} if "control" in revisits else {}
     for env_name, played in episodes.items():
-        run.episodes(f"gap-{env_name}", played[:KEPT], completions=False)
+        run.episodes(f"{phase}-{env_name}", played[:KEPT], completions=False)
     measured = compare_success(episodes["dream"], episodes["real"], seed=block.seed)
-    rates = {"revisits": revisits["dream"], **control} if hides else {}
-    run.mark("gap", {"policy": name, **asdict(measured), **rates, "real_steps": sum(len(episode.turns) for episode in episodes["real"])})
+    rates = {"revisits": revisits["dream"], **control} if hides else {"accepted_false": asdict(summarise(replays).accepted_false)}
+    real_steps = sum(len(episode.turns) for episode in episodes["real"]) + sum(one.steps for one in replays)
+    run.mark(phase, {"policy": name, **asdict(measured), **rates, "real_steps": real_steps})

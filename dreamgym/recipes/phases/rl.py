@@ -28,6 +28,7 @@ from dreamgym.recipes.phases.checkpoint import PhaseCheckpoint, Progress
 from dreamgym.recipes.phases.collect import Collector, Environments, RolloutFunction
 from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.gap import measure_gap
 from dreamgym.recipes.phases.probes import GapProbes, Probes, rollback_checkpoint
 from dreamgym.recipes.phases.uncertified import contradicts_its_logs
 from dreamgym.recipes.phases.verifier import VerifierProbes
@@ -60,6 +61,7 @@ def run_ablation(run: RunDir, context: RunContext, loop: Loop) -> None:
     reduced = context.without(loop.ablation)
     train_experience(run, reduced)
     run_rl_phase(run, reduced, loop)
+    measure_gap(run, reduced, loop.name)
     evaluate_policies(run, context, [loop.name])
 
 

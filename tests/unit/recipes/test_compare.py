@@ -92,6 +92,7 @@ def test_dream_sim_to_real_mixed_and_ablated_arms_run_side_by_side(tmp_path: Pat
         TOY.replace('["dpo", "grpo-real"]', arms)
         .replace("[0, 1]", "[0]")
         .replace("epochs = 4.0\nbatch_tokens = 1024", "epochs = 40.0\nbatch_tokens = 1024")
+        .replace("dev_tasks = 3", "dev_tasks = 3\ngap_tasks = 4")
     )
     (tmp_path / "toy.toml").write_text(text + f"[dream]\n{LOOP}\n[mixed]\n{LOOP}\n[s2r]\niterations = 1\ntasks_per_iter = 2\n")
     found = compare.run(read(CompareConfig, tmp_path / "toy.toml"), tmp_path / "out", latency_s=1.0, say=lambda text: None)
@@ -102,6 +103,9 @@ def test_dream_sim_to_real_mixed_and_ablated_arms_run_side_by_side(tmp_path: Pat
     assert [entry["label"] for entry in found["table2"].values()] == [
         "GRPO, dream", "GRPO, dream, without replay", "GRPO, dream, without reasoning", "GRPO, dream, without curriculum"
     ]  # fmt: skip
+    measured = [*found["table2"].values(), mixed]
+    assert all(len(entry["gap"]["gap"]) == 1 for entry in measured) and "gap" not in s2r, "every policy that trained in a dream"
+    assert comparison.GAP in (tmp_path / "out/compare.md").read_text()
     run = tmp_path / "out" / "seed-0"
     assert {path.name for path in (run / "checkpoints").glob("experience*")} == {
         "experience",
@@ -238,6 +242,19 @@ def test_verdicts_on_real_episodes_are_counted_over_the_seeds_that_have_them(tmp
     assert (rates["false_success"]["value"], rates["false_success"]["n"]) == (0.1, 20) and rates["kept"]["value"] == 61 / 80
     assert "| Dream | logs | 10.0 [2.8, 30.1] | 20 | 76.2 [65.9, 84.2] | 80 |" in comparison.markdown(found)
     assert comparison.VERIFIED not in comparison.markdown(comparison.of_runs([finished(tmp_path / "c", 2, dream=entry(80))], latency_s=1.0))
+
+
+def test_gaps_are_shown_by_seed_with_an_interval_over_seeds(tmp_path: Path):
+    def gap(dream: float, false: float | None) -> dict[str, Any]:
+        return {"dream_success": [dream], "real_success": [0.5], "gap": [dream - 0.5], "masked": [3], "accepted_false": [false]}
+
+    a, b, c = (
+        finished(tmp_path / str(seed), seed, dream=entry(80, gap=gap(dream, false)))
+        for seed, dream, false in ((0, 0.5, 0.25), (1, 0.75, 0.5), (2, 0.75, None))
+    )
+    line = "| Dream | 62.5 [-96.3, 221.3] | 50.0 [50.0, 50.0] | 12.5 [-146.3, 171.3] | +0.0 / +25.0 | 3 / 3 | 37.5 [-121.3, 196.3] |"
+    assert line in comparison.markdown(comparison.of_runs([a, b], latency_s=0.0))
+    assert "| Dream | 75.0 | 50.0 | 25.0 | +25.0 | 3 | - |" in comparison.markdown(comparison.of_runs([c], latency_s=0.0))
 
 
 def test_folders_of_seeds_are_named_by_their_own_names_and_no_seed_is_counted_twice(tmp_path: Path):

@@ -127,7 +127,7 @@ def test_a_quickstart_takes_its_loops_its_evaluations_and_its_audit():
     ("changes", "pilot_changes", "policy", "dreamed", "real"),
     [
         ({"eval.paired_replays": 7}, {}, 3 * 7, 2 * 7, 3 * 7),  # the control's dreams sample nothing
-        ({"eval.gap_tasks": 7}, {}, 2 * 7, 7, 7),
+        ({"eval.gap_tasks": 7}, {}, 2 * 7, 7, 2 * 7),  # acting anew, and the actions of the dreams
         ({"eval.gap_tasks": 7}, {"hides": True}, 3 * 7, 7, 7),
         ({"eval.gap_tasks": 7, "eval.paired_replays": 7, "mode": "real"}, {}, 0, 0, 0),
         ({"eval.uncertified_dreams": 7}, {}, 0, 0, 0),

@@ -41,7 +41,7 @@ def test_a_gap_without_an_unmasked_dream_is_no_success_in_the_dream(run: RunDir,
     run.mark("logs", {"transitions": 3})
     run.mark("eval-dream", {"greedy": RATE, "sampled": RATE})
     gap = compare_success([episode("dream", masked=masked)] * 4, [episode("real")] * 4, seed=0)
-    run.mark("gap", {"policy": "dream", "real_steps": 4, **asdict(gap)})
+    run.mark("gap-dream", {"policy": "dream", "real_steps": 4, **asdict(gap)})
     assert summary.table(run, ["dream"])["dream"]["dream_success"] == (None if masked else 0.0)
 
 
