@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,8 @@ def tokenizer() -> Any:
 
 
 def model_of(size: str, dtype: torch.dtype = torch.float32) -> Any:
-    return tiny.build(tokenizer(), size, seed=0).to(dtype).eval()
+    model: Any = tiny.build(tokenizer(), size, seed=0)
+    return model.to(dtype).eval()
 
 
 def adapted(size: str) -> Any:
@@ -188,6 +190,9 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
             covered[side, i] = len(prompt) + n - 1
         return [[10] * n for n in lengths]
 
+    def prefill_batch(runner: Any) -> list[Any]:
+        return list(runner.prefill(range(32), [np.full(128, 10)] * 32, [0] * 32))
+
     work.play(count)
     mean_length, packed = seen // work.tokens, torch.randint(10, VOCABULARY, (4096,))
     kind = None if dtype is None else getattr(torch, dtype)
@@ -198,11 +203,11 @@ def floor(size: str, work: Workload, dtype: str | None) -> dict[str, float]:
             if not compiled and isinstance(engine.runner, FastRunner):
                 engine.runner.decoder = None
             engine.kv_cache.assign_rows(0, range(256), max(mean_length + 1, 128))
-            prefill = best(lambda e=engine: list(e.runner.prefill(range(32), [np.full(128, 10)] * 32, [0] * 32)))
+            prefill = best(partial(prefill_batch, engine.runner))
             per_position = {}
             for batch in (32, 64, 128, 256):
                 ids, at = np.full((batch, 1), 10), np.full((batch, 1), mean_length)
-                per_position[batch] = best(lambda e=engine, i=ids, a=at: e.runner.decode(i, a)) / batch
+                per_position[batch] = best(partial(engine.runner.decode, ids, at)) / batch
             ways.append((prefill, *min((seconds, batch) for batch, seconds in per_position.items())))
     prefill, (per_token, fastest) = min(way[0] for way in ways), min(way[1:] for way in ways)
     seconds = prefilled * prefill / 4096 + work.tokens * per_token

@@ -157,6 +157,7 @@ def _repeat(env: Any, task: Task, actions: Sequence[str]) -> list[str]:
 def _repeat_in_stock(package: Any, task: Task, actions: Sequence[str]) -> list[str]:
     """The same by the package's environment object, made as its own code makes it."""
     world = package.environment.get_environment(solo_mode=True)
+    assert task.goal is not None
     criteria, first = package.tasks[task.goal["task"]], package.tasks[task.goal["task"]].initial_state
     world.set_state(initialization_data=first.initialization_data, initialization_actions=first.initialization_actions, message_history=[])
     found, names = [], set()
@@ -168,6 +169,7 @@ def _repeat_in_stock(package: Any, task: Task, actions: Sequence[str]) -> list[s
             by_action = any(basis.value == "ACTION" for basis in wanted.reward_basis)
             found.append(str(float(held and (not by_action or all(one.name in names for one in wanted.actions or ())))))
         else:
+            assert not isinstance(call.arguments, str), f"unreadable arguments: {call.arguments}"
             names.add(call.name)
             found.append(answer(world, call.name, dict(call.arguments))[0])
     return found

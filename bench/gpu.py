@@ -28,7 +28,7 @@ from dreamgym.train.batch import pad
 from dreamgym.train.forward import token_logprobs
 from dreamgym.types import Request, Sampling
 
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
              "vocab_size": 512},
     "60m": {"hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 2,
@@ -133,7 +133,7 @@ def measure(shape: str, device: str) -> dict[str, Any]:
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     model = build(shape, device)
-    found = generation(model, device) | training(model, device)
+    found: dict[str, Any] = generation(model, device) | training(model, device)
     card = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
     peak = next((tflops for name, tflops in PEAK_TFLOPS.items() if name in card), None)
     for half in ("generate", "train"):

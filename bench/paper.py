@@ -44,7 +44,7 @@ COLUMNS = {
     "seconds": "seconds", "device": "device", "settings": "digest of the settings", "commit": "commit",
 }  # fmt: skip
 MADE = "paper.json"  # in a run directory: the commit at which it was begun, and the device of each arm
-PLACES = {"seed": True, "seeds": True, "arms": True, "ablations": True, "ablated": True, "exec": True, "env": {"workers"}}
+PLACES: dict[str, Any] = {"seed": True, "seeds": True, "arms": True, "ablations": True, "ablated": True, "exec": True, "env": {"workers"}}
 """Settings that name a row or say where it is made, and do not change what it is a row of."""
 LOOP = {"iterations": 1, "tasks_per_iter": 2, "group_size": 2, "train_tasks": 7}
 FIT = {"epochs": 0.3, "batch_tokens": 512}

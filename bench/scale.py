@@ -86,7 +86,13 @@ def passes() -> JobFunction:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    shape: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, **shape)).eval()
     ids = torch.zeros((8, 256), dtype=torch.long)
 
@@ -106,7 +112,7 @@ def environment_bound(executor: Callable[..., Any], suite: str, workers: Sequenc
         made = executor(workers=n)
         pool = made.pool(partial(slow_episodes, suite), name="bench")
         pool.run(list(range(4 * n)))  # until all workers are there and have loaded what they need
-        best = min(_seconds(lambda pool=pool, n=n: pool.run(list(range(episodes * n)))) for _ in range(2))
+        best = min(_seconds(partial(pool.run, list(range(episodes * n)))) for _ in range(2))
         rows.append({"workers": n, "episodes_per_s": episodes * n / best})
         rows[-1]["efficiency"] = rows[-1]["episodes_per_s"] / (rows[0]["episodes_per_s"] * n)
         pool.close()

@@ -226,7 +226,7 @@ def trl(size: Size, iterations: int) -> dict[str, Any]:
         return out
 
     class Ends(TrainerCallback):
-        def on_step_end(self, arguments: Any, state: Any, *_: Any, **__: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step % STEPS == 0:
                 end = size.clock()
                 player.split.seconds["learner"] = end - learning

@@ -49,4 +49,4 @@ class ForcedText:
             positions = (engine.batch.made[rows] + ahead).tolist()
             return np.array([tokens[min(k, len(tokens) - 1)] for tokens, k in zip(logged, positions, strict=True)]), scores
 
-        LocalEngine._sample = forced  # type: ignore[method-assign]
+        LocalEngine._sample = forced  # type: ignore[method-assign, assignment]

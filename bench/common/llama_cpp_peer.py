@@ -42,7 +42,8 @@ class LlamaCpp:
         """Extend the cache of each sequence by the new part of its prompt, then decode all as one batch, each to its length."""
         # Neighbours in number: llama.cpp decodes sequences side by side only where their numbers follow each other.
         names = [i + (side == "model") * len(prompts) for i in range(len(prompts))]
-        feed, last = [], {}
+        feed: list[tuple[int, int, int, bool]] = []
+        last: dict[int, int] = {}
         for name, prompt in zip(names, prompts, strict=True):
             past = len(self.cached.get(name, []))
             feed += [(token, past + k, name, past + k == len(prompt) - 1) for k, token in enumerate(prompt[past:])]

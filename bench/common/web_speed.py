@@ -181,7 +181,7 @@ def stock(scripts: Sequence[Script], wait_s: float | None) -> dict[str, Any]:
     """
     import gymnasium
 
-    changed = {} if wait_s is None else {"pre_observation_delay": wait_s}
+    changed: dict[str, Any] = {} if wait_s is None else {"pre_observation_delay": wait_s}
     played, same, compared = Played(), 0, 0
     with tempfile.TemporaryDirectory() as name:
         program = as_playwrights_own(Path(name))

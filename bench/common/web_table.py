@@ -42,7 +42,11 @@ def rewrite(found: Mapping[str, Any], *, at: str, where: str, path: Path = TABLE
     if missing := [name for name in NEEDED if found.get(name) is None]:
         raise ValueError(f"Not measured: {', '.join(missing)}. The table stays as it is; run more episodes, with the extra 'web'.")
     table = json.loads(path.read_text("utf-8"))
-    written = {"rows": (ROWS, rows(found, at)), "claims": (CLAIMS, claims(found)), "notes": (NOTES, [NOTE.format(where=where, **found)])}
+    written: dict[str, tuple[tuple[str, ...], list[Any]]] = {
+        "rows": (ROWS, rows(found, at)),
+        "claims": (CLAIMS, claims(found)),
+        "notes": (NOTES, [NOTE.format(where=where, **found)]),
+    }
     for key, (starts, new) in written.items():
         kept = [one for one in table[key] if not (one if isinstance(one, str) else next(iter(one.values()))).startswith(starts)]
         table[key] = [*kept, *new]

@@ -21,11 +21,16 @@ EXAMPLES = 4  # first states or tasks in a prompt that asks for another one
 class PromptSettings(Protocol):
     """The settings of prompts in a configuration."""
 
-    k: int
-    reasoning: bool
-    history: int
-    max_context: int
-    max_answer_tokens: int
+    @property
+    def k(self) -> int: ...
+    @property
+    def reasoning(self) -> bool: ...
+    @property
+    def history(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def max_answer_tokens(self) -> int: ...
 
 
 class ChatQuestions:
