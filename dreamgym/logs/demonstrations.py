@@ -17,8 +17,7 @@ Job = tuple[Task, str, int]
 Play = Callable[[Sequence[Job]], list[Trajectory]]
 """Plays jobs: an episode for each, in order. One that the environment fails in carries the `error`."""
 FIRST = 10
-"""Episodes, and tasks, after which an environment that failed in all of them is given up. Only where this process plays them; worker
-processes try all."""
+"""Episodes, and tasks, after which an environment that failed in all of them is given up."""
 log = logging.getLogger(__name__)
 
 
@@ -52,8 +51,22 @@ def collect(
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
     jobs = [(known[i % len(known)], name, seed + i // len(known)) for i, name in enumerate(names)]
     together = sorted(range(n), key=lambda i: i % len(known))  # a world that takes long to load is loaded once for all its episodes
-    episodes = (play or partial(played, suite))([jobs[i] for i in together])
+    episodes = first_ones_first(play or partial(played, suite), [jobs[i] for i in together])
     return without_failed([episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])])
+
+
+def first_ones_first(play: Play, jobs: Sequence[Job]) -> list[Trajectory]:
+    """The episodes, in order. EnvironmentFailure before the others are played, where the environment fails in each of the first ones, which
+    are of as many tasks as `FIRST`, or of all there are: a few broken tasks may come first."""
+    ids = [task.id for task, *_ in jobs]
+    tasks, seen, first = min(FIRST, len(set(ids))), set[str](), 0
+    while first < len(jobs) and (first < FIRST or len(seen) < tasks):
+        seen.add(ids[first])
+        first += 1
+    episodes = play(jobs[:first])
+    if all(episode.error is not None for episode in episodes):
+        without_failed(episodes)
+    return episodes + play(jobs[first:]) if first < len(jobs) else episodes
 
 
 def without_failed(episodes: Sequence[Trajectory]) -> list[Trajectory]:
@@ -80,14 +93,10 @@ def check_mix(suite: EnvSuite, mix: Mapping[str, float]) -> None:
 
 
 def played(suite: EnvSuite, jobs: Sequence[Job]) -> list[Trajectory]:
-    """The episodes, in order, played in this process. EnvironmentFailure where the environment fails in each of the first ones, if those
-    are of as many tasks as `FIRST`, or of all there are: a few broken tasks may come first."""
-    episodes, tasks, failed = list[Trajectory](), len({task.id for task, *_ in jobs}), True
+    """The episodes, in order, played in this process."""
+    episodes = list[Trajectory]()
     with progress(len(jobs), "scripted episodes") as advance:
         for task, behaviour, seed in jobs:
             episodes.append(attempt(suite, task, behaviour, seed=seed))
-            failed = failed and episodes[-1].error is not None
-            if failed and len(episodes) >= FIRST and len({episode.task.id for episode in episodes}) >= min(FIRST, tasks):
-                without_failed(episodes)
             advance()
     return episodes

@@ -6,7 +6,7 @@ import logging
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
-from dreamgym.logs.demonstrations import Job, played, without_failed
+from dreamgym.logs.demonstrations import Job, first_ones_first, played, without_failed
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.loading import Policies
 from dreamgym.protocols import RealEnv
@@ -142,7 +142,7 @@ class RunContext:
 
     def demonstrate(self, jobs: Sequence[Job]) -> list[Trajectory]:
         """Episodes by scripted policies, in order, less those that the environment failed in (`logs.demonstrations.without_failed`)."""
-        return without_failed(self.workers.demonstrate(jobs) if self.workers else played(self.suite, jobs))
+        return without_failed(first_ones_first(self.workers.demonstrate if self.workers else partial(played, self.suite), jobs))
 
 
 def open_run(path: Path, config: Config) -> RunDir:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -98,6 +99,18 @@ def test_an_environment_that_fails_in_each_of_the_first_episodes_is_given_up_bef
     with pytest.raises(EnvironmentFailure, match="failed in 10 of 10"):
         collect(suite, JOBS, seed=0)
     assert len(tried) == FIRST
+
+
+def test_worker_processes_play_no_more_of_an_environment_that_fails_in_each_of_the_first_episodes():
+    counts = list[int]()
+
+    def play(jobs: Sequence[Job]) -> list[Trajectory]:
+        counts.append(len(jobs))
+        return [replace(SUITE.demonstrate(*jobs[0][:2], seed=0), error="The house is locked.") for _ in jobs]
+
+    with pytest.raises(EnvironmentFailure, match="failed in 10 of 10"):
+        collect(SUITE, JOBS, seed=0, play=play)
+    assert counts == [FIRST]
 
 
 def test_an_error_that_is_no_failure_of_the_environment_ends_the_collection(monkeypatch: pytest.MonkeyPatch):
