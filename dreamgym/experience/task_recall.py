@@ -9,18 +9,19 @@ Actions that only read (`TextRules.reads_only`) change no answer at all.
 
 An answer is what the rules write of a step (`TextRules.encode_delta`). A query is answered by
 
-* the episode itself, where it has taken the action before, and since then none on which the answer depends;
+* the episode itself, where it has taken the action before, and since then none that acts, or none on which the answer depends;
 * other episodes of the task that took the same of those earlier actions on which the answer depends, where they agree.
 
 As in `experience.recall`, each real row is predicted from other trajectories, or from its own earlier rows, and either way is used only
-where that is right often enough: agents ask again when they have changed something. Logs that never repeat a task establish nothing, and
-nothing is recalled. Dreamed rows are no precedents.
+where that is right often enough: agents ask again when they have changed something. Logs that never repeat a task establish nothing about
+other episodes, and of them nothing is recalled. An action that only reads shows the same again while nothing acts: that needs no proof,
+and holds unless the logs contradict it. Dreamed rows are no precedents.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
@@ -120,33 +121,40 @@ class TaskRecall(RealRows):
         self._first: dict[tuple[str, str], list[Action]] = {}  # the actions of a task that were taken before anything could change them
         self._reliable: set[str] = set()
         self._unreliable: set[Action] = set()
-        self._answers_again = False
+        self._answers_again, self._changes_unasked = False, False
 
     def recall(self, query: Query) -> Memory | None:
         """A real row with the query's outcome, its next state put after the query's; None where no precedent is known, they disagree, or
         nothing is established about them."""
         self._follow()
-        invalidated_by = self._invalidated_by.get(kind_of(query.action))
-        if invalidated_by is None or query.action in self._unreliable:
-            return None
+        invalidated_by = self._invalidated_by.get(kind_of(query.action)) if query.action not in self._unreliable else None
         acting = [acts(step, self.rules) for step in query.history]
-        own_step = _own_step(query.history, acting, query.action, invalidated_by) if self._answers_again else None
-        own_answer = (self.rules.encode_delta(query.history[own_step]), 0.0, False) if own_step is not None else None
+        own_step = self._own_step(query, acting, invalidated_by)
+        if own_step is not None:
+            return self._answer(query, (self.rules.encode_delta(query.history[own_step]), 0.0, False), synthetic_memory(query))
+        if invalidated_by is None:
+            return None
         earlier = [step.action for step, acted in zip(query.history, acting, strict=True) if acted]
         key = _key(query.task.env, query.task.id, query.action, earlier, invalidated_by)
         outcomes = self._outcomes.get(key, {})
-        if own_answer is None and len(outcomes) != 1:
+        if len(outcomes) != 1 or outcome_class(*next(iter(outcomes))) not in self._reliable:
             return None
-        (outcome,) = [own_answer] if own_answer is not None else outcomes
-        if outcome_class(*outcome) not in self._reliable:
+        return self._answer(query, next(iter(outcomes)), self._rows[key])
+
+    def _own_step(self, query: Query, acting: Sequence[bool], invalidated_by: frozenset[str] | None) -> int | None:
+        """The step of the query's own episode that answers it; None where there is none, or it is not known that the answer still holds."""
+        if not self._changes_unasked and (unchanged := _own_step(query.history, acting, query.action, None)) is not None:
+            return unchanged
+        if invalidated_by is None or not self._answers_again or "continues" not in self._reliable:
             return None
+        return _own_step(query.history, acting, query.action, invalidated_by)
+
+    def _answer(self, query: Query, outcome: Outcome, memory: Memory) -> Memory | None:
+        """A memory with that outcome after the query's state; None where the rules cannot put it there."""
         after = self.rules.apply_delta(query.state, query.action, outcome[0])
         if after is None:
             return None
-        row = self._rows.get(key) if own_answer is None else None
-        return replace(
-            row or synthetic_memory(query), state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2]
-        )
+        return replace(memory, state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
 
     def first_answers(self, env: str, task: str, *, without: str = "") -> dict[Action, str]:
         """The answers by action that real episodes of the task saw before they had taken any action on which the answer depends, where they
@@ -210,18 +218,18 @@ class TaskRecall(RealRows):
         """The kinds of action that may have changed something before a row of a task that several trajectories have."""
         return {kind_of(action) for task in self._tasks.values() if task.paired for row in task.rows for action in row.earlier}
 
-    def _asked_again(self) -> Iterator[bool]:
-        """Whether its own earlier answer is right, for each action that a real episode took again and that it would answer."""
-        for task in self._tasks.values() if self._invalidated_by else ():
+    def _asked_again(self, invalidated_by: Mapping[str, frozenset[str] | None]) -> Iterator[bool]:
+        """Whether its own earlier answer is right, for each action that a real episode took again and that it would answer, if answers are
+        invalidated so, by kind; None: by all that acts."""
+        for task in self._tasks.values() if invalidated_by else ():
             for _, group in groupby(task.rows, key=lambda row: row.memory.trajectory):
                 rows = list(group)
                 steps, acting = [row.real.step for row in rows], [row.real.acts for row in rows]
                 for i, row in enumerate(rows):
-                    invalidated_by = self._invalidated_by.get(kind_of(row.memory.action))
-                    if (
-                        invalidated_by is not None
-                        and (own_step := _own_step(steps[:i], acting[:i], row.memory.action, invalidated_by)) is not None
-                    ):
+                    action = row.memory.action
+                    if kind_of(action) not in invalidated_by:
+                        continue
+                    if (own_step := _own_step(steps[:i], acting[:i], action, invalidated_by[kind_of(action)])) is not None:
                         yield row.outcome == (rows[own_step].real.delta, 0.0, False)
 
     def _estimate(self) -> None:
@@ -234,7 +242,9 @@ class TaskRecall(RealRows):
                 by_action[key[2]].append(right)
         self._agreements = [measure_agreement("task", name, hits) for name, hits in by_class.items()]
         self._reliable = {agreement.outcome_class for agreement in self._agreements if agreement.used}
-        again = measure_agreement("again", "continues", list(self._asked_again()))
+        again = measure_agreement("again", "continues", list(self._asked_again(self._invalidated_by)))
+        kinds = {kind_of(row.memory.action) for task in self._tasks.values() for row in task.rows}
+        self._changes_unasked = measure_agreement("again", "continues", list(self._asked_again(dict.fromkeys(kinds)))).doubtful
         self._answers_again = again.used or (again.predicted < MIN_SAMPLES and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
         self._unreliable = {action for action, hits in by_action.items() if measure_agreement("task", "continues", hits).doubtful}
@@ -262,10 +272,12 @@ def _action_kind_difference(actions: tuple[Action, ...], other_actions: tuple[Ac
     )
 
 
-def _own_step(history: Sequence[Transition], acting: Sequence[bool], action: Action, invalidated_by: frozenset[str]) -> int | None:
-    """The step in which an episode itself took the action, if it went on then and the answer cannot have changed since."""
+def _own_step(history: Sequence[Transition], acting: Sequence[bool], action: Action, invalidated_by: frozenset[str] | None) -> int | None:
+    """The step in which an episode itself took the action, if it went on then and the answer cannot have changed since. `invalidated_by`
+    None: all that acts may change it."""
     for i in range(len(history) - 1, -1, -1):
-        step, changes = history[i], acting[i] and not invalidated_by.isdisjoint(kinds_of(history[i].action))
+        step = history[i]
+        changes = acting[i] and (invalidated_by is None or not invalidated_by.isdisjoint(kinds_of(step.action)))
         if step.action == action and not step.reward and step.is_answer:
             return None if changes else i
         if changes:

@@ -108,6 +108,29 @@ def test_a_question_asked_again_has_its_answer_until_something_changes_it():
     assert again is not None and again.next_state == episode.transitions[0].next_state.text
 
 
+class ReadingRules(RoomRules):
+    """The same rules, which know what only reads."""
+
+    def reads_only(self, action: Action) -> bool:
+        return action in ("look at the lamp", "look at the door", "knock")
+
+
+def test_what_only_reads_shows_the_same_again_while_nothing_acts_even_where_no_task_is_logged_twice():
+    recall = TaskRecall(open_replay(None, episodes(60, 1)), ReadingRules())
+    new = Task("an unknown room", "leave a room with the lamp on", "room")
+    episode = play_in(new, ["look at the lamp", "knock", "look at the lamp", "flip the switch", "look at the lamp", "flip the switch"])
+    asked = [Query(new, episode.transitions[:i], step.state, step.action) for i, step in enumerate(episode.transitions)]
+    found = [recall.recall(query) for query in asked]
+    assert found[2] is not None and found[2].next_state == episode.transitions[0].next_state.text
+    assert [answer for i, answer in enumerate(found) if i != 2] == [None] * 5, "the switch acts, and what it showed is no answer to itself"
+
+
+def test_what_is_declared_to_read_and_varies_in_the_logs_is_not_answered_from_its_own_episode():
+    logs = episodes(300, 1, noise=0.5)
+    recall = TaskRecall(open_replay(None, logs), ReadingRules())
+    assert answers(recall, logs)[1] == 0
+
+
 def test_a_refused_call_is_no_answer_and_changes_none():
     logs = episodes(60, 5)
     recall = TaskRecall(open_replay(None, logs), RoomRules())
