@@ -137,10 +137,11 @@ VerdictKind = Literal["passed", "refused", "undecided", "masked", "unreadable"]
 """`refused`: the reward is taken away. `undecided`: the texts show neither a success nor a failure. `masked`: the whole episode is left out
 of training and memory. `unreadable`: the experience model's answer could not be parsed, which ends the episode as a failed rollout."""
 
-DecidedBy = Literal["rule", "recalled", "inferred", "composed", "generated"]
+DecidedBy = Literal["rule", "recalled", "inferred", "composed", "generated", "verifier"]
 """What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a condition that
-was mined from the logs (`experience.conditions`), a composition of several memories, or the experience model. What the episode itself
-showed before counts as recalled, and a generated answer whose first line a condition corrected as generated."""
+was mined from the logs (`experience.conditions`), a composition of several memories, the experience model, or, a reward alone, a verifier
+that grants successes. What the episode itself showed before counts as recalled, and a generated answer whose first line a condition
+corrected as generated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ where they contradict each other the episode is masked. So is one that the model
 A second opinion (`experience.verifier`, off by default) may follow the rules: a plug-in of `experience.verifiers` looks at what they
 let pass.
 
-The guard only ever lowers a reward. Its verdicts travel with the transition, and the replay buffer admits only what passed.
+The guard only ever lowers a reward, unless the second opinion may grant successes (`grants`). Its verdicts travel with the transition, and
+the replay buffer admits only what passed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
 IMPOSSIBLE = "the way to the success contradicts itself"
 REFUSED, NOTED = "refused by a second opinion", "doubted by a second opinion"
+GRANTED = "the model says failure, and a second opinion accepts the success"
 
 
 class GuardConfig(Config):
@@ -62,6 +64,7 @@ class SecondOpinion:
     verifier: Verifier
     on_disagreement: Literal["mask", "zero", "keep"] = "mask"
     of: Literal["ends", "all"] = "ends"  # predictions that pay or end the episode, or every one
+    grants: bool = False  # whether an end that the model calls a failure is a success where the verifier accepts it as one
 
 
 class Guard:
@@ -119,12 +122,33 @@ class Guard:
             return judged
         pay = [p.terminated or p.reward > 0 or self.second.of == "all" for p in judged]
         chosen = [i for i, p in enumerate(judged) if pay[i] and p.info.has_verdict("passed")]
-        cases = [(queries[i].task.instruction, queries[i].history, queries[i].transition(judged[i])) for i in chosen]
-        for i, opinion in zip(chosen, self.second.verifier.verify(cases) if cases else [], strict=True):
+        claims = [self._claim(judged[i]) for i in chosen]
+        cases = [
+            (queries[i].task.instruction, queries[i].history, queries[i].transition(claim)) for i, claim in zip(chosen, claims, strict=True)
+        ]
+        for i, claim, opinion in zip(chosen, claims, self.second.verifier.verify(cases) if cases else [], strict=True):
+            if claim is not judged[i]:
+                judged[i] = self._granted(judged[i], claim, opinion)
+                continue
             self.counts["no_opinion" if opinion is None else "agreed" if opinion.passed else "disagreed"] += 1
             if opinion is not None and not opinion.passed:
                 judged[i] = self._doubted(judged[i], opinion, "mask" if opinion.kind == "masked" else self.second.on_disagreement)
         return judged
+
+    def _claim(self, prediction: Prediction) -> Prediction:
+        """What the second opinion is asked about: the prediction, or, where it may grant successes, a success in place of an end without a
+        reward, if the experience model says so and no rule."""
+        failed = prediction.terminated and prediction.reward <= 0 and prediction.info.reward_by != "rule"
+        return replace(prediction, reward=1.0) if failed and self.second and self.second.grants else prediction
+
+    def _granted(self, failure: Prediction, claim: Prediction, opinion: Verdict | None) -> Prediction:
+        """The claim where the second opinion accepts it, and else the failure that the experience model sees."""
+        if opinion is None or not opinion.passed:
+            self.counts["agreed"] += 1
+            return failure
+        self.counts["granted"] += 1
+        verdict = Verdict("passed", (GRANTED, *opinion.reasons))
+        return replace(claim, info=replace(claim.info, verdict=verdict, reward_by="verifier"))
 
     def _doubted(self, prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:
         """A prediction that a second opinion does not believe, with both sides' reasons."""

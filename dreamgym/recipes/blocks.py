@@ -143,13 +143,16 @@ class VerifierConfig(Config):
     default of `learned` and `text_check` is to take the reward."""
     of: Literal["ends", "all"] = "ends"
     """Which predictions are looked at: those that pay or end the episode, or every one."""
+    grants: bool = False
+    """Whether an end that the experience model calls a failure is paid where the verifier accepts it as a success, so that the verifier
+    decides the reward of every end. What it does not accept stays a failure."""
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict) or "name" not in values:
             return values
-        values_with_defaults = _plugin_settings("experience.verifiers", values, ("on_disagreement", "of"), "experience.verifier.")
+        values_with_defaults = _plugin_settings("experience.verifiers", values, ("on_disagreement", "of", "grants"), "experience.verifier.")
         default = getattr(plugins.load("experience.verifiers", values_with_defaults["name"]), "ON_DISAGREEMENT", None)
         return ({"on_disagreement": default} if default else {}) | values_with_defaults
 

@@ -216,7 +216,7 @@ def make_guard(context: RunContext) -> Guard:
     second = None
     if block is not None:
         verifier = plugins.make("experience.verifiers", block.name, inputs=verifier_inputs(context), **block.settings)
-        second = SecondOpinion(verifier, block.on_disagreement, block.of)
+        second = SecondOpinion(verifier, block.on_disagreement, block.of, block.grants)
     return Guard(context.suite.rules, config.guard, second)
 
 

@@ -105,6 +105,16 @@ def test_the_hand_written_check_is_the_suites_own_whatever_rules_a_run_has(rules
     assert not text_check.make(VerifierInputs(LogRules("somebody", LogConfig(files=[Path("episodes.jsonl")])))).judges, "nobody wrote one"
 
 
+def test_a_verifier_that_grants_successes_is_probed_on_all_that_ends(tmp_path: Path):
+    config = settings()
+    granting = config.experience.verifier.model_copy(update={"grants": True})  # type: ignore[union-attr]
+    recipe.run(config.model_copy(update={"experience": config.experience.model_copy(update={"verifier": granting})}), tmp_path / "run")
+    run = RunDir.view(tmp_path / "run")
+    lines = [line for line in run.read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
+    assert all(line["claims"] > 0.8 and line["truncated"] == 0 for line in lines), "all but answers that cannot be read"
+    assert run.data("dream")["decided_by"]["rewards"]["verifier"] > 0 and run.data("dream")["verifier"]["probes"] > 0
+
+
 def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
     config = settings()
     probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
@@ -242,6 +252,7 @@ def test_claims_are_dreams_of_real_tasks_whose_model_called_them_a_success_whate
     assert len(claims_of([masked, dreamed("refused", 1.0), dreamed("passed", 1.0)])) == 3
     assert claims_of([dreamed("passed", 0.0), dreamed("passed", 1.0, source="synthetic"), dreamed("unreadable", 1.0, error="no")]) == []
     assert claims_of([replace(masked, source="real")]) == []
+    assert len(claims_of([masked, dreamed("passed", 0.0)], every_end=True)) == 2
 
 
 def test_rates_of_probes_weigh_each_by_one_over_its_probability():

@@ -18,9 +18,10 @@ from scripted_chat import ScriptedChat
 from dreamgym import plugins
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ServerError, UsageError
 from dreamgym.experience.env import DreamBatch
-from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
+from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, GRANTED, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
 from dreamgym.experience.json_replies import data
 from dreamgym.experience.models.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.experience.verifiers.chat import ChatVerifier, VotesConfig
@@ -381,6 +382,22 @@ def test_only_what_the_rules_let_pass_and_what_pays_or_ends_is_looked_at():
     everything = Guard(CORRIDOR.rules, second=SecondOpinion(everybody := Doubter(*[Verdict("passed")] * 4), of="all"))
     everything.review(queries, [won, won, stay, won])
     assert len(everybody.cases) == 3  # the rules had refused one
+
+
+def test_an_end_that_the_model_calls_a_failure_is_paid_where_a_second_opinion_that_grants_accepts_it():
+    opinions = [Verdict("passed", ("sure",)), Verdict("refused", ("never",)), Verdict("masked", ("unsure",)), None, *2 * [Verdict("passed")]]
+    guard = Guard(StateMapping(CORRIDOR.rules), second=SecondOpinion(doubter := Doubter(*opinions), "zero", grants=True))
+    lost = replace(predicted(AT_DOOR), terminated=True, info=StepInfo(verdict=Verdict("passed"), raw_reward=0.0, reward_by="generated"))
+    won, by_rule = replace(lost, reward=1.0), replace(lost, info=replace(lost.info, reward_by="rule"))
+    judged = guard.review([query("open", slot=i) for i in range(7)], [lost, lost, lost, lost, won, by_rule, predicted(AT_DOOR)])
+    assert [claim.reward for *_, claim in doubter.cases] == [1.0] * 5 + [0.0], "what a rule has decided is no claim"
+    granted, *failures = judged
+    assert (granted.reward, granted.terminated, granted.info.reward_by, granted.info.raw_reward) == (1.0, True, "verifier", 0.0)
+    assert granted.info.verdict == Verdict("passed", (GRANTED, "sure"))
+    assert failures == [lost, lost, lost, won, by_rule, predicted(AT_DOOR)], "without an acceptance the model's word stands"
+    assert (guard.counts["granted"], guard.counts["agreed"]) == (1, 5)
+    silent = Guard(StateMapping(CORRIDOR.rules), second=SecondOpinion(Doubter(Verdict("passed")), "zero"))
+    assert silent.review([query("open")], [lost]) == [lost]
 
 
 def test_a_chat_model_gives_second_opinions_by_majority_and_does_not_see_the_reasoning():
