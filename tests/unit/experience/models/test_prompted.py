@@ -385,7 +385,7 @@ def test_only_what_the_rules_let_pass_and_what_pays_or_ends_is_looked_at():
 
 
 def test_an_end_that_the_model_calls_a_failure_is_paid_where_a_second_opinion_that_grants_accepts_it():
-    opinions = [Verdict("passed", ("sure",)), Verdict("refused", ("never",)), Verdict("masked", ("unsure",)), None, *2 * [Verdict("passed")]]
+    opinions = [Verdict("passed", ("sure",)), Verdict("refused", ("never",)), Verdict("masked", ("hm",)), None, *2 * [Verdict("passed")]]
     guard = Guard(StateMapping(CORRIDOR.rules), second=SecondOpinion(doubter := Doubter(*opinions), "zero", grants=True))
     lost = replace(predicted(AT_DOOR), terminated=True, info=StepInfo(verdict=Verdict("passed"), raw_reward=0.0, reward_by="generated"))
     won, by_rule = replace(lost, reward=1.0), replace(lost, info=replace(lost.info, reward_by="rule"))
