@@ -137,11 +137,12 @@ VerdictKind = Literal["passed", "refused", "undecided", "masked", "unreadable"]
 """`refused`: the reward is taken away. `undecided`: the texts show neither a success nor a failure. `masked`: the whole episode is left out
 of training and memory. `unreadable`: the experience model's answer could not be parsed, which ends the episode as a failed rollout."""
 
-DecidedBy = Literal["rule", "recalled", "inferred", "composed", "generated", "verifier"]
+DecidedBy = Literal["rule", "recalled", "inferred", "composed", "generated"]
 """What determined a dreamed state or reward: a rule of the environment's `TextRules`, an exact precedent in real memory, a condition that
-was mined from the logs (`experience.conditions`), a composition of several memories, the experience model, or, a reward alone, a verifier
-that grants successes. What the episode itself showed before counts as recalled, and a generated answer whose first line a condition
-corrected as generated."""
+was mined from the logs (`experience.conditions`), a composition of several memories, or the experience model. What the episode itself
+showed before counts as recalled, and a generated answer whose first line a condition corrected as generated."""
+RewardBy = Literal[DecidedBy, "verifier"]
+"""What determined a reward: the same, or a verifier that grants successes, which then decides where the experience model says failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class StepInfo:
     raw_reward: float | None = None  # the experience model's reward, before the guard
     raw_terminated: bool | None = None
     decided_by: DecidedBy | None = None  # the next state; None: the environment
-    reward_by: DecidedBy | None = None  # reward and end; None: the environment
+    reward_by: RewardBy | None = None  # reward and end; None: the environment
     out_of_support: bool = False  # no real transition in the replay buffer has this action
     error: str | None = None  # why the episode ends here as a failed rollout
 

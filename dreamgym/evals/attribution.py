@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from dreamgym.statistics import Rate, wilson
-from dreamgym.types import DecidedBy, StepInfo
+from dreamgym.types import DecidedBy, RewardBy, StepInfo
 
 DECIDERS: tuple[DecidedBy, ...] = get_args(DecidedBy)
+OF_REWARDS: tuple[RewardBy, ...] = get_args(RewardBy)
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Attribution:
 
     def to_json(self) -> dict[str, dict[str, float]]:
         """Counts as plain values: `{"states": {"rule": 12, ...}, "rewards": {...}}`."""
-        return {"states": {by: self.states[by] for by in DECIDERS}, "rewards": {by: self.rewards[by] for by in DECIDERS}}
+        return {"states": {by: self.states[by] for by in DECIDERS}, "rewards": {by: self.rewards[by] for by in OF_REWARDS}}
 
 
 def shares(counts: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -50,15 +51,15 @@ class JudgedStep:
     reward_exact: bool  # reward and end
 
 
-def exactness(judged: Iterable[tuple[DecidedBy | None, bool]]) -> dict[str, Rate]:
-    """Of (what decided, whether it was right): the share that is right, by what decided."""
+def exactness(judged: Iterable[tuple[RewardBy | None, bool]], deciders: Sequence[RewardBy]) -> dict[str, Rate]:
+    """Of (what decided, whether it was right): the share that is right, by each of the `deciders`."""
     right: Counter[str] = Counter()
     counted: Counter[str] = Counter()
     for by, exact in judged:
         if by:
             counted[by] += 1
             right[by] += exact
-    return {by: wilson(right[by], counted[by]) for by in DECIDERS}
+    return {by: wilson(right[by], counted[by]) for by in deciders}
 
 
 def decided_json(infos: Iterable[StepInfo], judged: Sequence[JudgedStep]) -> dict[str, Any]:
@@ -66,8 +67,8 @@ def decided_json(infos: Iterable[StepInfo], judged: Sequence[JudgedStep]) -> dic
     found = Attribution()
     found.add(infos)
     counts = found.to_json()
-    states = exactness((one.info.decided_by, one.state_exact) for one in judged)
-    rewards = exactness((one.info.reward_by, one.reward_exact) for one in judged)
+    states = exactness(((one.info.decided_by, one.state_exact) for one in judged), DECIDERS)
+    rewards = exactness(((one.info.reward_by, one.reward_exact) for one in judged), OF_REWARDS)
     return {
         **shares(counts),
         "steps": sum(counts["states"].values()),

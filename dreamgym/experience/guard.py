@@ -37,6 +37,7 @@ DISAGREED = "a second opinion disagrees"
 IMPOSSIBLE = "the way to the success contradicts itself"
 REFUSED, NOTED = "refused by a second opinion", "doubted by a second opinion"
 GRANTED = "the model says failure, and a second opinion accepts the success"
+NOT_GRANTED = "the model says failure, and a second opinion does not accept a success"
 
 
 class GuardConfig(Config):
@@ -58,7 +59,8 @@ class GuardConfig(Config):
 @dataclass(frozen=True)
 class SecondOpinion:
     """Who else looks at a prediction, at which, and what a refusal does: `mask` leaves the episode out, `zero` takes the reward
-    and keeps the step out of memory, `keep` only writes the reasons down. A verdict `masked` leaves the episode out in any case.
+    and keeps the step out of memory, `keep` only writes the reasons down. A verdict `masked` leaves the episode out in any case, unless
+    the model calls the end a failure: that it stays where the verifier, which may grant successes, does not accept one.
     """
 
     verifier: Verifier
@@ -93,6 +95,9 @@ class Guard:
     def after(self, query: Query, prediction: Prediction) -> Prediction:
         """The prediction with its verdict; an ungrounded success is worth nothing."""
         self.counts["asked"] += 1
+        return self._grounded(query, prediction)
+
+    def _grounded(self, query: Query, prediction: Prediction) -> Prediction:
         if not self.config.grounding:
             return prediction
         if self.config.only_success_ends:
@@ -122,7 +127,7 @@ class Guard:
             return judged
         pay = [p.terminated or p.reward > 0 or self.second.of == "all" for p in judged]
         chosen = [i for i, p in enumerate(judged) if pay[i] and p.info.has_verdict("passed")]
-        claims = [self._claim(judged[i]) for i in chosen]
+        claims = [self._claim(queries[i], judged[i]) for i in chosen]
         cases = [
             (queries[i].task.instruction, queries[i].history, queries[i].transition(claim)) for i, claim in zip(chosen, claims, strict=True)
         ]
@@ -135,20 +140,23 @@ class Guard:
                 judged[i] = self._doubted(judged[i], opinion, "mask" if opinion.kind == "masked" else self.second.on_disagreement)
         return judged
 
-    def _claim(self, prediction: Prediction) -> Prediction:
-        """What the second opinion is asked about: the prediction, or, where it may grant successes, a success in place of an end without a
-        reward, if the experience model says so and no rule."""
-        failed = prediction.terminated and prediction.reward <= 0 and prediction.info.reward_by != "rule"
-        return replace(prediction, reward=1.0) if failed and self.second and self.second.grants else prediction
+    def _claim(self, query: Query, prediction: Prediction) -> Prediction:
+        """What the second opinion is asked about: the prediction, or, where it may grant successes, a success in place of an end that the
+        experience model calls a failure, if the rules let that pass."""
+        may_be_granted = self.second and self.second.grants and prediction.terminated and prediction.reward <= 0
+        if not may_be_granted or prediction.info.reward_by == "rule":
+            return prediction
+        claim = self._grounded(query, replace(prediction, reward=1.0))
+        return claim if claim.reward > 0 and claim.info.has_verdict("passed") else prediction
 
     def _granted(self, failure: Prediction, claim: Prediction, opinion: Verdict | None) -> Prediction:
-        """The claim where the second opinion accepts it, and else the failure that the experience model sees."""
-        if opinion is None or not opinion.passed:
-            self.counts["agreed"] += 1
+        """The claim where the second opinion accepts it, and else the failure that the experience model sees; `reward_by` the opinion."""
+        granted = opinion is not None and opinion.passed
+        self.counts["no_opinion" if opinion is None else "granted" if granted else "not_granted"] += 1
+        if opinion is None:
             return failure
-        self.counts["granted"] += 1
-        verdict = Verdict("passed", (GRANTED, *opinion.reasons))
-        return replace(claim, info=replace(claim.info, verdict=verdict, reward_by="verifier"))
+        verdict = Verdict("passed", (GRANTED if granted else NOT_GRANTED, *opinion.reasons))
+        return replace(claim, reward=1.0 if granted else 0.0, info=replace(failure.info, verdict=verdict, reward_by="verifier"))
 
     def _doubted(self, prediction: Prediction, opinion: Verdict, how: Literal["mask", "zero", "keep"]) -> Prediction:
         """A prediction that a second opinion does not believe, with both sides' reasons."""

@@ -61,7 +61,7 @@ def uncertainty(episode: Trajectory) -> float:
     steps = [step.info for step in episode.transitions]
     out = sum(info.out_of_support for info in steps) / len(steps)
     generated = sum(info.decided_by == "generated" for info in steps) / len(steps)
-    return (out + generated + (steps[-1].reward_by == "generated")) / 3
+    return (out + generated + (steps[-1].reward_by in ("generated", "verifier"))) / 3
 
 
 def labels(path: Path) -> dict[str, dict[str, Any]]:

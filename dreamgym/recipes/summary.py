@@ -159,7 +159,11 @@ def _mean_shares(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, dict[
     if not present:
         return None
     return {
-        part: {by: sum(seed_shares[part][by] for seed_shares in present) / len(present) for by in present[0][part]} for part in present[0]
+        part: {
+            by: sum(seed_shares[part].get(by, 0.0) for seed_shares in present) / len(present)  # runs of before may lack one
+            for by in dict.fromkeys(by for seed_shares in present for by in seed_shares[part])
+        }
+        for part in present[0]
     }
 
 

@@ -73,16 +73,16 @@ def probe_rates(probes: Sequence[Probe]) -> ProbeRates:
     )
 
 
-def claims_of(trajectories: Sequence[Trajectory], *, every_end: bool = False) -> list[Trajectory]:
-    """The dreamed episodes that end with a claim of success by the model and can be tried: also those that a verifier did not believe.
-    With `every_end` all that end, as a verifier that grants successes judges them."""
-    return [t for t in trajectories if t.source == "dream" and t.turns and t.task.source == "real" and claims(t, every_end=every_end)]
+def claims_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """The dreamed episodes that end with a claim of success and can be tried: also those that a verifier did not believe."""
+    return [t for t in trajectories if t.source == "dream" and t.turns and t.task.source == "real" and claims(t)]
 
 
-def claims(episode: Trajectory, *, every_end: bool = False) -> bool:
-    """Whether the experience model called the end of a dreamed episode a success, before any guard; with `every_end`, whether it ended."""
+def claims(episode: Trajectory) -> bool:
+    """Whether the experience model called the end of a dreamed episode a success, before any guard, or a verifier that grants successes
+    judged it as if it had."""
     last = episode.transitions[-1].as_predicted
-    return last.terminated and (every_end or last.reward > 0) and (episode.error is None or episode.masked)
+    return last.terminated and (last.reward > 0 or last.info.reward_by == "verifier") and (episode.error is None or episode.masked)
 
 
 class VerifierProbes:
@@ -99,8 +99,6 @@ class VerifierProbes:
     ) -> None:
         self.envs, self.agent, self.model, self.init_policy = envs, agent, model, loop.init_policy
         self.verifier, self.settings = verifier, settings
-        block = envs.context.config.experience.verifier
-        self.every_end = bool(block and block.grants)
         self.context, self.name = envs.context, envs.name
         self.temperature = loop.block.learner.temperature  # of the phase's rollouts: the same policy acts in probes
         self.every = 0 if "probes" in self.context.skipped else settings.probes.every
@@ -131,7 +129,7 @@ class VerifierProbes:
     def observe(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, Any]:
         """Count what the verifier did with an iteration's claims, and every `every` iterations try some of them, and refit."""
         self.passed = None
-        claims = claims_of(trajectories, every_end=self.every_end)
+        claims = claims_of(trajectories)
         metrics: dict[str, Any] = {
             "claims": len(claims) / max(1, len(trajectories)),
             "claims_accepted": _share(claims, lambda t: t.success),

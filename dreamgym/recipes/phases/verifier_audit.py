@@ -24,7 +24,8 @@ def verifiers_json(context: RunContext, pairs: Sequence[tuple[Trajectory, Trajec
     first = context.checkpoint("verifier")
     if not first.is_dir():
         return {}
-    return _rates(context, [(dream, real.success) for dream, real in pairs if claims(dream)])
+    granting = context.config.experience.verifier is not None and context.config.experience.verifier.grants  # it judges every end
+    return _rates(context, [(d, real.success) for d, real in pairs if claims(d) or (granting and d.transitions[-1].terminated)])
 
 
 def real_episodes_json(context: RunContext, episodes: Sequence[Trajectory]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def test_steps_are_counted_by_what_decided_them_and_real_ones_are_not():
     found = Attribution()
     found.add([StepInfo(decided_by="rule", reward_by="rule"), StepInfo(decided_by="generated", reward_by="rule"), REAL_STEP])
     counts = found.to_json()
-    assert counts["states"] == {"rule": 1, "recalled": 0, "inferred": 0, "composed": 0, "generated": 1, "verifier": 0}
+    assert counts["states"] == {"rule": 1, "recalled": 0, "inferred": 0, "composed": 0, "generated": 1}
     assert counts["rewards"]["rule"] == 2
     assert shares(counts)["states"]["generated"] == 0.5 and shares(Attribution().to_json())["rewards"]["rule"] == 0.0
 

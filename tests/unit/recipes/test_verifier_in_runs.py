@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,10 +43,10 @@ def small(monkeypatch: pytest.MonkeyPatch):
     shrink(monkeypatch)
 
 
-def settings(**changes: Any) -> TrainConfig:
+def settings(experience: Mapping[str, Any] = VERIFIED, **changes: Any) -> TrainConfig:
     values = parse_text(f'rules = "none"\n{SHARED}\n[rl]\n{LOOP}', "the toy")
     values["logs"] |= {"trajectories": 300, "mix": {"expert": 0.2, "noisy": 0.4, "random": 0.4}}
-    values["experience"] |= VERIFIED
+    values["experience"] |= experience
     values["rl"] |= {"iterations": 4, "curriculum": {"synthetic_share": 0.0}} | changes
     return resolve(TrainConfig, values)
 
@@ -105,14 +106,14 @@ def test_the_hand_written_check_is_the_suites_own_whatever_rules_a_run_has(rules
     assert not text_check.make(VerifierInputs(LogRules("somebody", LogConfig(files=[Path("episodes.jsonl")])))).judges, "nobody wrote one"
 
 
-def test_a_verifier_that_grants_successes_is_probed_on_all_that_ends(tmp_path: Path):
-    config = settings()
-    granting = config.experience.verifier.model_copy(update={"grants": True})  # type: ignore[union-attr]
-    recipe.run(config.model_copy(update={"experience": config.experience.model_copy(update={"verifier": granting})}), tmp_path / "run")
+def test_a_verifier_that_grants_successes_is_probed_on_all_that_it_decided(tmp_path: Path):
+    granting = {"recall": False, "verifier": VERIFIED["verifier"] | {"grants": True}}
+    recipe.run(settings(granting), tmp_path / "run", say=lambda _: None)
     run = RunDir.view(tmp_path / "run")
     lines = [line for line in run.read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
-    assert all(line["claims"] > 0.8 and line["truncated"] == 0 for line in lines), "all but answers that cannot be read"
-    assert run.data("dream")["decided_by"]["rewards"]["verifier"] > 0 and run.data("dream")["verifier"]["probes"] > 0
+    dream, claimed = run.data("dream"), sum(16 * line["claims"] for line in lines)
+    assert 0 < dream["decided_by"]["rewards"]["verifier"] <= claimed, "what it decided where the model said failure is a claim too"
+    assert dream["verifier"]["probes"] > 0
 
 
 def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
@@ -252,7 +253,10 @@ def test_claims_are_dreams_of_real_tasks_whose_model_called_them_a_success_whate
     assert len(claims_of([masked, dreamed("refused", 1.0), dreamed("passed", 1.0)])) == 3
     assert claims_of([dreamed("passed", 0.0), dreamed("passed", 1.0, source="synthetic"), dreamed("unreadable", 1.0, error="no")]) == []
     assert claims_of([replace(masked, source="real")]) == []
-    assert len(claims_of([masked, dreamed("passed", 0.0)], every_end=True)) == 2
+    failed = dreamed("passed", 0.0)
+    info = replace(failed.transitions[0].info, reward_by="verifier")
+    granting = replace(failed, turns=(Turn(replace(failed.transitions[0], info=info)),))
+    assert claims_of([failed, granting]) == [granting], "a verifier that grants successes judged its end"
 
 
 def test_rates_of_probes_weigh_each_by_one_over_its_probability():

@@ -21,7 +21,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ServerError, UsageError
 from dreamgym.experience.env import DreamBatch
-from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, GRANTED, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
+from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, GRANTED, NOT_GRANTED, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
 from dreamgym.experience.json_replies import data
 from dreamgym.experience.models.prompted import PromptedConfig, PromptedExperienceModel
 from dreamgym.experience.verifiers.chat import ChatVerifier, VotesConfig
@@ -391,13 +391,30 @@ def test_an_end_that_the_model_calls_a_failure_is_paid_where_a_second_opinion_th
     won, by_rule = replace(lost, reward=1.0), replace(lost, info=replace(lost.info, reward_by="rule"))
     judged = guard.review([query("open", slot=i) for i in range(7)], [lost, lost, lost, lost, won, by_rule, predicted(AT_DOOR)])
     assert [claim.reward for *_, claim in doubter.cases] == [1.0] * 5 + [0.0], "what a rule has decided is no claim"
-    granted, *failures = judged
+    granted, refused, unsure, *others = judged
     assert (granted.reward, granted.terminated, granted.info.reward_by, granted.info.raw_reward) == (1.0, True, "verifier", 0.0)
     assert granted.info.verdict == Verdict("passed", (GRANTED, "sure"))
-    assert failures == [lost, lost, lost, won, by_rule, predicted(AT_DOOR)], "without an acceptance the model's word stands"
-    assert (guard.counts["granted"], guard.counts["agreed"]) == (1, 5)
+    assert [(p.reward, p.terminated, p.info.reward_by, p.info.verdict) for p in (refused, unsure)] == [
+        (0.0, True, "verifier", Verdict("passed", (NOT_GRANTED, why))) for why in ("never", "hm")
+    ]
+    assert others == [lost, won, by_rule, predicted(AT_DOOR)], "without an opinion the model's word stands"
+    assert [guard.counts[name] for name in ("granted", "not_granted", "no_opinion", "agreed")] == [1, 2, 1, 2]
     silent = Guard(StateMapping(CORRIDOR.rules), second=SecondOpinion(Doubter(Verdict("passed")), "zero"))
     assert silent.review([query("open")], [lost]) == [lost]
+
+
+def test_no_success_is_granted_that_the_rules_would_refuse_or_leave_out():
+    lost = replace(predicted(AT_DOOR), terminated=True, info=StepInfo(verdict=Verdict("passed"), reward_by="generated"))
+
+    class Contradicted(StateMapping):
+        def contradictions(self, history: Sequence[Transition], claim: Transition) -> list[str]:
+            return ["the page was another one before"]
+
+    for rules, settings in ((Contradicted(CORRIDOR.rules), GuardConfig()), (CORRIDOR.rules, GuardConfig(mask_disputed=False))):
+        doubter = Doubter(Verdict("passed"))
+        guard = Guard(rules, settings, SecondOpinion(doubter, "zero", grants=True))
+        (judged,) = guard.review([query("open", TO_4)], [lost])
+        assert judged == lost and doubter.cases[0][2].reward == 0.0
 
 
 def test_a_chat_model_gives_second_opinions_by_majority_and_does_not_see_the_reasoning():
