@@ -97,13 +97,15 @@ def gap_sentence(found: Mapping[str, Any]) -> str:
         if (control := found.get("revisits_no_model")) and control["n"]:
             again += f" In the dream without a model, of {control['n']}, {_percent(control)}."
     if (false := found.get("accepted_false")) and false["n"]:
-        again += f" Of {counted(false['n'], 'dreamed success', 'dreamed successes')}, repeated there, {_percent(false)} are false."
+        many = counted(false["n"], "dreamed success", "dreamed successes")
+        again += f" Of {many}, repeated in the real environment, {_percent(false)} are false."
     if not gap["n"]:
         return f"The gap of the trained policy was not measured: no training task has an outcome on both sides.{left_out}"
     rates = [_percent(one) for one in (dream, real)]
     return (
-        f"On {counted(gap['n'], 'training task')} the policy succeeds in {rates[0]} of its dreams and, acting anew, in {rates[1]} of real "
-        f"episodes: a gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}].{left_out}{again}"
+        f"On {counted(gap['n'], 'training task')} the policy '{found['policy']}' succeeds in {rates[0]} of its dreams and, acting anew, in "
+        f"{rates[1]} of real episodes: a gap of {100 * gap['value']:+.1f} points [{100 * gap['low']:.1f}, {100 * gap['high']:.1f}]."
+        f"{left_out}{again}"
     )
 
 

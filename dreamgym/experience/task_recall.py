@@ -121,13 +121,16 @@ class TaskRecall(RealRows):
         self._first: dict[tuple[str, str], list[Action]] = {}  # the actions of a task that were taken before anything could change them
         self._reliable: set[str] = set()
         self._unreliable: set[Action] = set()
-        self._answers_again, self._changes_unasked = False, False
+        self._answers_again = False
+        self._varying: set[str] = set()  # kinds of action that only read and yet show something else while nothing acts
 
     def recall(self, query: Query) -> Memory | None:
         """A real row with the query's outcome, its next state put after the query's; None where no precedent is known, they disagree, or
         nothing is established about them."""
         self._follow()
         invalidated_by = self._invalidated_by.get(kind_of(query.action)) if query.action not in self._unreliable else None
+        if invalidated_by is None and not any(step.action == query.action for step in query.history):
+            return None
         acting = [acts(step, self.rules) for step in query.history]
         own_step = self._own_step(query, acting, invalidated_by)
         if own_step is not None:
@@ -143,8 +146,10 @@ class TaskRecall(RealRows):
 
     def _own_step(self, query: Query, acting: Sequence[bool], invalidated_by: frozenset[str] | None) -> int | None:
         """The step of the query's own episode that answers it; None where there is none, or it is not known that the answer still holds."""
-        if not self._changes_unasked and (unchanged := _own_step(query.history, acting, query.action, None)) is not None:
-            return unchanged
+        if kind_of(query.action) not in self._varying:
+            unchanged = _own_step(query.history, acting, query.action, None)
+            if unchanged is not None:
+                return unchanged
         if invalidated_by is None or not self._answers_again or "continues" not in self._reliable:
             return None
         return _own_step(query.history, acting, query.action, invalidated_by)
@@ -218,9 +223,9 @@ class TaskRecall(RealRows):
         """The kinds of action that may have changed something before a row of a task that several trajectories have."""
         return {kind_of(action) for task in self._tasks.values() if task.paired for row in task.rows for action in row.earlier}
 
-    def _asked_again(self, invalidated_by: Mapping[str, frozenset[str] | None]) -> Iterator[bool]:
-        """Whether its own earlier answer is right, for each action that a real episode took again and that it would answer, if answers are
-        invalidated so, by kind; None: by all that acts."""
+    def _asked_again(self, invalidated_by: Mapping[str, frozenset[str] | None]) -> Iterator[tuple[str, bool]]:
+        """The kind of each action that a real episode took again and that it would answer itself, and whether that is right, if answers
+        are invalidated so, by kind; None: by all that acts."""
         for task in self._tasks.values() if invalidated_by else ():
             for _, group in groupby(task.rows, key=lambda row: row.memory.trajectory):
                 rows = list(group)
@@ -230,7 +235,7 @@ class TaskRecall(RealRows):
                     if kind_of(action) not in invalidated_by:
                         continue
                     if (own_step := _own_step(steps[:i], acting[:i], action, invalidated_by[kind_of(action)])) is not None:
-                        yield row.outcome == (rows[own_step].real.delta, 0.0, False)
+                        yield kind_of(action), row.outcome == (rows[own_step].real.delta, 0.0, False)
 
     def _estimate(self) -> None:
         """Predict every real row from other trajectories with its key, and from its own earlier rows, and choose what is reliable."""
@@ -242,9 +247,12 @@ class TaskRecall(RealRows):
                 by_action[key[2]].append(right)
         self._agreements = [measure_agreement("task", name, hits) for name, hits in by_class.items()]
         self._reliable = {agreement.outcome_class for agreement in self._agreements if agreement.used}
-        again = measure_agreement("again", "continues", list(self._asked_again(self._invalidated_by)))
+        again = measure_agreement("again", "continues", [right for _, right in self._asked_again(self._invalidated_by)])
         kinds = {kind_of(row.memory.action) for task in self._tasks.values() for row in task.rows}
-        self._changes_unasked = measure_agreement("again", "continues", list(self._asked_again(dict.fromkeys(kinds)))).doubtful
+        by_kind: dict[str, list[bool]] = defaultdict(list)
+        for kind, right in self._asked_again(dict.fromkeys(kinds)):
+            by_kind[kind].append(right)
+        self._varying = {kind for kind, hits in by_kind.items() if measure_agreement("again", "continues", hits).doubtful}
         self._answers_again = again.used or (again.predicted < MIN_SAMPLES and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
         self._unreliable = {action for action, hits in by_action.items() if measure_agreement("task", "continues", hits).doubtful}

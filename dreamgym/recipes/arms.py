@@ -76,7 +76,7 @@ def base_arm(name: str) -> str:
         return ""
     if whole in ARMS:
         return whole
-    return MODES.get(mode, "") if algorithm and not name.startswith("eval-") else ""
+    return MODES.get(mode, "") if algorithm and not name.startswith(("eval-", "gap-")) else ""
 
 
 def arm_of(name: str) -> Arm:

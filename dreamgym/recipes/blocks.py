@@ -440,5 +440,6 @@ class EvalConfig(Config):
     uncertified_dreams: int = Field(default=1024, ge=0, le=MOST)
     """Number of dreamed episodes of each policy in a run without an environment. 0 skips them."""
     gap_tasks: int = Field(default=0, ge=0, le=MOST)
-    """Training tasks that the policy of the dream plays once in the dream and once in the real environment, sampled: the gap. It needs no
-    replay, so that it can be measured where a dream draws what the world hides. 0 leaves it out."""
+    """Training tasks that a policy of the dream plays once in the dream and once in the real environment, sampled: the gap. It can be
+    measured where a dream draws what the world hides. Elsewhere, unless `paired_replays` is 0, its dreams' actions are repeated in the real
+    environment as well. 0 leaves it out."""

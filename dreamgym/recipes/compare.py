@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.worker_pool import WorkerPool
+from dreamgym.evals.gap import PREFIX
 from dreamgym.recipes import comparison, context, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.ablations import ablated
@@ -60,7 +61,7 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
 def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], None], workers: WorkerPool | None) -> None:
     """What all arms of a seed share, and then every arm and ablation that is not evaluated yet."""
     names = ["warm_start", *config.arms, *([config.ablated] if config.ablations else [])]
-    if all(directory.done(f"eval-{policy}") for policy in [*names, *(ablated(config.ablated, name) for name in config.ablations)]):
+    if all(_finished(directory, config, policy) for policy in [*names, *(ablated(config.ablated, name) for name in config.ablations)]):
         return
     context.record_commit(directory)
     say(f"seed {config.seed}: logs, experience model and warm start, once for all arms")
@@ -72,9 +73,15 @@ def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], No
     for name in names[1:]:
         train_arm(directory, shared, config, name, say, loops)
     for loop in loops.values():
-        if loop.ablation and not directory.done(f"eval-{loop.name}"):
+        if loop.ablation and not _finished(directory, config, loop.name):
             say(f"  {config.ablated} without {loop.ablation}")
             run_ablation(directory, shared, loop)
+
+
+def _finished(directory: RunDir, config: CompareConfig, policy: str) -> bool:
+    """Whether a policy is evaluated, and its gap measured where it has one."""
+    has_gap = config.eval.gap_tasks and arm_of(policy).source != "real"
+    return directory.done(f"eval-{policy}") and (not has_gap or directory.done(PREFIX + policy))
 
 
 def rows(directory: RunDir, config: CompareConfig) -> tuple[Rows, Rows]:
@@ -90,7 +97,7 @@ def train_arm(
     directory: RunDir, shared: RunContext, config: CompareConfig, name: str, say: Callable[[str], None], loops: Mapping[str, plan.Loop]
 ) -> None:
     """Everything from the warm start to the arm's evaluation; whatever is finished is not done again. `loops` are those of the run."""
-    if directory.done(f"eval-{name}"):
+    if _finished(directory, config, name):
         return
     say(f"  {name}")
     if name in OFFLINE_ARMS:

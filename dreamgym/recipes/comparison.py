@@ -163,24 +163,27 @@ def measured(report: Mapping[str, Any]) -> list[tuple[str, Sequence[str], list[l
 
 
 GAP = "Success of each policy on the same training tasks, sampled, in its own dream and in the real environment, % [t interval over seeds]"
-GAPS = ("policy", "dream", "real", "dream minus real, points", "by seed", "masked dreams", "dreamed successes that are false")
+GAPS = ("policy", "dream", "real", "dream minus real, points", "by seed", "masked dreams", "false among dreamed successes")
 
 
 def _gap(entry: Mapping[str, Any]) -> list[str]:
     """A policy's line in the table of gaps."""
     found = entry["gap"]
-    measures = [_seeds(found[name]) for name in ("dream_success", "real_success", "gap")]
-    by_seed = " / ".join(f"{100 * value:+.1f}" for value in found["gap"])
-    return [entry["label"], *measures, by_seed, " / ".join(map(str, found["masked"])), _seeds(found["accepted_false"])]
+    gap = (_seeds(found["gap"], low=-1.0), " / ".join("-" if value is None else f"{100 * value:+.1f}" for value in found["gap"]))
+    return [entry["label"], *(_seeds(found[name]) for name in RATES[:2]), *gap, *(_seeds(found[name]) for name in RATES[2:])]
 
 
-def _seeds(values: Sequence[float | None]) -> str:
-    """The mean over seeds in percent, with its t interval where there are several; "-" where a seed has no value."""
+RATES = ("dream_success", "real_success", "masked", "accepted_false")
+
+
+def _seeds(values: Sequence[float | None], *, low: float = 0.0) -> str:
+    """The mean over seeds in percent, with its t interval where there are several, no wider than from `low` to 1; "-" where a seed has no
+    value."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return "-"
     mean = seed_mean(known)
-    interval = f" [{100 * mean.interval[0]:.1f}, {100 * mean.interval[1]:.1f}]" if mean.interval else ""
+    interval = f" [{100 * max(low, mean.interval[0]):.1f}, {100 * min(1.0, mean.interval[1]):.1f}]" if mean.interval else ""
     return f"{100 * mean.mean:.1f}{interval}"
 
 

@@ -156,8 +156,15 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
     yield PhaseCost("evaluation", acted=acted, real_steps=acted * pilot.steps)
     if not isinstance(config, CompareConfig) and loops[0].source != "real":
         yield from _measured_dreams(config, loops, n, pilot)
-    dreaming = [loop for loop in loops if loop.source != "real"]
-    yield from _gaps(config, len(dreaming) if isinstance(config, CompareConfig) else bool(dreaming), pilot)
+    measured = [loop for loop in loops if loop.source != "real" and (loop.ablation or _has_gap(loop.name, config, loops))]
+    yield from _gaps(config, len(measured), pilot)
+
+
+def _has_gap(name: str, config: SharedConfig, loops: Sequence[plan.Loop]) -> bool:
+    """Whether the gap of a policy is measured: of each that a comparison names, and of the first of another run."""
+    if isinstance(config, CompareConfig):
+        return name in config.arms or (bool(config.ablations) and name == config.ablated)
+    return name == loops[0].name
 
 
 def _gaps(config: SharedConfig, policies: int, pilot: Pilot) -> Iterator[PhaseCost]:

@@ -77,9 +77,9 @@ def entry(run: RunDir, policy: str, arm: Arm) -> dict[str, Any] | None:
 
 def _gap(record: Mapping[str, Any]) -> dict[str, Any]:
     """Success of a policy on the same training tasks in its dream and in the real environment, of one seed."""
-    rates = {name: [record[name]["value"]] for name in ("dream_success", "real_success", "gap")}
-    false = record.get("accepted_false", {"n": 0})
-    return rates | {"masked": [record["masked"]], "accepted_false": [false["value"] if false["n"] else None]}
+    rates = {name: record.get(name, {"n": 0}) for name in ("dream_success", "real_success", "gap", "accepted_false")}
+    tasks = record["gap"]["n"] + record["masked"] + record["failed_rollouts"]
+    return {name: [rate["value"] if rate["n"] else None] for name, rate in rates.items()} | {"masked": [record["masked"] / max(1, tasks)]}
 
 
 def _verifier(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         ),
         "decided_by": Metric(
             "shares",
-            "what decided next states and rewards: a rule, a precedent, a mined condition, a composition of memories or the model",
+            "what decided next states and rewards: a rule, a precedent, a mined condition, a composition of memories or the "
+            "model; a reward, also a verifier that grants successes",
             "-",
         ),
         "in_support": Metric(
@@ -127,7 +128,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         "probe_real_low": Metric("share", "lower bound of its 95 % interval", "-"),
         "probe_real_high": Metric("share", "upper bound of its 95 % interval", "-"),
         "probe_dream_success": Metric("share", "success in the dream on the same tasks", "far above probe_real_success"),
-        "claims": Metric("share", "of dreamed episodes, those that the experience model calls a success, before a verifier", "near 1"),
+        "claims": Metric(
+            "share",
+            "of dreamed episodes, those that the experience model calls a success, before a verifier; with `grants`, also those that "
+            "the verifier judged in its place",
+            "near 1",
+        ),
         "claims_accepted": Metric("share", "of them, those that the learned verifier accepts", "rises while tried_accepted_false does"),
         "claims_masked": Metric(
             "share", "of them, those that it leaves out, because they are unlike all logs or near its threshold", "most"

@@ -23,8 +23,9 @@ KEPT = 40  # episodes of each side that the run keeps
 def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
     """The phase `gap-<name>`: that policy plays at most `eval.gap_tasks` training tasks once in the dream, with the guard, and once in the
     real environment, sampled. The first episodes are kept as `gap-<name>-dream` and `-real`. Where an environment hides things, the policy
-    also plays in the control's dream without a model, which says whether its dreams contradict themselves more often. Where it hides
-    nothing, the actions of its dreams are repeated in the real environment, which says how many of the dreamed successes are false."""
+    also plays in the control's dream without a model, which says whether its dreams contradict themselves more often. Elsewhere, if
+    `eval.paired_replays` is above 0, the actions of its dreams are repeated in the real environment, which says how many of the dreamed
+    successes are false."""
     phase, block, suite = PREFIX + name, context.config.eval, context.suite
     if run.done(phase) or "gap" in context.skipped or not block.gap_tasks:
         return
@@ -41,7 +42,7 @@ def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
         )
         for env_name, (env, batch) in (envs | {"real": (real, suite.max_parallel)}).items()
     }
-    replays = [] if hides else replay(episodes["dream"], real)
+    replays = replay(episodes["dream"], real) if block.paired_replays and not hides else []
     context.close_real()
     revisits = {env_name: asdict(revisit_rates(episodes[env_name], suite.rules).faithful) for env_name in dreams} if hides else {}
     control = {"revisits_no_model": revisits["control"]} if "control" in revisits else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -32,18 +33,25 @@ def test_the_gap_is_over_the_tasks_that_have_an_outcome_on_both_sides():
     assert (fewer.dream_success.value, fewer.real_success.value) == (7 / 8, 4 / 8)
 
 
+def recorded(dreamed: Sequence[Trajectory], real: Sequence[Trajectory]) -> dict[str, Any]:
+    """What the phase of a policy's gap leaves."""
+    return {"policy": "dream", **asdict(compare_success(dreamed, real, seed=0))}
+
+
 def test_the_sentence_says_what_was_left_out_and_that_nothing_was_measured_without_tasks():
     dreamed = [episode(0, "dream", success=True), episode(1, "dream", success=True, masked=True)]
-    found = gap_sentence(asdict(compare_success(dreamed, [episode(0, "real", success=True), episode(1, "real", success=True)], seed=0)))
-    assert found.startswith("On 1 training task the policy succeeds in 100.0 % [") and found.endswith("Left out: 1 masked dream.")
-    assert "was not measured" in gap_sentence(asdict(compare_success([], [], seed=0)))
+    found = gap_sentence(recorded(dreamed, [episode(0, "real", success=True), episode(1, "real", success=True)]))
+    assert found.startswith("On 1 training task the policy 'dream' succeeds in 100.0 % [") and found.endswith("Left out: 1 masked dream.")
+    assert "was not measured" in gap_sentence(recorded([], []))
 
 
 def test_the_sentence_says_how_consistent_dreams_are_where_one_came_back_to_what_it_had_shown():
-    found = asdict(compare_success([episode(0, "dream", success=True)], [episode(0, "real", success=True)], seed=0))
+    found = recorded([episode(0, "dream", success=True)], [episode(0, "real", success=True)])
     assert gap_sentence(found | {"revisits": asdict(wilson(3, 4))}).endswith(
         "Of 4 returns of a dream to what it had shown, 75.0 % [30.1, 95.4] showed the same."
     )
     control = {"revisits": asdict(wilson(4, 4)), "revisits_no_model": asdict(wilson(1, 2))}
     assert gap_sentence(found | control).endswith("showed the same. In the dream without a model, of 2, 50.0 % [9.5, 90.5].")
     assert gap_sentence(found | {"revisits": asdict(wilson(0, 0))}) == gap_sentence(found)
+    repeated = gap_sentence(found | {"accepted_false": asdict(wilson(1, 4))})
+    assert repeated.endswith("Of 4 dreamed successes, repeated in the real environment, 25.0 % [4.6, 69.9] are false.")

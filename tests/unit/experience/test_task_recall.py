@@ -16,7 +16,7 @@ from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.factory import open_replay
 from dreamgym.replay import export
 from dreamgym.replay.stores import open_to_read
-from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition
+from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition, Turn
 
 ACTIONS = ("look at the lamp", "look at the door", "flip the switch", "knock", "leave")
 
@@ -129,6 +129,26 @@ def test_what_is_declared_to_read_and_varies_in_the_logs_is_not_answered_from_it
     logs = episodes(300, 1, noise=0.5)
     recall = TaskRecall(open_replay(None, logs), ReadingRules())
     assert answers(recall, logs)[1] == 0
+
+
+def test_one_kind_of_reading_that_varies_takes_nothing_from_another_that_does_not():
+    """A poll changes by itself; a look does not."""
+    asked, rows = ["look at the lamp", "poll"] * 4, list[Trajectory]()
+    for i in range(200):
+        steps = [
+            Turn(Transition(Observation("a"), action, Observation(f"poll {i} {n}" if action == "poll" else f"lamp {i % 2}"), 0.0, False))
+            for n, action in enumerate(asked)
+        ]
+        rows.append(Trajectory(f"log/{i}", Task(f"t{i}", "wait", "room"), "real", tuple(steps), False))
+
+    class PollingRules(RoomRules):
+        def reads_only(self, action: Action) -> bool:
+            return True
+
+    recall = TaskRecall(open_replay(None, rows), PollingRules())
+    task, history = Task("new", "wait", "room"), tuple(turn.transition for turn in rows[0].turns)
+    look, poll = (recall.recall(Query(task, history, history[-1].next_state, action)) for action in asked[:2])
+    assert look is not None and look.next_state == "lamp 0" and poll is None
 
 
 def test_a_refused_call_is_no_answer_and_changes_none():

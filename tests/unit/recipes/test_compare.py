@@ -246,15 +246,15 @@ def test_verdicts_on_real_episodes_are_counted_over_the_seeds_that_have_them(tmp
 
 def test_gaps_are_shown_by_seed_with_an_interval_over_seeds(tmp_path: Path):
     def gap(dream: float, false: float | None) -> dict[str, Any]:
-        return {"dream_success": [dream], "real_success": [0.5], "gap": [dream - 0.5], "masked": [3], "accepted_false": [false]}
+        return {"dream_success": [dream], "real_success": [0.5], "gap": [dream - 0.5], "masked": [0.1], "accepted_false": [false]}
 
     a, b, c = (
         finished(tmp_path / str(seed), seed, dream=entry(80, gap=gap(dream, false)))
         for seed, dream, false in ((0, 0.5, 0.25), (1, 0.75, 0.5), (2, 0.75, None))
     )
-    line = "| Dream | 62.5 [-96.3, 221.3] | 50.0 [50.0, 50.0] | 12.5 [-146.3, 171.3] | +0.0 / +25.0 | 3 / 3 | 37.5 [-121.3, 196.3] |"
+    line = "| Dream | 62.5 [0.0, 100.0] | 50.0 [50.0, 50.0] | 12.5 [-100.0, 100.0] | +0.0 / +25.0 | 10.0 [10.0, 10.0] | 37.5 [0.0, 100.0] |"
     assert line in comparison.markdown(comparison.of_runs([a, b], latency_s=0.0))
-    assert "| Dream | 75.0 | 50.0 | 25.0 | +25.0 | 3 | - |" in comparison.markdown(comparison.of_runs([c], latency_s=0.0))
+    assert "| Dream | 75.0 | 50.0 | 25.0 | +25.0 | 10.0 | - |" in comparison.markdown(comparison.of_runs([c], latency_s=0.0))
 
 
 def test_folders_of_seeds_are_named_by_their_own_names_and_no_seed_is_counted_twice(tmp_path: Path):
