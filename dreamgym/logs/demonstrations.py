@@ -65,7 +65,7 @@ def first_ones_first(play: Play, jobs: Sequence[Job]) -> list[Trajectory]:
         first += 1
     episodes = play(jobs[:first])
     if all(episode.error is not None for episode in episodes):
-        without_failed(episodes)
+        without_failed(episodes)  # all failed, which it says by raising
     return episodes + play(jobs[first:]) if first < len(jobs) else episodes
 
 

@@ -145,7 +145,7 @@ class VerifierConfig(Config):
     """Which predictions are looked at: those that pay or end the episode, or every one."""
     grants: bool = False
     """Whether an end that the experience model calls a failure is paid where the verifier accepts it as a success, so that the verifier
-    decides the reward of every end. What it does not accept stays a failure."""
+    decides the reward of every end. What it does not accept, or is not sure of, stays the failure that the model sees."""
 
     @model_validator(mode="before")
     @classmethod

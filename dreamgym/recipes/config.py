@@ -142,6 +142,15 @@ class SharedConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_grants(self) -> Self:
+        if self.experience.verifier and self.experience.verifier.grants and self.guard.only_success_ends:
+            raise ConfigError(
+                "experience.verifier.grants pays ends that the experience model calls failures, and with guard.only_success_ends a failure "
+                "is no end. Leave one of them out."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_rollouts(self) -> Self:
         groups: dict[str, int] = {name: block.group_size for name, block in self if isinstance(block, RLConfig)}
         for name, block in self:

@@ -116,6 +116,13 @@ def test_a_verifier_that_grants_successes_is_probed_on_all_that_it_decided(tmp_p
     assert dream["verifier"]["probes"] > 0
 
 
+def test_a_verifier_grants_no_successes_where_a_failure_is_no_end():
+    values = parse_text(f"[guard]\nonly_success_ends = true\n{SHARED}\n[rl]\n{LOOP}", "the toy")
+    values["experience"] |= {"verifier": VERIFIED["verifier"] | {"grants": True}}
+    with pytest.raises(ConfigError, match="a failure is no end. Leave one of them out"):
+        resolve(TrainConfig, values)
+
+
 def test_probes_by_rollouts_are_real_episodes_of_the_policy_that_ended(tmp_path: Path):
     config = settings()
     probes = {**VERIFIED["verifier"]["probes"], "by": "rollouts", "max_real_steps": 200}  # type: ignore[dict-item]
