@@ -51,11 +51,11 @@ def collect(
     names = rng.choices(list(mix), weights=list(mix.values()), k=n)
     jobs = [(known[i % len(known)], name, seed + i // len(known)) for i, name in enumerate(names)]
     together = sorted(range(n), key=lambda i: i % len(known))  # a world that takes long to load is loaded once for all its episodes
-    episodes = first_ones_first(play or partial(played, suite), [jobs[i] for i in together])
+    episodes = play_failing_fast(play or partial(played, suite), [jobs[i] for i in together])
     return without_failed([episode for _, episode in sorted(zip(together, episodes, strict=True), key=lambda one: one[0])])
 
 
-def first_ones_first(play: Play, jobs: Sequence[Job]) -> list[Trajectory]:
+def play_failing_fast(play: Play, jobs: Sequence[Job]) -> list[Trajectory]:
     """The episodes, in order. EnvironmentFailure before the others are played, where the environment fails in each of the first ones, which
     are of as many tasks as `FIRST`, or of all there are: a few broken tasks may come first."""
     ids = [task.id for task, *_ in jobs]

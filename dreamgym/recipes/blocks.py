@@ -167,8 +167,11 @@ def _plugin_settings(group: str, values: dict[str, Any], ours: Sequence[str], pr
     if not isinstance(name := values["name"], str):
         raise ConfigError(f"{prefix}name is the name of a plug-in as text, not {name!r:.100}.")
     kept = {key: value for key, value in values.items() if key in (*ours, "name")}
-    plugin = plugins.load(group, name)
-    return build(getattr(plugin, "Config", Config), {k: v for k, v in values.items() if k not in kept}, prefix=prefix).model_dump() | kept
+    schema, own = getattr(plugins.load(group, name), "Config", Config), {k: v for k, v in values.items() if k not in kept}
+    for key in own.keys() - schema.model_fields.keys():
+        if meant := nearest(key, ours):  # which the plug-in's own error would not name
+            raise ConfigError(f"Unknown key '{prefix}{key}' in configuration.{meant}")
+    return build(schema, own, prefix=prefix).model_dump() | kept
 
 
 class ExperienceConfig(Config):

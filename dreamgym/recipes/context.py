@@ -21,7 +21,7 @@ from dreamgym.errors import RunDirError, UsageError, explained
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
-from dreamgym.logs.demonstrations import Job, first_ones_first, played, without_failed
+from dreamgym.logs.demonstrations import Job, play_failing_fast, played, without_failed
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.loading import Policies
 from dreamgym.protocols import RealEnv
@@ -142,7 +142,7 @@ class RunContext:
 
     def demonstrate(self, jobs: Sequence[Job]) -> list[Trajectory]:
         """Episodes by scripted policies, in order, less those that the environment failed in (`logs.demonstrations.without_failed`)."""
-        return without_failed(first_ones_first(self.workers.demonstrate if self.workers else partial(played, self.suite), jobs))
+        return without_failed(play_failing_fast(self.workers.demonstrate if self.workers else partial(played, self.suite), jobs))
 
 
 def open_run(path: Path, config: Config) -> RunDir:

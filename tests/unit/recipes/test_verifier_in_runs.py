@@ -116,6 +116,12 @@ def test_a_verifier_that_grants_successes_is_probed_on_all_that_it_decided(tmp_p
     assert dream["verifier"]["probes"] > 0
 
 
+@pytest.mark.parametrize(("key", "words"), [("grant", "Did you mean 'grants'"), ("alfa", "Did you mean 'alpha'")])
+def test_a_misspelt_setting_of_a_verifier_is_named_whether_it_is_the_plug_ins_or_not(key: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        settings({"verifier": VERIFIED["verifier"] | {key: True}})
+
+
 def test_a_verifier_grants_no_successes_where_a_failure_is_no_end():
     values = parse_text(f"[guard]\nonly_success_ends = true\n{SHARED}\n[rl]\n{LOOP}", "the toy")
     values["experience"] |= {"verifier": VERIFIED["verifier"] | {"grants": True}}
