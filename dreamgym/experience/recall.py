@@ -26,7 +26,7 @@ from dreamgym.envs.real_rows import RealRows
 from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 
-Situation = Literal["state", "previous", "instruction", "task", "again"]
+Situation = Literal["state", "previous", "instruction", "task", "again", "unchanged"]
 """What precedents share with a step. The last two are of `experience.task_recall`."""
 KEYED: tuple[Situation, ...] = ("state", "previous", "instruction")
 OutcomeClass = Literal["continues", "pays_or_ends"]

@@ -252,7 +252,10 @@ class TaskRecall(RealRows):
         by_kind: dict[str, list[bool]] = defaultdict(list)
         for kind, right in self._asked_again(dict.fromkeys(kinds)):
             by_kind[kind].append(right)
-        self._varying = {kind for kind, hits in by_kind.items() if measure_agreement("again", "continues", hits).doubtful}
+        self._varying = {kind for kind, hits in by_kind.items() if measure_agreement("unchanged", "continues", hits).doubtful}
+        unchanged = [right for kind, hits in by_kind.items() if kind not in self._varying for right in hits]
+        if unchanged:
+            self._agreements.append(replace(measure_agreement("unchanged", "continues", unchanged), used=True))
         self._answers_again = again.used or (again.predicted < MIN_SAMPLES and "continues" in self._reliable)
         self._agreements.append(replace(again, used=self._answers_again))
         self._unreliable = {action for action, hits in by_action.items() if measure_agreement("task", "continues", hits).doubtful}

@@ -289,6 +289,7 @@ SITUATIONS = {
     "previous": "the same last two states and actions",
     "instruction": "the same instruction, state and action",
     "again": "the same action earlier in the episode",
+    "unchanged": "the same action earlier in the episode and nothing since that acts",
     "task": "the same task, action and earlier actions that matter to it",
 }
 CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}

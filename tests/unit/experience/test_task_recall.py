@@ -149,6 +149,8 @@ def test_one_kind_of_reading_that_varies_takes_nothing_from_another_that_does_no
     task, history = Task("new", "wait", "room"), tuple(turn.transition for turn in rows[0].turns)
     look, poll = (recall.recall(Query(task, history, history[-1].next_state, action)) for action in asked[:2])
     assert look is not None and look.next_state == "lamp 0" and poll is None
+    (unchanged,) = (one for one in recall.agreements() if one.situation == "unchanged")
+    assert unchanged.used and unchanged.right == unchanged.predicted == 3 * 200, "of looks alone: a poll is not answered so"
 
 
 def test_a_refused_call_is_no_answer_and_changes_none():
