@@ -169,7 +169,8 @@ def _plugin_settings(group: str, values: dict[str, Any], ours: Sequence[str], pr
     kept = {key: value for key, value in values.items() if key in (*ours, "name")}
     schema, own = getattr(plugins.load(group, name), "Config", Config), {k: v for k, v in values.items() if k not in kept}
     for key in own.keys() - schema.model_fields.keys():
-        if meant := nearest(key, ours):  # which the plug-in's own error would not name
+        meant = nearest(key, (*schema.model_fields, *ours))
+        if meant and meant == nearest(key, ours):  # which the plug-in's own error would not name
             raise ConfigError(f"Unknown key '{prefix}{key}' in configuration.{meant}")
     return build(schema, own, prefix=prefix).model_dump() | kept
 
