@@ -130,11 +130,21 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
     assert fidelity_keys(found) == fidelity_rows()
 
 
+def anchors(page: Path) -> set[str]:
+    """The names under which a page's headings are linked to, as GitHub and MyST write them."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ +(.*?) *$", prose, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_the_repositorys_files_lead_somewhere(document: Path):
-    for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", document.read_text("utf-8")):
+    for target, anchor in re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?[^)]*\)", document.read_text("utf-8")):
         if not re.match(r"[a-z]+:", target):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
+            path = document.parent / target if target else document
+            assert path.exists(), f"{document.name} links to {target}, which is not there"
+            if anchor and path.suffix == ".md":
+                assert anchor in anchors(path), f"{document.name} links to {target}#{anchor}, and {path.name} has no such heading"
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
