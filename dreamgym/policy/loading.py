@@ -135,8 +135,8 @@ def instruct_template(
     instructions = instructions or (f"{rules.about}\n{rules.action_format}" if rules.action_format else "")
     if not instructions:
         raise ConfigError(
-            f"The environment '{rules.name}' does not say how actions are written. Set policy.instructions, for example "
-            "'Write one line such as Action: search[red mug].'"
+            f"Nothing says how actions are written in '{rules.name}': only rules = 'suite' and schemas of tools do. Set "
+            "policy.instructions, for example 'Write one line such as Action: search[red mug].'"
         )
     return Chat(form, rules.name, instructions)
 
