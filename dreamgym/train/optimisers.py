@@ -11,6 +11,7 @@ from torch import nn
 
 from dreamgym.errors import ConfigError
 from dreamgym.train import parallel
+from dreamgym.train.heap import give_back
 from dreamgym.train.weights import trained
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,9 @@ def _adamw(weights: Collection[nn.Parameter], lr: float, weight_decay: float) ->
     matrices = [p for p in weights if p.dim() >= 2]
     gains = [p for p in weights if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+    optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+    optimiser.register_step_post_hook(lambda *_: give_back())  # now activations are gone, and rows of the next batch have other lengths
+    return optimiser
 
 
 def _moved(model: nn.Module) -> dict[str, nn.Parameter]:
