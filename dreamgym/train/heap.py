@@ -8,12 +8,16 @@ leave none.
 from __future__ import annotations
 
 import ctypes
+import resource
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 MOST_FREE = 512_000_000
-"""Bytes that may stay free in the heap. To give them back costs milliseconds, and to take them again a page fault for every 4 KB, so that
-a small model, which leaves less, pays for neither."""
+"""Bytes that the process may grow by before free memory is given back. To give it back costs milliseconds, and to take it again a page
+fault for every 4 KB, so that a small model, which leaves less, pays for neither."""
+
+STATM = Path("/proc/self/statm")
 
 
 class _Usage(ctypes.Structure):
@@ -38,13 +42,36 @@ def _functions() -> tuple[Callable[[], _Usage], Callable[[int], int]] | None:
 
 
 def free_bytes() -> int:
-    """Bytes of the heap that nothing uses; 0 where the C library does not say."""
+    """Bytes of the heap that nothing uses, those that were given back included; 0 where the C library does not say."""
     functions = _functions()
     return int(functions[0]().fordblks) if functions else 0
 
 
-def give_back(most_free: int = MOST_FREE) -> None:
-    """Give the free pages of the heap back to the system where they are more than `most_free` bytes."""
-    functions = _functions()
-    if functions and free_bytes() > most_free:
+def resident_bytes() -> int:
+    """Bytes of this process in memory that belong to no file."""
+    _, resident, shared, *_ = map(int, STATM.read_text().split())
+    return (resident - shared) * resource.getpagesize()
+
+
+class Heap:
+    """The heap of this process."""
+
+    def __init__(self) -> None:
+        self._least = 0  # resident bytes: after free memory was given back for the last time, or fewer since
+
+    def give_back(self, most_free: int = MOST_FREE) -> bool:
+        """Give free memory back to the system where the process has grown by more than `most_free` bytes since the last time and as many
+        are free. Returns whether it was given back."""
+        functions = _functions()
+        if functions is None or not STATM.is_file():
+            return False
+        resident = resident_bytes()
+        self._least = min(self._least, resident)
+        if resident - self._least <= most_free or free_bytes() <= most_free:
+            return False
         functions[1](0)
+        self._least = resident_bytes()
+        return True
+
+
+HEAP = Heap()

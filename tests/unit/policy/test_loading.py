@@ -123,7 +123,7 @@ def test_an_environment_that_says_nothing_of_itself_wants_instructions(blank: Pa
             return Observation(str(raw))
 
     block = PolicyConfig.model_validate({"backbone": {"model": str(blank)}})
-    with pytest.raises(ConfigError, match="Nothing says how actions are written in 'silent': only rules = 'suite' and schemas of tools do. Set policy.instructions"):
+    with pytest.raises(ConfigError, match="how actions are written in 'silent': .* Set policy.instructions"):
         policies_of(block, Silent())
     assert policies_of(block.model_copy(update={"instructions": "Press it."}), Silent()).template.system.endswith("Press it.")
 

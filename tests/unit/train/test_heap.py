@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from dreamgym.train import heap, optimisers
 
-STATUS = Path("/proc/self/status")
-
-pytestmark = pytest.mark.skipif(heap._functions() is None or not STATUS.is_file(), reason="no glibc 2.33 or newer on Linux")
-
-
-def resident() -> int:
-    """Bytes of this process in memory that are no file's."""
-    return next(int(line.split()[1]) * 1024 for line in STATUS.read_text().splitlines() if line.startswith("RssAnon"))
+pytestmark = pytest.mark.skipif(heap._functions() is None or not heap.STATM.is_file(), reason="no glibc 2.33 or newer on Linux")
 
 
 def holes() -> list[bytes]:
@@ -27,33 +18,42 @@ def holes() -> list[bytes]:
 
 def test_holes_in_the_heap_are_given_back_and_what_lies_between_them_stays():
     kept = holes()
-    before = resident()
+    before = heap.resident_bytes()
     assert heap.free_bytes() > 45_000_000
-    heap.give_back(10_000_000)
-    assert before - resident() > 40_000_000
+    assert heap.Heap().give_back(10_000_000)
+    assert before - heap.resident_bytes() > 40_000_000
     assert all(block == b"\1" * 100_000 for block in kept)
 
 
 def test_little_free_memory_stays_where_it_is():
     kept = holes()
-    before = resident()
-    heap.give_back(heap.free_bytes() + 1)
-    assert abs(before - resident()) < 10_000_000
+    before = heap.resident_bytes()
+    assert not heap.Heap().give_back(heap.free_bytes() + 1_000_000)
+    assert abs(before - heap.resident_bytes()) < 10_000_000
     assert len(kept) == 500
+
+
+def test_what_was_given_back_is_not_given_back_again_before_it_was_taken():
+    own, kept = heap.Heap(), holes()
+    assert own.give_back(10_000_000)
+    assert not own.give_back(10_000_000)
+    kept += holes()  # fills the holes before the heap grows
+    kept += holes()
+    assert own.give_back(10_000_000)
 
 
 @pytest.mark.parametrize("make", [optimisers.adamw, optimisers.muon])
 def test_every_optimiser_gives_memory_back_after_a_step(make, monkeypatch: pytest.MonkeyPatch):
     given = []
-    monkeypatch.setattr(optimisers, "give_back", lambda: given.append(1))
+    monkeypatch.setattr(heap.Heap, "give_back", lambda self: given.append(self))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
     optimiser = make(model, lr=1e-3, weight_decay=0.0)
     model(torch.ones(2, 4)).sum().backward()
     optimiser.step()
-    assert given == [1]
+    assert given == [heap.HEAP]
 
 
 def test_a_system_without_these_functions_keeps_its_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heap, "_functions", lambda: None)
     assert heap.free_bytes() == 0
-    heap.give_back(0)
+    assert not heap.Heap().give_back(0)
