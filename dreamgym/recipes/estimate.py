@@ -7,6 +7,7 @@ from.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -21,6 +22,8 @@ RECOMPUTED = 1 / 3
 """What one more forward pass costs beside a forward and a backward one."""
 NAMED = 0.01
 """Share of all hours from which on a phase is named."""
+BUSY = 0.5
+"""Other processes that want a core, as a share of the cores, from which on they are named: what was measured beside them is slower."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Cost:
     """Why hours are unknown."""
     basis: str = ""
     """How pretrained models were measured."""
+    load: float = 0.0
+    """Other processes that wanted a core while the rates were measured."""
 
     def __add__(self, other: Cost) -> Cost:
         names = [*self.phases, *(name for name in other.phases if name not in self.phases)]
@@ -79,6 +84,7 @@ class Cost:
             {name: self.phases.get(name, 0.0) + other.phases.get(name, 0.0) for name in names},
             "; ".join(dict.fromkeys(part.unknown for part in (self, other) if part.unknown)),
             "; ".join(dict.fromkeys(part.basis for part in (self, other) if part.basis)),
+            max(self.load, other.load),
         )
 
     def __str__(self) -> str:
@@ -92,10 +98,14 @@ class Cost:
         memory = f"{self.memory_gb:.1f} GB of memory " + ("before activations of training" if pretrained else "or more")
         if self.hours is None:
             return f"{tokens}; {real}; {memory}; hours unknown: {self.unknown}"
+        cores = os.cpu_count() or 1
         most = sorted(self.phases.items(), key=lambda item: -item[1])
         named = ", ".join(f"{name} {_hours(hours)}" for name, hours in most if hours >= NAMED * self.hours)
         basis = f" ({self.basis})" if self.basis else ""
-        return f"{tokens}; {real}; {memory}; about {_hours(self.hours)} on this machine{basis}: {named}"
+        busy = (
+            f"; measured beside other work (load {self.load:.1f} on {cores} cores), and less without it" if self.load > BUSY * cores else ""
+        )
+        return f"{tokens}; {real}; {memory}; about {_hours(self.hours)} on this machine{basis}: {named}{busy}"
 
 
 def of(configs: Sequence[Planned]) -> Cost:
@@ -127,6 +137,7 @@ def cost(config: Planned, pilot: Pilot) -> Cost:
         phases,
         pilot.unknown,
         pilot.basis,
+        pilot.load,
     )
 
 

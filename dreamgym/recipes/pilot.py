@@ -7,6 +7,7 @@ scratch is fitted for a few steps and acts; of a pretrained one see `recipes.rat
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import sys
 import tempfile
@@ -73,6 +74,8 @@ class Pilot:
     """Why hours are unknown."""
     basis: str = ""
     """How the rates of pretrained models were measured."""
+    load: float = 0.0
+    """Other processes that wanted a core as the pilot began (the load average of one minute)."""
 
 
 def measure(config: Planned) -> Pilot:
@@ -81,6 +84,7 @@ def measure(config: Planned) -> Pilot:
     from dreamgym.recipes.phases.logs import offline, read_logs
 
     silence_progress_bars()
+    load = os.getloadavg()[0]
     suite = checked_suite(config)
     files, recorded = config.logs.files or suite.log_files, 0
     for n in (FIRST, FEW, PILOT):  # the many only where the few are played at once
@@ -105,6 +109,7 @@ def measure(config: Planned) -> Pilot:
         recorded=recorded,
         has_env=suite.has_env,
         hides=suite.rules.partially_observed,
+        load=load,
     )
     if missing := _missing(config):
         return replace(pilot, missing=missing, unknown=f"'{missing}' is not here")

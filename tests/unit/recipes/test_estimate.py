@@ -104,6 +104,15 @@ def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_
     assert sum(both.phases.values()) == pytest.approx(both.hours)
 
 
+def test_other_work_on_the_machine_is_named_because_it_makes_the_hours_too_many(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    busy = str(estimate.Cost(hours=2.0, load=5.25) + estimate.Cost(hours=1.0))
+    assert "about 3.0 hours on this machine" in busy and busy.endswith(
+        "measured beside other work (load 5.2 on 4 cores), and less without it"
+    )
+    assert "other work" not in str(estimate.Cost(hours=2.0, load=1.9))
+
+
 def test_hours_go_by_phase_at_the_rates_of_each_role_and_never_beyond_a_bound_in_seconds(tmp_path: Path):
     slow = replace(PILOT, policy=Rates(100.0, 1000.0, 10.0), prompt_tokens=500.0, question_tokens=100.0)
     found = estimate.cost(compared(tmp_path), slow).phases
