@@ -127,8 +127,8 @@ def test_a_quickstart_takes_its_loops_its_evaluations_and_its_audit():
     config = read(RunConfig, Path("quickstart-smollm2"))
     found = estimate.cost(config, replace(PILOT, basis="measured"))
     assert list(found.phases) == ["logs", "experience", "warm_start", "dream", "s2r", "evaluation", "audit"]
-    assert found.learned_tokens == (8 + 2) * 64 * 200
-    assert found.real_steps == 400 * 10 + 2 * 24 * 10 + 2 * 64 * 10 + 2 * 128 * 3 * 10 + 3 * 64 * 10
+    assert found.learned_tokens == (12 + 2) * 64 * 200
+    assert found.real_steps == 400 * 10 + 3 * 24 * 10 + 2 * 64 * 10 + 2 * 128 * 3 * 10 + 3 * 64 * 10
     assert "(measured): " in str(found) and "dream " in str(found)
 
 
