@@ -11,7 +11,6 @@ from torch import nn
 
 from dreamgym.errors import ConfigError
 from dreamgym.train import parallel
-from dreamgym.train.heap import HEAP
 from dreamgym.train.weights import trained
 
 log = logging.getLogger(__name__)
@@ -75,14 +74,7 @@ def _adamw(weights: Collection[nn.Parameter], lr: float, weight_decay: float) ->
     matrices = [p for p in weights if p.dim() >= 2]
     gains = [p for p in weights if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": gains, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
-    optimiser.register_step_post_hook(_give_memory_back)
-    return optimiser
-
-
-def _give_memory_back(*_: Any) -> None:
-    """Now the activations are gone, and the rows of the next batch have other lengths."""
-    HEAP.give_back()
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
 
 def _moved(model: nn.Module) -> dict[str, nn.Parameter]:
