@@ -24,11 +24,11 @@ TRIES = 4
 MAX_ELEMENTS = 15_000
 """Of a page that is read. BrowserGym's marks take minutes where there are more: each makes the browser lay the page out again."""
 CHANGING = (
-    "Frame was detached", "Frame has been detached", "frameId is not found", "Execution context was destroyed",
+    "has been closed", "Frame was detached", "Frame has been detached", "frameId is not found", "Execution context was destroyed",
     "Cannot read properties of undefined", "Cannot find context", "Unable to adopt element",
     "No node with given id", "because of a navigation",
 )  # fmt: skip
-"""Parts of messages that say that a page changed while it was read."""
+"""Parts of messages that say that a page changed while it was read, or closed itself. A dead browser says the last at every try."""
 CHOOSE = """e => {
     const list = e.closest("select");
     e.selected = !list.multiple || !e.selected;
@@ -83,7 +83,8 @@ class WebSession:
                 dom = observation.extract_dom_snapshot(inspected, include_dom_rects=False, include_paint_order=False)
                 tree = observation.extract_merged_axtree(inspected)
                 _unmark(page)
-                pages = self.context.pages
+                if page not in (pages := self.context.pages):  # by itself, or with a browser that is found dead at the next try
+                    raise Error("The page has been closed while it was read.")
                 return {
                     "url": page.url,
                     "open_pages_urls": tuple(one.url for one in pages),
@@ -221,7 +222,8 @@ class WebSession:
         """Let the page's own scripts run, and wait for what is loading."""
         from playwright.sync_api import Error
 
-        self.page.wait_for_timeout(1e3 * self.quiet_s)
+        with suppress(Error):  # of a tab that closes itself meanwhile
+            self.page.wait_for_timeout(1e3 * self.quiet_s)
         if self.page.is_closed():
             self.page = self.context.pages[-1] if self.context.pages else self.context.new_page()
         self._await_tabs()

@@ -278,6 +278,18 @@ def test_a_slot_is_used_again_and_its_former_environment_has_nothing_to_do_with_
     assert state(third.step("click [1]")[0]).endswith("\n1")
 
 
+@pytest.mark.parametrize("after_ms", [0, 30, 80, 120])
+def test_a_tab_that_closes_itself_leaves_the_one_that_opened_it(folder: Path, after_ms: int):
+    write(folder, "brief.html", f"<title>Brief</title><script>setTimeout(() => window.close(), {after_ms})</script>")
+    write(folder, "opener.html", "<title>Opener</title><button onclick=\"window.open('brief.html')\">Open</button>")
+    env = page_env(folder)
+    first = state(env.reset(page_task("opener.html")))
+    for _ in range(2):
+        shown = state(env.step("click [1]")[0])
+        shown = state(env.step("press [Shift]")[0]) if "Brief" in shown else shown  # it was shown before it closed itself
+        assert shown.removesuffix(" (focused)") == first
+
+
 def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tells_of_it(folder: Path):
     write(folder, "opens.html", "<title>Opens</title><a href='counter.html' target=_blank>open</a>")
     env = page_env(folder, quiet_s=0.0)
