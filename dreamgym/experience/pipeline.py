@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -169,19 +169,12 @@ class ExperienceModel(ABC):
         return list(zip([t for t, *_ in waiting], self.generate([q for _, q, _ in waiting], [m for *_, m in waiting]), strict=True))
 
     def _from_memory(self, query: Query) -> Prediction | None:
-        """Answer a query from real memory without generation: by its precedent, by the answer whose condition holds, or by one that the
-        rules put together from several memories; None where memory says nothing. What really happened, or always did, is not verified."""
-        retriever = self.retriever
-        ways: tuple[tuple[DecidedBy, Callable[[Query], Memory | None]], ...] = (
-            ("recalled", retriever.recall),
-            ("inferred", retriever.infer),
-            ("composed", retriever.compose),
-        )
-        for by, answer in ways:
-            if (memory := answer(query)) is not None:
-                self.counts[by] += 1
-                return answer_from(memory, by)
-        return None
+        """Answer a query from real memory without generation. What really happened, or always did, is not verified."""
+        if (answered := self.retriever.answer(query)) is None:
+            return None
+        by, memory = answered
+        self.counts[by] += 1
+        return answer_from(memory, by)
 
     def _correct_first_line(self, query: Query, predicted: Prediction) -> Prediction:
         """A generated step that goes on, with the first line of its answer as conditions say."""

@@ -6,7 +6,7 @@ Where memory answers a query by itself, nothing is generated: by an exact preced
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -18,7 +18,7 @@ from dreamgym.experience.recall import Agreement, ExactRecall
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.replay.random_retrieval import RandomRetrieval
-from dreamgym.types import Memory, Neighbour, Observation, Query
+from dreamgym.types import DecidedBy, Memory, Neighbour, Observation, Query
 
 
 class RetrievalConfig(Config):
@@ -46,24 +46,23 @@ class Retriever:
         self.exact_recall = ExactRecall(replay) if config.recall else None
         self.task_recall = TaskRecall(replay, rules) if config.recall else None
         self.conditions = Conditions(replay, rules, self.task_recall) if self.task_recall and config.conditions else None
-        self.composer = rules.composer(replay) if config.recall else None
+        composer = rules.composer(replay) if config.recall else None
+        self._sources: list[tuple[DecidedBy, Callable[[Query], Memory | None]]] = []
+        if self.exact_recall and self.task_recall:
+            self._sources += [("recalled", self.exact_recall.recall), ("recalled", self.task_recall.recall)]
+        if self.conditions:
+            self._sources.append(("inferred", self.conditions.infer))
+        if composer:
+            self._sources.append(("composed", composer.compose))
 
-    def recall(self, query: Query) -> Memory | None:
-        """The precedent that answers a query; None where there is none, or recall is off."""
-        memory = self.exact_recall.recall(query) if self.exact_recall else None
-        return memory or (self.task_recall.recall(query) if self.task_recall else None)
-
-    def infer(self, query: Query) -> Memory | None:
-        """The answer of a query whose condition holds; None where none does, or conditions are off."""
-        return self.conditions.infer(query) if self.conditions else None
+    def answer(self, query: Query) -> tuple[DecidedBy, Memory] | None:
+        """What answers a query without generation, and what decided it: its precedent, the answer whose condition holds, or one that the
+        rules put together from several memories. None where memory says nothing, or recall is off."""
+        return next(((by, memory) for by, find in self._sources if (memory := find(query)) is not None), None)
 
     def correct_first_line(self, query: Query, after: Observation) -> Observation:
         """A state that a model wrote, with what conditions say of it; as it is where they are off."""
         return self.conditions.correct_first_line(query, after) if self.conditions else after
-
-    def compose(self, query: Query) -> Memory | None:
-        """An answer that the rules put together from several memories; None where they compose none, or recall is off."""
-        return self.composer.compose(query) if self.composer else None
 
     def agreements(self) -> list[Agreement]:
         """List how well precedents of every kind agree in the real rows; empty where recall is off."""

@@ -64,9 +64,10 @@ def train_arms(directory: RunDir, config: CompareConfig, say: Callable[[str], No
     if all(_finished(directory, config, policy) for policy in [*names, *(ablated(config.ablated, name) for name in config.ablations)]):
         return
     context.record_commit(directory)
-    say(f"seed {config.seed}: logs, experience model and warm start, once for all arms")
+    say(f"seed {config.seed}: logs{', experience model' if config.dreams else ''} and warm start, once for all arms")
     shared = prepare_logs(directory, config, workers)
-    train_experience(directory, shared)
+    if config.dreams:
+        train_experience(directory, shared)
     warm_start(directory, shared)
     evaluate_policies(directory, shared, ["warm_start"])
     loops = {loop.name: loop for loop in plan.loops_of(config)}

@@ -405,6 +405,12 @@ class CompareConfig(BaselineConfig):
     s2r: SimToReal = SimToReal()
     dpo: DPOConfig = DPOConfig()
 
+    @property
+    def dreams(self) -> bool:
+        """Whether an experience model is needed: for an arm or an ablation that dreams, or as the start of the policy."""
+        dreaming = [arm for arm in self.arms if arm not in OFFLINE_ARMS and not arm.endswith("-real")]
+        return self.starts_as_experience or bool(dreaming or self.ablations)
+
     @field_validator("arms")
     @classmethod
     def _known(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
@@ -425,9 +431,7 @@ class CompareConfig(BaselineConfig):
         if set(OFFLINE_ARMS) & set(self.arms) and not self.sft.epochs:
             raise ConfigError("sft.epochs = 0 leaves out what the arms sft and dpo need. Set it above 0, or leave out the arms.")
         if "dpo" in self.arms and self.policy.window is not None:
-            raise ConfigError(
-                "The arm dpo compares whole episodes, and policy.window cuts them into turns. Leave out the one or the other."
-            )
+            raise ConfigError("The arm dpo compares whole episodes, and policy.window cuts them into turns. Leave out one of them.")
         arms = [arm for arm in (*self.arms, *([self.ablated] if self.ablations else [])) if arm not in OFFLINE_ARMS]
         self.s2r.after(self.dream)
         for arm in arms:
@@ -443,5 +447,4 @@ class CompareConfig(BaselineConfig):
         """The first loop of an arm, with the arm's algorithm."""
         name, _, mode = arm.rpartition("-")
         block: RLConfig = {"real": self.real, "mixed": self.mixed}.get(mode, self.dream)
-        settings = block.model_dump() | {"algorithm": {"name": name, **self.algorithms.get(name, {})}}
-        return RLConfig.model_validate(settings)
+        return RLConfig.model_validate(block.model_dump() | {"algorithm": {"name": name, **self.algorithms.get(name, {})}})

@@ -179,6 +179,20 @@ def test_an_ablation_of_a_part_that_still_does_something_is_taken(ablation: str,
     assert build(CompareConfig, {"arms": ["grpo-dream"], "ablations": [ablation], **settings}).ablations == (ablation,)
 
 
+@pytest.mark.parametrize(
+    ("arms", "changes", "dreams"),
+    [
+        (["sft", "dpo", "grpo-real"], BACKBONE, False),
+        (["grpo-real"], {}, True),  # a small policy starts as the experience model
+        (["grpo-real", "grpo-s2r"], BACKBONE, True),
+        (["ppo-mixed"], BACKBONE, True),
+        (["grpo-real"], {"ablations": ["recall"], **BACKBONE}, True),
+    ],
+)
+def test_an_experience_model_is_needed_where_something_dreams_or_starts_as_one(arms: list[str], changes: dict[str, Any], dreams: bool):
+    assert build(CompareConfig, {"arms": arms, **changes}).dreams is dreams
+
+
 @pytest.mark.parametrize("rules", ["none", "induced"])
 def test_the_ablation_of_a_reasoning_that_the_logs_do_not_have_is_refused_before_anything_is_trained(rules: str, tmp_path: Path):
     settings: dict[str, Any] = {"rules": rules, "env": {"name": "corridor"}, "arms": ["grpo-dream"], "ablations": ["reasoning"]}
