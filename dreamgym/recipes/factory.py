@@ -33,7 +33,7 @@ from dreamgym.llm.backbone_settings import check_backbone, check_device
 from dreamgym.llm.sizes import MAX_POSITIONS, shape_of
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.logs.demonstrations import check_mix
-from dreamgym.protocols import Encoder
+from dreamgym.protocols import Encoder, Verifier
 from dreamgym.protocols import ReplayBuffer as AnyReplay
 from dreamgym.recipes.blocks import UNGUARDED, EnvConfig, ReplayConfig, RLConfig
 from dreamgym.recipes.config import SharedConfig
@@ -212,12 +212,15 @@ def _model(checkpoint: Any) -> dict[str, Any]:
 
 def make_guard(context: RunContext) -> Guard:
     """The guard of a run: its rules, and the second opinion of its verifier where it has one."""
-    config, block = context.config, context.config.experience.verifier
-    second = None
-    if block is not None:
-        verifier = plugins.make("experience.verifiers", block.name, inputs=verifier_inputs(context), **block.settings)
-        second = SecondOpinion(verifier, block.on_disagreement, block.of, block.grants)
-    return Guard(context.suite.rules, config.guard, second)
+    block, verifier = context.config.experience.verifier, make_verifier(context)
+    second = SecondOpinion(verifier, block.on_disagreement, block.of, block.grants) if block and verifier else None
+    return Guard(context.suite.rules, context.config.guard, second)
+
+
+def make_verifier(context: RunContext) -> Verifier | None:
+    """The verifier of a run, as its checkpoint is where it is fitted; None for a run without any."""
+    block = context.config.experience.verifier
+    return plugins.make("experience.verifiers", block.name, inputs=verifier_inputs(context), **block.settings) if block else None
 
 
 def verifier_inputs(context: RunContext) -> VerifierInputs:

@@ -160,8 +160,9 @@ class VerifierProbes:
 
     @property
     def judged_with(self) -> str:
-        """The checkpoint of the verifier as it is now."""
-        return f"verifier-{self.name}" if self.probes else self.context.verifier_checkpoint
+        """The checkpoint of the verifier as it is now: of its own for every refit, because workers may judge with the one before."""
+        refits = len({probe.iteration for probe in self.probes})
+        return f"verifier-{self.name}-{refits}" if refits else self.context.verifier_checkpoint
 
     def result(self) -> dict[str, Any]:
         """What the phase leaves of them."""
@@ -173,13 +174,13 @@ class VerifierProbes:
     def _affordable(
         self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int
     ) -> list[tuple[Trajectory, float, VerdictKind]]:
-        """As many claims as the real steps that are left are enough for if each is as long as the longest. Where those are not all, they
-        are taken at random: to take short ones would draw by length, which the probabilities do not know."""
+        """As many claims as the real steps that are left are enough for if each is as long as the longest, with the probability of being
+        taken. Where those are not all, they are taken at random: to take short ones would draw by length, which it does not know."""
         rollouts = self.settings.probes.by == "rollouts"
         longest = max((self.context.suite.max_steps if rollouts else len(episode.turns) for episode, _, _ in drawn), default=1)
         n = min(len(drawn), (self.settings.probes.max_real_steps - self.steps) // longest)
         taken = random.Random(f"affordable/{self.context.config.seed}/{iteration}").sample(range(len(drawn)), n)
-        return [drawn[i] for i in sorted(taken)]
+        return [(episode, p * n / len(drawn), verdict) for episode, p, verdict in (drawn[i] for i in sorted(taken))]
 
     def _probe_by_replay(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
         """The claims with what their actions really lead to."""

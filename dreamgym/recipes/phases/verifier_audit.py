@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dreamgym.experience.learned_verifier.cases import ended
-from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers import text_check
 from dreamgym.protocols import Verifier
 from dreamgym.recipes import factory
@@ -57,8 +56,9 @@ def rates_json(verdict_kinds: Sequence[str], true: Sequence[bool]) -> dict[str, 
 
 def _verifiers(context: RunContext) -> dict[str, Verifier]:
     """The verifier as the logs alone made it, as the last probes left it, and the hand-written check where the suite has one."""
-    verifiers: dict[str, Verifier] = {"logs": LearnedVerifier.load(context.checkpoint("verifier"))}
-    if context.verifier_checkpoint != "verifier":
-        verifiers["probes"] = LearnedVerifier.load(context.checkpoint(context.verifier_checkpoint))
+    verifiers = dict[str, Verifier]()
+    for name, checkpoint in zip(("logs", "probes"), dict.fromkeys(["verifier", context.verifier_checkpoint]), strict=False):
+        if verifier := factory.make_verifier(replace(context, verifier_checkpoint=checkpoint)):
+            verifiers[name] = verifier
     check = text_check.make(factory.verifier_inputs(context))
     return verifiers | ({"text_check": check} if check.judges else {})

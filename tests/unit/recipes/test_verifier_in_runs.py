@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from chat_model import save_instruct_model
 from toy import LOOP, SHARED, shrink
@@ -25,10 +26,15 @@ from dreamgym.experience.learned_verifier import verifier as outcome
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe
 from dreamgym.experience.verifiers import VerifierInputs, text_check
 from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes import factory
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.blocks import VerifierConfig
 from dreamgym.recipes.config import TrainConfig
+from dreamgym.recipes.context import open_context
+from dreamgym.recipes.phases import remote, verifier_audit
 from dreamgym.recipes.phases import verifier as phase
+from dreamgym.recipes.phases.audit import after
+from dreamgym.recipes.phases.collect import Environments
 from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.recipes.phases.verifier import claims_of, probe_rates
 from dreamgym.recipes.settings import policies
@@ -68,10 +74,32 @@ def test_a_run_fits_probes_refits_and_charges_and_its_rows_say_so(tmp_path: Path
     assert found["probes"] > 0 and 0 < found["probe_steps"] <= 60 and dream["probe_steps"] == found["probe_steps"]
     assert summary["dream"]["real_transitions_probe"] == found["probe_steps"]
     assert dream["replay"]["real"] == found["probe_steps"], "what was paid for is remembered"
-    assert dream["judged_with"] == "verifier-dream" and (run.path / "checkpoints" / "verifier-dream").is_dir()
+    refits = sum("verifier_alpha" in line for line in run.read_jsonl("metrics.jsonl"))
+    assert dream["judged_with"] == f"verifier-dream-{refits}" and (run.path / "checkpoints" / dream["judged_with"]).is_dir()
     lines = [line for line in run.read_jsonl("metrics.jsonl") if line["phase"] == "dream"]
     assert all(0 <= line["claims"] <= 1 for line in lines) and any("probe_accepted_false" in line for line in lines)
     assert summary["dream"]["verifier"]["status"] == found["calibration"]["status"]
+
+
+def test_workers_judge_dreams_with_the_verifier_of_the_last_refit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    used, refitted, play, load = list[float](), list[float](), remote.rollout, Environments.load_verifier
+
+    def judged(agent: Any, env: Any, *arguments: Any, **options: Any) -> list[Trajectory]:
+        used.append(float(env.inner.model.guard.second.verifier.head.weights.sum()))
+        return play(agent, env, *arguments, **options)
+
+    def loaded(envs: Environments, name: str) -> None:
+        load(envs, name)
+        assert envs.experience and envs.experience.guard.second
+        refitted.append(float(envs.experience.guard.second.verifier.head.weights.sum()))
+
+    monkeypatch.setattr(remote, "rollout", judged)
+    monkeypatch.setattr(Environments, "load_verifier", loaded)
+    values = parse_text(dump(settings({"verifier": {"name": "learned", "probes": {"every": 1, "episodes": 8}}})), "the toy")
+    recipe.run(resolve(TrainConfig, values | {"exec": {"name": "outside.worker_threads"}}), tmp_path / "run", say=lambda _: None)
+    after_logs, *after_refits = dict.fromkeys(used)
+    assert len(after_refits) > 1 and after_logs not in refitted
+    assert after_refits == [weights for weights in dict.fromkeys(refitted) if weights in used], "each as soon as it is there"
 
 
 def test_real_episodes_that_a_policy_ended_are_judged_as_if_they_claimed_a_success(tmp_path: Path):
@@ -84,7 +112,7 @@ def test_real_episodes_that_a_policy_ended_are_judged_as_if_they_claimed_a_succe
     assert set(judged) == {"accept_all", "logs", "probes", "text_check"}
     everyone = judged["accept_all"]
     assert everyone["kept"]["n"] == sum(t.success for t in ended) and everyone["false_success"]["n"] == sum(not t.success for t in ended)
-    last = LearnedVerifier.load(run.path / "checkpoints" / "verifier-dream")
+    last = LearnedVerifier.load(run.path / "checkpoints" / run.data("dream")["judged_with"])
     passed = [verdict.passed for verdict in last.judge([(t.task.instruction, t.transitions) for t in ended])]
     accepted = [judged["probes"][name]["value"] * judged["probes"][name]["n"] for name in ("kept", "false_success")]
     assert passed and sum(accepted) == pytest.approx(sum(passed))
@@ -228,8 +256,15 @@ def test_a_verifier_that_reads_with_a_pretrained_model_judges_dreams_and_is_refi
     values = parse_text(dump(settings(iterations=2)), "the toy")
     values["experience"]["verifier"] |= {"features": "backbone", "backbone": backbone}
     recipe.run(resolve(TrainConfig, values), tmp_path / "run", say=lambda _: None)
-    found = RunDir.view(tmp_path / "run").data("dream")
-    assert found["verifier"]["probes"] > 0 and found["judged_with"] == "verifier-dream"
+    run = RunDir.view(tmp_path / "run")
+    found = run.data("dream")
+    assert found["verifier"]["probes"] > 0 and found["judged_with"].startswith("verifier-dream-")
+    judged = after(run, open_context(run.path), "dream")
+    claimed = [(t.task.instruction, t.transitions) for t in run.read_episodes("eval-dream-sampled")]
+    guard = factory.make_guard(judged).second
+    assert guard and isinstance(guard.verifier, LearnedVerifier) and np.ptp(guard.verifier.scores(claimed)) > 0
+    tabled = verifier_audit._verifiers(judged)["probes"]
+    assert isinstance(tabled, LearnedVerifier) and (tabled.scores(claimed) == guard.verifier.scores(claimed)).all()
 
 
 def test_a_verifier_that_reads_with_the_experience_models_backbone_does_so_in_the_control_without_a_model_too(tmp_path: Path):
@@ -346,7 +381,9 @@ def test_claims_that_the_real_steps_left_do_not_pay_are_left_out_at_random_and_n
 
     def chosen(lengths: list[int], iteration: int = 0) -> tuple[int, ...]:
         drawn = [(SimpleNamespace(turns=[0] * n), 0.5, "passed") for n in lengths]
-        return tuple(len(claim.turns) for claim, _, _ in probes._affordable(drawn, iteration))
+        taken = probes._affordable(drawn, iteration)
+        assert {p for _, p, _ in taken} <= {0.5 * len(taken) / len(drawn or [1])}, "of being drawn, and then of being taken"
+        return tuple(len(claim.turns) for claim, _, _ in taken)
 
     assert chosen([3, 4, 3]) == (3, 4, 3) and chosen([3, 13]) == () and chosen([]) == ()
     assert {chosen([12, 3, 4], iteration) for iteration in range(20)} == {(12,), (3,), (4,)}
