@@ -33,7 +33,7 @@ def train(contexts: Mapping[str, RunContext], path: Path) -> dict[str, RunContex
             model, training = first.load_experience_model("tokenizer"), first.config.experience.training
             assert training is not None
             ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
-            losses = fit(run, "experience", model, ids, weights, training, segments)
+            losses = fit(run, "experience", model, ids, weights, training, seed=first.config.seed, segments=segments)
             next(iter(named.values())).save_experience_model(model, "experience")
             finish(run, "experience", losses | {"sequences": len(rows), "tokens": sum(len(row) for row in ids)})
     return named

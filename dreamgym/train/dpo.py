@@ -59,11 +59,12 @@ def train(
     rejected: Sequence[TokenSequence],
     config: DPOConfig,
     *,
+    seed: int = 0,
     on_step: Callable[[int, float, dict[str, float]], bool | None] | None = None,
     checkpoint: Path | None = None,
 ) -> dict[str, float]:
-    """Fit the pairs (chosen[i], rejected[i]); returns the last step's loss, accuracy (share of pairs in the right order) and margin
-    (mean of beta * (D_success - D_failure)).
+    """Fit the pairs (chosen[i], rejected[i]) in an order that `seed` draws; returns the last step's loss, accuracy (share of pairs in the
+    right order) and margin (mean of beta * (D_success - D_failure)).
 
     `on_step(step, share done, metrics)` may return True to stop early. With `checkpoint`, an interrupted training goes on from that file;
     give the model as it was at the start, which is the reference. InvariantError on a loss that is not a number.
@@ -79,7 +80,7 @@ def train(
     total = max(1, math.ceil(config.epochs * math.ceil(len(chosen) / config.pairs)))
     fit = FitCheckpoint(checkpoint, model, optimiser)
     model.train()
-    for pairs in _endless(len(chosen), config, skip=fit.step):
+    for pairs in _endless(len(chosen), config, seed=seed, skip=fit.step):
         done = fit.step / total
         if done >= 1.0:
             break
@@ -146,10 +147,10 @@ def _sequence_sums(model: nn.Module, batch: Batch, config: DPOConfig) -> torch.T
     return torch.zeros(len(batch.sequences), device=logprobs.device).index_add(0, where, logprobs)
 
 
-def _endless(n: int, config: DPOConfig, *, skip: int) -> Iterator[list[int]]:
+def _endless(n: int, config: DPOConfig, *, seed: int, skip: int) -> Iterator[list[int]]:
     """Epoch after epoch of shuffled pairs, as many as a step takes, without the first `skip` steps."""
     for epoch in itertools.count():
-        order = np.random.default_rng((config.seed, epoch)).permutation(n).tolist()
+        order = np.random.default_rng((seed, epoch)).permutation(n).tolist()
         for i in range(0, n, config.pairs):
             skip -= 1
             if skip < 0:

@@ -28,8 +28,6 @@ class FitConfig(Config):
     """The largest norm of a step's gradient."""
     bf16: bool = True
     """Matrix products in bfloat16."""
-    seed: int = Field(default=0, ge=0)
-    """Of the order of the sequences."""
 
 
 class SFTConfig(FitConfig):

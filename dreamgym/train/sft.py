@@ -31,11 +31,13 @@ def train(
     weights: Sequence[Sequence[float]],
     config: SFTConfig,
     *,
+    seed: int = 0,
     segments: Sequence[Sequence[str]] | None = None,
     on_step: Callable[[int, float, dict[str, float]], bool | None] | None = None,
     checkpoint: Path | None = None,
 ) -> dict[str, float]:
-    """Fit the sequences; returns the last losses, each segment's too when `segments` names the segment of every token.
+    """Fit the sequences in an order that `seed` draws; returns the last losses, each segment's too when `segments` names the segment of
+    every token.
 
     Loss of a step: sum of weight * -log p over its tokens, divided by the sum of weights, however many backward passes it takes
     (`micro_tokens`). `on_step(step, share done, losses)` may return True to stop early. Sequences without a weighted token that is
@@ -57,7 +59,7 @@ def train(
     total = max(1, math.ceil(config.epochs * sum(len(sequence) for sequence in ids) / config.batch_tokens))
     fit = FitCheckpoint(checkpoint, model, optimiser)
     model.train()
-    for batch in _endless(ids, weights, config, skip=fit.step):
+    for batch in _endless(ids, weights, config, seed=seed, skip=fit.step):
         done = max(fit.step / total, fit.seconds / config.seconds if config.seconds else 0.0)
         if done >= 1.0:
             break
@@ -71,12 +73,14 @@ def train(
     return {**fit.losses, "steps": float(fit.step), "seconds": fit.seconds}
 
 
-def _endless(ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, skip: int) -> Iterator[Batch]:
+def _endless(
+    ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, seed: int, skip: int
+) -> Iterator[Batch]:
     """Epoch after epoch of batches, without the first `skip`: sequences shuffled, cut into pools, alike in length within a batch."""
     lengths = list(map(len, ids))
     pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(lengths)))
     for epoch in itertools.count():
-        rng = np.random.default_rng((config.seed, epoch))
+        rng = np.random.default_rng((seed, epoch))
         order = rng.permutation(len(ids)).tolist()
         batches = [b for i in range(0, len(order), pool) for b in cut(lengths, order[i : i + pool], tokens=config.batch_tokens)]
         for i in rng.permutation(len(batches)):

@@ -76,8 +76,8 @@ def beginners() -> dict[int, Beginner]:
 
 def imitate(model: Any, beginner: Beginner, episodes: list[Trajectory], *, epochs: float, seed: int = 0) -> None:
     sequences = [one for e in episodes if e.turns for one in demonstrations(e, beginner.template, SUITE.rules)]
-    config = SFTConfig(epochs=epochs, lr=5e-3, batch_tokens=512, bf16=False, seed=seed)
-    sft.train(model, [ids for ids, _ in sequences], [weights for _, weights in sequences], config)
+    config = SFTConfig(epochs=epochs, lr=5e-3, batch_tokens=512, bf16=False)
+    sft.train(model, [ids for ids, _ in sequences], [weights for _, weights in sequences], config, seed=seed)
 
 
 def sampled(agent: Agent) -> float:

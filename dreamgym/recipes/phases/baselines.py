@@ -31,7 +31,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
     model = context.policies.first(context.checkpoint("experience"))
     ids, weights = demonstrations(context)
     if "choice of SFT on development tasks" in context.skipped:
-        losses = fit(run, "sft", model, ids, weights, config)
+        losses = fit(run, "sft", model, ids, weights, config, seed=context.config.seed)
         context.save_policy(model, "sft")
         return finish(run, "sft", losses)
     agent, real = context.agent(model), context.real_env()
@@ -64,7 +64,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
     if not curve:
         start = context.load_policy("warm_start")
         judge(0, start, context.agent(start))
-    losses = fit(run, "sft", model, ids, weights, config, on_step=look)
+    losses = fit(run, "sft", model, ids, weights, config, seed=context.config.seed, on_step=look)
     if len(curve) == 1:
         context.policies.publish(agent.llm, model, int(losses["steps"]))
         judge(int(losses["steps"]))
@@ -83,7 +83,8 @@ def train_dpo(run: RunDir, context: RunContext, config: DPOConfig) -> None:
     chosen, rejected = ([_whole(context, pair[side]) for pair in pairs] for side in (0, 1))
     model = context.load_policy("sft")
     with progress_watch(run, "dpo") as watch:
-        losses = dpo.train(model, chosen, rejected, config, on_step=watch, checkpoint=run.path / "checkpoints" / "dpo.pt")
+        checkpoint = run.path / "checkpoints" / "dpo.pt"
+        losses = dpo.train(model, chosen, rejected, config, seed=context.config.seed, on_step=watch, checkpoint=checkpoint)
     context.save_policy(model, "dpo")
     finish(run, "dpo", losses | {"demonstrations": len(pairs), "tokens": sum(len(ids) for ids, _ in (*chosen, *rejected))})
 

@@ -28,7 +28,7 @@ def train_experience(run: RunDir, context: RunContext) -> None:
     rows = experience_rows(context, factory.replay_in_memory(context))
     model = context.load_experience_model("tokenizer")
     ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
-    losses = fit(run, name, model, ids, weights, training, segments)
+    losses = fit(run, name, model, ids, weights, training, seed=context.config.seed, segments=segments)
     context.save_experience_model(model, name)
     finish(run, name, losses | {"sequences": len(rows), "tokens": sum(len(row) for row in ids)})
 

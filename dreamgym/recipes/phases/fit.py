@@ -22,12 +22,15 @@ def fit(
     ids: Sequence[Sequence[int]],
     weights: Sequence[Sequence[float]],
     config: SFTConfig,
+    *,
+    seed: int,
     segments: Sequence[Sequence[str]] | None = None,
     on_step: Callable[[int], bool] | None = None,
 ) -> dict[str, float]:
-    """Supervised training with a progress bar, with a checkpoint to resume from."""
+    """Supervised training with a progress bar, with a checkpoint to resume from. `seed`: of the run."""
     with progress_watch(run, name, on_step) as watch:
-        return sft.train(model, ids, weights, config, segments=segments, on_step=watch, checkpoint=run.path / "checkpoints" / f"{name}.pt")
+        checkpoint = run.path / "checkpoints" / f"{name}.pt"
+        return sft.train(model, ids, weights, config, seed=seed, segments=segments, on_step=watch, checkpoint=checkpoint)
 
 
 @contextmanager

@@ -50,6 +50,6 @@ def refit(context: RunContext, probed: Sequence[Trajectory], block: RefreshConfi
         missing -= sum(len(row.ids) for row in more)
     model: Any = context.load_experience_model(context.experience_checkpoint)
     ids, weights, segments = [row.ids for row in rows], [row.weights for row in rows], [row.segments for row in rows]
-    losses = sft.train(model, ids, weights, block.training, segments=segments)
+    losses = sft.train(model, ids, weights, block.training, seed=seed, segments=segments)
     context.save_experience_model(model, name)
     return losses

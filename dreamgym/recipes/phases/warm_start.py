@@ -18,7 +18,7 @@ def warm_start(run: RunDir, context: RunContext, *, start: str = "experience") -
         run.mark("warm_start", {"demonstrations": 0, "tokens": 0, "seconds": 0.0})
         return
     ids, weights = demonstrations(context)
-    losses = fit(run, "warm_start", model, ids, weights, context.config.warm_start)
+    losses = fit(run, "warm_start", model, ids, weights, context.config.warm_start, seed=context.config.seed)
     context.save_policy(model, "warm_start")
     finish(run, "warm_start", losses | {"demonstrations": len(ids), "tokens": sum(len(row) for row in ids)})
 

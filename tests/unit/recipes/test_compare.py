@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import wilson
+from dreamgym.train import dpo as dpo_training
+from dreamgym.train import sft
 from dreamgym.types import Trajectory
 
 TOY = f"""
@@ -51,6 +54,14 @@ def test_arms_share_what_they_start_from_and_later_arms_and_calls_train_nothing_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     shrink(monkeypatch)
+    orders = Counter[tuple[str, int]]()
+    for name, module in (("sft", sft), ("dpo", dpo_training)):
+
+        def noted(*arguments: Any, name: str = name, train: Any = module.train, **options: Any) -> dict[str, float]:
+            orders.update([(name, options["seed"])] if "seed" in options else [])  # the estimate fits a few sequences, too
+            return train(*arguments, **options)
+
+        monkeypatch.setattr(module, "train", noted)
     (tmp_path / "toy.toml").write_text(TOY)
     out = tmp_path / "compared"
     call = ("compare", "--config", tmp_path / "toy.toml", "--out", out, "--json", "--latency", "2")
@@ -58,6 +69,7 @@ def test_arms_share_what_they_start_from_and_later_arms_and_calls_train_nothing_
     assert code == 0
     found = object_in(said)
     assert found == json.loads((out / "compare.json").read_text()) and list(found["table1"]) == ["warm_start", "dpo", "grpo-real"]
+    assert orders == {("sft", 0): 3, ("sft", 1): 3, ("dpo", 0): 1, ("dpo", 1): 1}, "each fit draws its order with the seed of its run"
     assert "| GRPO, real only |" in (out / "compare.md").read_text() and found["seeds"] == [0, 1]
     real, dpo = found["table1"]["grpo-real"], found["table1"]["dpo"]
     runs = [RunDir.view(out / f"seed-{seed}") for seed in (0, 1)]

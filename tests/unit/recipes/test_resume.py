@@ -233,7 +233,7 @@ def test_a_fit_that_was_killed_leaves_the_metrics_of_an_unbroken_one(prepared: P
             return False
 
         ids, weights = demonstrations(context)
-        fit(run, "warm_start", context.load_experience_model("experience"), ids, weights, config, on_step=on_step)
+        fit(run, "warm_start", context.load_experience_model("experience"), ids, weights, config, seed=0, on_step=on_step)
         return run.read_jsonl("metrics.jsonl")
 
     whole, broken = prepared("whole"), prepared("broken")

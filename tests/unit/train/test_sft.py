@@ -205,6 +205,14 @@ def test_the_learning_rate_rises_and_then_falls_to_its_least(monkeypatch: pytest
     assert seen[:top] == sorted(seen[:top]) and seen[top:] == sorted(seen[top:], reverse=True)
 
 
+def test_the_seed_draws_the_order_of_the_sequences():
+    trained = []
+    for seed in (0, 0, 1):
+        train(model := tiny(), IDS, WEIGHTS, CONFIG, seed=seed)
+        trained.append(model)
+    assert same(trained[0], trained[1]) and not same(trained[0], trained[2])
+
+
 def test_a_caller_may_stop_early_and_a_clock_does():
     assert train(tiny(), IDS, WEIGHTS, CONFIG, on_step=lambda step, done, losses: step == 3)["steps"] == 3
     endless = CONFIG.model_copy(update={"epochs": 1e9, "seconds": 0.2})
