@@ -63,9 +63,7 @@ class SharedConfig(Config):
 
     @model_validator(mode="after")
     def _check_executor(self) -> Self:
-        overlapped = [
-            name for name in type(self).model_fields if isinstance(block := getattr(self, name), RLConfig) and block.async_rollouts
-        ]
+        overlapped = [name for name, rl in self if isinstance(rl, RLConfig) and rl.async_rollouts]
         if not self.exec:
             if overlapped:
                 raise ConfigError(
@@ -73,10 +71,13 @@ class SharedConfig(Config):
                     'exec = {name = "ray", workers = 2}.'
                 )
             return self
-        if self.dream_served and not self.experience.fitted:
+        counted = [("experience", self.experience.name)] if self.dream_served and not self.experience.fitted else []
+        if (verifier := self.experience.verifier) and (verifier.settings.get("engine") or {}).get("name") == "server":
+            counted.append(("experience.verifier", verifier.name))
+        for where, name in counted:
             raise ConfigError(
-                f"experience.engine: the requests and the cost of '{self.experience.name}' are counted in one process, and exec plays in "
-                "several. Leave exec out: a server works on many requests of one process at once."
+                f"{where}.engine: the requests and the cost of '{name}' are counted in one process, and exec plays in several. Leave exec "
+                "out: a server works on many requests of one process at once."
             )
         if self.env.connection.max_calls:
             raise ConfigError("env.connection.max_calls is counted in one process, and exec plays in several. Leave one of them out.")
@@ -125,8 +126,7 @@ class SharedConfig(Config):
         shares = {"logs.relabelled_goals": self.logs.relabelled_goals, "logs.near_miss_goals": self.logs.near_miss_goals}
         refreshed = {name: block for name, block in self if isinstance(block, RLConfig) and block.on_gap == "refresh"}
         shares |= {f"{name}.refresh.relabelled_goals": block.refresh.relabelled_goals for name, block in refreshed.items()}
-        grounded = {"guard.grounding": "false"} if self.guard.grounding else {}
-        return grounded | {name: "0" for name, share in shares.items() if share}
+        return ({"guard.grounding": "false"} if self.guard.grounding else {}) | {name: "0" for name, share in shares.items() if share}
 
     @model_validator(mode="after")
     def _check_backbone_rates(self) -> Self:

@@ -48,6 +48,7 @@ class Environments:
         self.context, self.replay, self.name, self.source = context, replay, name, source
         self.refreshes = 0
         self.verifier_checkpoint = context.verifier_checkpoint
+        self._remembered = set[str]()  # ids of real episodes of probes
         self.dream: DreamBatch | None = None
         self.experience: ExperienceModel | None = None
         if source != "real":
@@ -65,16 +66,27 @@ class Environments:
         return self.experience.engine if self.experience else None
 
     def load_dream(self, refreshes: int) -> None:
-        """Load the experience model after that many refreshes, and dream with it from now on."""
-        self.refreshes = refreshes
+        """Load the experience model after that many refreshes, and dream with it from now on. Who judges its dreams stays, with what that
+        has cost."""
+        before, self.refreshes = self.experience, refreshes
         context = replace(self.context, experience_checkpoint=self.dreams_with, verifier_checkpoint=self.verifier_checkpoint)
         self.dream, self.experience = factory.make_dream(context, self.replay, version=1 + refreshes)
+        if before is not None:
+            self.experience.guard.second = before.guard.second
 
     def load_verifier(self, verifier: str) -> None:
         """Load the verifier of that checkpoint, which judges the dream from now on."""
         self.verifier_checkpoint = verifier
         if self.experience is not None:
             self.experience.guard.second = factory.make_guard(replace(self.context, verifier_checkpoint=verifier)).second
+
+    def remember(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """Add real episodes of probes to the replay buffer, with the scripted teacher's reasoning; returns those without an error. Each is
+        added once, though two kinds of probe may have repeated the same dream."""
+        explained = refresh.explained(episodes, self.context.suite.rules)
+        self.replay.add([episode for episode in explained if episode.id not in self._remembered])
+        self._remembered |= {episode.id for episode in explained}
+        return explained
 
 
 class Collector:

@@ -94,8 +94,7 @@ class GapProbes:
         temperature, seed = self.block.learner.temperature, rollout_seed(self.context.config.seed, 10_000 + iteration)
         gap = self.meter.measure(self.agent, dreamed, n=self.block.probe_tasks, seed=seed, temperature=temperature)
         self.steps += gap.real_steps
-        episodes = refresh.explained(gap.episodes, self.context.suite.rules)
-        self.envs.replay.add(episodes)
+        episodes = self.envs.remember(gap.episodes)
         if gap.gap is None:  # every dreamed episode failed, or was of a synthetic task: nothing was measured
             return gap.metrics()
         if self.block.on_gap == "refresh":

@@ -187,10 +187,9 @@ class _Worker:
         self.agent.llm.version, self.replay.state = shard.version, shard.replay
         refreshes, verifier = shard.dream
         if self.envs.dream is not None and self.envs.refreshes != refreshes:
-            self.envs.verifier_checkpoint = verifier
             self.envs.load_dream(refreshes)
             self.served = (self.served[0], None)  # the new dream has an engine of its own
-        elif self.envs.dream is not None and self.envs.verifier_checkpoint != verifier:
+        if self.envs.dream is not None and self.envs.verifier_checkpoint != verifier:
             self.envs.load_verifier(verifier)
         self._sync_weights(shard.served)
         tasks, suite = [shard.tasks[number] for number in shard.numbers], self.envs.context.suite

@@ -21,7 +21,6 @@ from dreamgym.experience.learned_verifier.labels import labelled_claims
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepared
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
-from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments, rollout_seed
 from dreamgym.recipes.phases.probes import roll_back
 from dreamgym.recipes.plan import Loop
@@ -219,7 +218,7 @@ class VerifierProbes:
     def _charge(self, real: Sequence[Trajectory]) -> None:
         """Count the steps of real episodes of probes, which join the replay buffer."""
         self.steps += sum(len(t.turns) for t in real)
-        self.envs.replay.add(refresh.explained(real, self.context.suite.rules))
+        self.envs.remember(real)
 
     @cached_property
     def _prepared(self) -> PreparedLogs:

@@ -113,7 +113,7 @@ def test_rollouts_are_one_version_behind_the_weights_that_learn_from_them_and_no
         return run_in(pool, *arguments, **options)
 
     monkeypatch.setattr(worker_threads.Pool, "run", run)
-    done = trained(tmp_path, "run", seed=1, **{"warm_start.epochs": 10.0})
+    done = trained(tmp_path, "run", seed=2, **{"warm_start.epochs": 10.0})
     lines = measures(done)
     assert [line["staleness"] for line in lines] == [0.0, 1.0, 1.0, 1.0]
     away = [line["mismatch"] for line in lines if "mismatch" in line]  # from the weights that sampled, before the first step

@@ -91,6 +91,10 @@ def test_a_rollout_is_cut_into_parts_of_whole_groups_where_there_are_enough(n: i
             {"experience": {"name": "prompted", "engine": {"base_url": "http://localhost:1/v1", "model": "m"}}},
             "the cost of 'prompted' are counted in one process",
         ),
+        (
+            {"experience": {"verifier": {"name": "chat", "engine": {"base_url": "http://localhost:1/v1", "model": "m"}}}},
+            "experience.verifier.engine: the requests and the cost of 'chat' are counted in one process",
+        ),
     ],
 )
 def test_settings_that_cannot_be_played_elsewhere_are_refused(changes: dict[str, Any], words: str, tmp_path: Path):

@@ -102,6 +102,30 @@ def test_workers_judge_dreams_with_the_verifier_of_the_last_refit(tmp_path: Path
     assert after_refits == [weights for weights in dict.fromkeys(refitted) if weights in used], "each as soon as it is there"
 
 
+def test_a_dream_that_both_kinds_of_probe_replay_is_remembered_once(tmp_path: Path):
+    probes = {"verifier": {"name": "learned", "probes": {"every": 1, "episodes": 8, "max_real_steps": 200}}}
+    config = settings(probes, probe_every=1, probe_tasks=16, iterations=2, on_gap="warn")
+    recipe.run(config, tmp_path / "run", say=lambda _: None)
+    context = open_context(tmp_path / "run")
+    rows = [(memory.trajectory, memory.step) for memory in factory.replay_buffer(context, "dream").memories(source="real")]
+    assert rows and len(set(rows)) == len(rows)
+    data = RunDir.view(tmp_path / "run").data("dream")
+    assert data["verifier"]["probe_steps"] < data["probe_steps"], "both have replayed"
+    assert len(rows) < data["probe_steps"], "and some of it was the same"
+
+
+def test_a_refreshed_experience_model_keeps_who_judges_its_dreams(tmp_path: Path):
+    recipe.run(settings(iterations=1), tmp_path / "run", say=lambda _: None)
+    context = open_context(tmp_path / "run")
+    envs = Environments(context, factory.replay_in_memory(context), "dream", "dream")
+    assert envs.experience
+    before = envs.experience.guard.second
+    model = context.load_experience_model("experience")
+    context.save_experience_model(model, "experience-dream-1")
+    envs.load_dream(1)
+    assert envs.experience.guard.second is before and envs.dreams_with == "experience-dream-1"
+
+
 def test_real_episodes_that_a_policy_ended_are_judged_as_if_they_claimed_a_success(tmp_path: Path):
     config = settings()
     more = config.model_copy(update={"eval": config.eval.model_copy(update={"tasks": 30})})
