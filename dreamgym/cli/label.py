@@ -45,6 +45,8 @@ def label(
     found = recipe.labelled(run)
     if found:
         print(f"answers: {found['answers']}; false among claimed successes: {rate(found['false_success_among_accepted'])}")
+    else:
+        print("No answer yet." + (f" Fill in `answer` (right, wrong or skip) in '{read}'." if read else ""))
 
 
 def _ask(one: Any) -> Any:

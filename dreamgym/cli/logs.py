@@ -35,12 +35,12 @@ def import_logs(
 ) -> None:
     """Read the logs of a tool-calling agent as episodes. Outcomes come from where you say; without that they are unknown."""
     from dreamgym.errors import UsageError
-    from dreamgym.logs import importing
+    from dreamgym.logs.importing import import_logs as read_logs
     from dreamgym.logs.outcomes import outcomes, truncations
 
     if out is None and not dry_run:
         raise UsageError("Give --out FILE, such as --out episodes.jsonl, or --dry-run.")
-    found = importing.import_logs(
+    found = read_logs(
         logs, None if dry_run else out, form=form, outcomes=outcomes(success, success_ids, success_score),
         truncations=truncations(truncated), env=env, system=system, redact=redact,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def import_logs(
     for warning in found["warnings"]:
         print(f"warning: {warning}")
     if out is not None and found["out"]:
-        print(f"written: {out}, {importing.tools_beside(out)}")
+        print(f"written: {out}, {found['tools_file']}")
         print(f"next: dreamgym init train.toml --logs {out}")
 
 

@@ -46,9 +46,12 @@ def fidelity(
     folder = RunDir.view(run)
     if policy:
         require_policy(run, policy)
+    without_env = folder.done("logs") and not folder.data("logs").get("has_env", True)
+    if without_env and replays is not None:
+        raise UsageError(f"--replays repeats dreams in the real environment, and '{run}' has logs alone.")
     forced = _held_out(run, held_out, split, policy)
-    if folder.done("logs") and not folder.data("logs").get("has_env", True):
-        return _without_env(folder, forced, as_json)
+    if without_env:
+        return _without_env(folder, forced, as_json, held_out or 0)
     if not folder.done("audit") and not gap_phase(folder.finished()) and forced["held_out"] is None:
         if folder.summary():
             raise RunDirError(
@@ -82,8 +85,8 @@ def _audit(folder: Any, replays: int | None) -> dict[str, Any] | None:
     return dict(folder.data("audit")) if folder.done("audit") else None
 
 
-def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
-    """A run from logs alone: predictions of recorded episodes that it held out, and what nothing certifies."""
+def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int) -> None:
+    """A run from logs alone: predictions of recorded episodes that it held out, of as many as asked for, and what nothing certifies."""
     repeated, uncertified = (folder.data(phase) if folder.done(phase) else {} for phase in ("repeated", "uncertified"))
     if forced["held_out"] is None and folder.done("fidelity"):
         found = folder.data("fidelity")
@@ -97,6 +100,8 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool) -> None:
         print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
     else:
         show_held_out(forced)
+        if (n := forced["held_out"]["episodes"]) < asked:
+            print(f"--held-out asks for {asked:,} episodes, and the run held out {n:,} of the split.")
         print("There is no environment: near misses are left out, and no dream is replayed.")
     if repeated:
         print(sentence(repeated))

@@ -112,6 +112,8 @@ def compare(
     if as_json:
         print(json.dumps(found))
         return
+    if not found["table1"] and not found["table2"]:
+        print("No policy of these runs was evaluated in a real environment, as where a run has logs alone: there is nothing to compare.")
     with reading(out or ", ".join(map(str, runs))):
         for name, title in (("table1", comparison.title(found)), ("table2", "Without a part of the method")):
             if found[name]:

@@ -29,17 +29,21 @@ class Repeated:
     """Of the steps of both, those that show what the recording shows."""
     left_out: int
     """Episodes that the guard masked, or whose dream could not be read."""
+    successes_left_out: int
+    """Recorded successes among them."""
 
 
 def sentence(found: Mapping[str, Any]) -> str:
     """A `Repeated` as plain values, for people."""
     kept, accepted = Rate(**found["kept"]), Rate(**found["accepted"])
     if not kept.n + accepted.n:
-        return f"Recorded actions taken again in the dream: none of {counted(found['left_out'], 'episode')} could be dreamed to its end."
+        none = f"none of {counted(found['left_out'], 'episode')} could be dreamed to its end"
+        return f"Recorded actions taken again in the dream: {none}: the guard masked them, or their dreams could not be read."
     successes, failures = counted(kept.n, "recorded success", "recorded successes"), counted(accepted.n, "recorded failure")
     return (
         f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {successes} succeed there too, and "
-        f"{round(accepted.value * accepted.n)} of {failures}; {counted(found['left_out'], 'episode was', 'episodes were')} left out."
+        f"{round(accepted.value * accepted.n)} of {failures}; {counted(found['left_out'], 'episode was', 'episodes were')} left out"
+        + (f", {counted(n, 'success', 'successes')} among them." if (n := found.get("successes_left_out")) else ".")
     )
 
 
@@ -69,4 +73,5 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
     counted = [slot for slot in range(len(known)) if slot not in failed]
     successes = [slot in won for slot in counted if known[slot].success]
     failures = [slot in won for slot in counted if not known[slot].success]
-    return Repeated(wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures)), wilson(sum(same), len(same)), len(failed))
+    kept, accepted = wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures))
+    return Repeated(kept, accepted, wilson(sum(same), len(same)), len(failed), sum(known[slot].success for slot in failed))

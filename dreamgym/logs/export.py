@@ -21,7 +21,10 @@ def export_episodes(source: Path, out: Path, form: str) -> int:
     """Write the episodes of a file, or the logs of a run, and return how many there are."""
     if form not in FORMS:
         raise UsageError(f"No export format '{form}'.{nearest(form, FORMS)} Known: {', '.join(FORMS)}.")
-    episodes = read_trajectories(source / LOGS if source.is_dir() else source)
+    file = source / LOGS if source.is_dir() else source
+    episodes = read_trajectories(file)
+    if out.exists() and out.samefile(file):
+        raise UsageError(f"'{out}' holds the episodes that are exported. Give another path to --out.")
     with writing_lines(out) as write:
         for episode in episodes:
             write(dumps(FORMS[form](episode)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym import plugins
-from dreamgym.envs.tools.schemas import Tool, ToolInference
+from dreamgym.envs.tools.schemas import Tool, ToolInference, merged
 from dreamgym.errors import UsageError, counted
 from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, trajectory
 from dreamgym.logs.files import LogFile, open_log
@@ -48,24 +49,50 @@ class Names:
         return name
 
 
+class _Tasks:
+    """The ids of tasks that records name. Records of one file that name a task and nothing else are trials of it. Records of another file,
+    or with an id that their file has given before, are trials of it where they have an instruction that it has; elsewhere their task is
+    another one that is called alike, as of two benchmarks that count from 0, and gets a number."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.apart: set[str] = set()  # names that several tasks have
+        self._given = Counter[tuple[Path, str]]()  # how often a file has given the id of an episode
+        self._by_place: dict[tuple[Path, str, int], str] = {}
+        self._by_instruction: dict[tuple[str, str], str] = {}
+
+    def take(self, file: Path, episode: str, task: str, instruction: str) -> str:
+        self._given[file, episode] += 1
+        place, same = (file, task, 1 if episode == task else self._given[file, episode]), (task, instruction)
+        found = self._by_place.get(place) or self._by_instruction.get(same)
+        if found is None:
+            found = self.names.take(task)
+            self.apart |= {task} if found != task else set()
+        self._by_place.setdefault(place, found)
+        self._by_instruction.setdefault(same, found)
+        return found
+
+
 @dataclass
 class _Tools:
     """The tools of the logs: as the logs define them, or else as their calls show them."""
 
-    defined: dict[str, Tool] = field(default_factory=dict)
+    defined: dict[str, list[Tool]] = field(default_factory=dict)  # every different definition of a name
     calls: Counter[str] = field(default_factory=Counter)
     inference: ToolInference = field(default_factory=ToolInference)
 
     def add(self, tools: Sequence[Tool], calls: Sequence[ToolCall]) -> None:
         for tool in tools:
-            self.defined.setdefault(tool.name, tool)
+            known = self.defined.setdefault(tool.name, [])
+            if not any((one.parameters, one.reads_only) == (tool.parameters, tool.reads_only) for one in known):
+                known.append(tool)
         for call in calls:
             self.inference.add(call)
         self.calls.update(call.name for call in calls if call.name != RESPOND)
 
     def found(self) -> list[Tool]:
         """Sorted by name."""
-        tools = {tool.name: tool for tool in self.inference.tools()} | self.defined
+        tools = {tool.name: tool for tool in self.inference.tools()} | {name: merged(known) for name, known in self.defined.items()}
         return [tools[name] for name in sorted(tools)]
 
 
@@ -81,9 +108,8 @@ class _Import:
     truncated: int = 0
     ids: Names = field(default_factory=Names)
     logged_ids: set[str] = field(default_factory=set)  # as the logs have them
-    task_ids: Names = field(default_factory=Names)
-    tasks: dict[tuple[Path, str, int], str] = field(default_factory=dict)  # the ids of tasks that records name
-    given: Counter[tuple[Path, str]] = field(default_factory=Counter)  # how often a file has given an id
+    tasks: _Tasks = field(default_factory=_Tasks)
+    read: set[bytes] = field(default_factory=set)  # what identifies every episode
     steps: int = 0
 
     def episodes(self, file: LogFile, advance: Advance) -> Iterator[Trajectory]:
@@ -98,6 +124,11 @@ class _Import:
                 if made is None:
                     continue
                 self.logged_ids.add(found.id)
+                own = bool(found.id) and found.id != found.task  # records that name a task and nothing else may be trials that went alike
+                if own and (whole := _digest(wanted, made)) in self.read:
+                    self.account.drop("episodes that were given before, with the same id, steps and outcome", 1, wanted)
+                    continue
+                self.read |= {whole} if own else set()
                 made = self._named(made, wanted, file.path, named=bool(found.task))
                 calls = [call for turn in made.transitions for call in calls_of(turn.action)]
                 if shown.tools:
@@ -110,20 +141,18 @@ class _Import:
                 yield made
 
     def _named(self, made: Trajectory, wanted: str, file: Path, *, named: bool) -> Trajectory:
-        """The episode under an id that no other has: one given twice gets a number. So does a task that a second file names, as of two
-        benchmarks that count from 0, or that one file holds with the same ids again. But records of one file that name a task and nothing
-        else are trials of it."""
+        """The episode under an id that no other has: one given twice gets a number."""
         name, task = self.ids.take(wanted), made.task.id or wanted
         self.account.note("ids that were given twice, numbered", int(name != wanted), wanted)
-        self.given[file, wanted] += 1
-        key = (file, task, 1 if wanted == task else self.given[file, wanted])
-        if not named:
-            task = self.task_ids.take(task)
-        elif key in self.tasks:
-            task = self.tasks[key]
-        else:
-            task = self.tasks[key] = self.task_ids.take(task)
+        task = self.tasks.take(file, wanted, task, made.task.instruction) if named else self.tasks.names.take(task)
         return replace(made, id=name, task=replace(made.task, id=task))
+
+
+def _digest(name: str, episode: Trajectory) -> bytes:
+    """Of what an episode shows and how it ended: 16 bytes."""
+    shown = [(step.action, step.next_state.text) for step in episode.transitions]
+    text = json.dumps([name, episode.task.id, episode.task.instruction, shown, episode.success, episode.scored, episode.truncated])
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def import_logs(
@@ -156,11 +185,7 @@ def import_logs(
                 reasons = ", ".join(f"{reason}: {n}" for reason, n in work.account.dropped.items())
                 raise UsageError(f"No episode was found in {', '.join(map(str, paths))} ({reasons or 'the files are empty'}).")
     tools = [tool.to_json() for tool in work.tools.found()]
-    if out is not None:
-        write_atomic(tools_beside(out), json.dumps(tools, indent=1) + "\n")
-    if work.outcomes.ids is not None:
-        work.account.note("ids of successes that no episode has", len(work.outcomes.ids - work.ids.taken - work.logged_ids))
-    return _report(work, files, tools, out)
+    return _report(work, files, tools, out, None if out is None else _write_tools(tools, tools_beside(out)))
 
 
 def tools_beside(out: Path) -> Path:
@@ -168,7 +193,18 @@ def tools_beside(out: Path) -> Path:
     return out.with_name(f"{out.name.removesuffix('.jsonl')}.tools.json")
 
 
-def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]], out: Path | None) -> dict[str, Any]:
+def _write_tools(tools: list[dict[str, Any]], path: Path) -> Path:
+    """Write the tools and return where they are: beside a file that says something else, which a person may have corrected."""
+    text = json.dumps(tools, indent=1) + "\n"
+    if path.exists() and path.read_text("utf-8", "replace") != text:
+        path = path.with_name(f"{path.name.removesuffix('.tools.json')}.new.tools.json")
+    write_atomic(path, text)
+    return path
+
+
+def _report(
+    work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]], out: Path | None, tools_file: Path | None
+) -> dict[str, Any]:
     account, ended = work.account, {name: work.ended[name] for name in ("success", "failure", "unknown")}
     return {
         "episodes": len(work.ids.taken), "steps": work.steps, "dropped": dict(account.dropped), "outcomes": ended,
@@ -176,11 +212,12 @@ def _report(work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]]
         "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
         "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.defined],
-        "warnings": _warnings(ended, work), "out": None if out is None else str(out),
+        "warnings": _warnings(ended, work, out, tools_file), "out": None if out is None else str(out),
+        "tools_file": None if tools_file is None else str(tools_file),
     }  # fmt: skip
 
 
-def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
+def _warnings(ended: dict[str, int], work: _Import, out: Path | None, tools_file: Path | None) -> list[str]:
     found, dropped, redactor = list[str](), work.account.dropped, work.redactor
     if n := dropped[UNANSWERED]:
         lost = counted(dropped[HOLLOW], "episode")
@@ -188,6 +225,24 @@ def _warnings(ended: dict[str, int], work: _Import) -> list[str]:
             f"{counted(n, 'call has', 'calls have')} no result and {'is' if n == 1 else 'are'} left out, with {lost} that lost most calls. "
             "A result belongs to the call whose id it gives (`tool_call_id` of a tool message, `tool_use_id`)."
         )
+    if out and tools_file and tools_file != tools_beside(out):
+        found.append(
+            f"'{tools_beside(out)}' is kept, because it says something else than these logs, as after a correction. What they say is in "
+            f"'{tools_file}': take over from it what you need, or put it in the place of the other."
+        )
+    if differing := sorted(name for name, known in work.tools.defined.items() if len(known) > 1):
+        found.append(
+            f"The logs define {counted(len(differing), 'tool')} in several ways ({', '.join(differing[:5])}): arguments may have the form "
+            "that any definition gives them, and those are required that all require."
+        )
+    if apart := sorted(work.tasks.apart):
+        found.append(
+            f"{counted(len(apart), 'task id')} ({', '.join(apart[:5])}) came again, in another file or with an episode's id that had been "
+            "there, and with another instruction: taken for other tasks, with a number behind the id. Where they are the same tasks, put "
+            "their records into one file and give every episode an id of its own, so that held-out tasks are none that were learned."
+        )
+    if unknown := sorted((work.outcomes.ids or frozenset()) - work.ids.taken - work.logged_ids):
+        found.append(f"{counted(len(unknown), 'id')} of successes no episode has: {', '.join(unknown[:5])}. Those count as failures.")
     if not work.tools.calls:
         found.append("No episode calls a tool: every action is a message to the user. `dreamgym init --env logs` takes actions as texts.")
     if n := ended["unknown"]:

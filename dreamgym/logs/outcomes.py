@@ -17,7 +17,7 @@ from dreamgym.logs.formats._values import parsed
 from dreamgym.logs.records import LoggedEpisode
 from dreamgym.runs.files import is_number
 
-CONDITION = re.compile(r"\s*([^=!<>[\]{}]+?)\s*(?:(==|!=|>=|<=|>|<)\s*(.+?)\s*)?")
+CONDITION = re.compile(r"\s*([^=!<>[\]{}]+?)\s*(?:(==|!=|>=|<=|>|<)\s*([^=\s].*?)\s*)?")
 MISSING = object()
 MOST_NAMED = 12  # fields of a record that a message lists
 
@@ -38,7 +38,7 @@ class Condition:
         what it holds, unless it is compared with a string."""
         if isinstance(found, str) and (not self.operator or isinstance(self.value, bool | int | float)):
             found = _held(found)
-        if found is MISSING or found is None:
+        if found is MISSING or found is None or (isinstance(found, float) and not is_number(found)):
             return None
         if not self.operator:
             return bool(found) if isinstance(found, bool) or (is_number(found) and found in (0, 1)) else None

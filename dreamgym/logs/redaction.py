@@ -40,12 +40,15 @@ class Redactor:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._known: dict[str, str] = {}
+        self._named_ids: dict[str, str] = {}
 
     def episode(self, episode: LoggedEpisode) -> LoggedEpisode:
-        """The episode without secrets in its messages and instruction."""
+        """The episode without secrets in its messages, its instruction and the ids of it and its task."""
+        self._known = self._named_ids  # one placeholder in all episodes, so that ids stay apart
+        name, task = self.text(episode.id), self.text(episode.task)
         self._known = {}
         messages = tuple(map(self._message, episode.messages))
-        return replace(episode, messages=messages, instruction=self.text(episode.instruction))
+        return replace(episode, id=name, task=task, messages=messages, instruction=self.text(episode.instruction))
 
     def restored(self, value: Any) -> Any:
         """A JSON value with the secrets of the latest episode in place of their placeholders."""

@@ -36,10 +36,11 @@ def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when the block ends, and is removed when the block fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with explained(path):
         if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
             raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with explained(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:

@@ -14,6 +14,8 @@ from dreamgym.tool_calls import RESPOND, ToolCall
 
 ALWAYS = 5
 """Recorded calls that must all name an argument before it counts as required."""
+MOST_FORMS = 8
+"""Different schemas of one argument that are told apart."""
 TYPES: Mapping[str, type | tuple[type, ...]] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict, "null": type(None)
 }  # fmt: skip
@@ -70,6 +72,33 @@ def tool_of(found: Any) -> Tool | None:
     hints = [one.get("annotations") for one in (inner, found)]
     reads = any(isinstance(hint, dict) and hint.get("readOnlyHint") is True for hint in hints)
     return Tool(inner["name"], str(inner.get("description") or ""), parameters, reads)
+
+
+def merged(definitions: Sequence[Tool]) -> Tool:
+    """One tool that takes what any of several definitions of it takes: an argument may have the form that any gives it, and is required
+    where all require it. One with more than `MOST_FORMS` forms may have any."""
+    first, schemas = definitions[0], [tool.parameters for tool in definitions if isinstance(tool.parameters, Mapping)]
+    if len(definitions) == 1 or not schemas:
+        return first
+    whole: dict[str, Any] = {key: value for schema in reversed(schemas) for key, value in schema.items()}
+    if any(schema.get("additionalProperties") != whole.get("additionalProperties") for schema in schemas):
+        whole.pop("additionalProperties", None)
+    forms = dict[str, list[Any]]()
+    for schema in schemas:
+        properties = schema.get("properties")
+        for name, form in properties.items() if isinstance(properties, Mapping) else ():
+            if form not in forms.setdefault(name, []):
+                forms[name].append(form)
+    whole["properties"] = {
+        name: found[0] if len(found) == 1 else {"anyOf": found} if len(found) <= MOST_FORMS else {} for name, found in forms.items()
+    }
+    whole["required"] = [name for name in forms if all(name in _required(schema) for schema in schemas)]
+    return Tool(first.name, first.description, whole, all(tool.reads_only for tool in definitions))
+
+
+def _required(schema: Mapping[str, Any]) -> list[Any]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else []
 
 
 class ToolInference:

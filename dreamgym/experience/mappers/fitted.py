@@ -110,10 +110,12 @@ def fit(episodes: Sequence[Trajectory]) -> LineMapper:
                 labels.append(line_index in wanted)
                 apart.append(held)
     y, out = np.array(labels, float), np.array(apart, bool)
-    if y[out].sum() < FEW or y[~out].sum() < FEW:
+    fitted, apart_n = int(y[~out].sum()), int(y[out].sum())
+    if min(fitted, apart_n) < FEW:
         raise UsageError(
-            f"The actions of the successes among {len(episodes)} episodes name {int(y.sum())} lines of their states, and {2 * FEW} or more "
-            "are needed to learn which lines matter. Give more episodes, or a state mapping by an instruct model."
+            f"The actions of the successes among {len(episodes)} episodes name {fitted} lines of the states that it is fitted to, and "
+            f"{apart_n} of those by which it chooses its threshold, a fifth of the episodes. It takes {FEW} or more of each to learn which "
+            "lines matter. Give more episodes, or a state mapping by an instruct model."
         )
     weights = _logistic([rows[i] for i in np.flatnonzero(~out)], y[~out])
     scores = np.array([weights[rows[i]].sum() for i in np.flatnonzero(out)])

@@ -14,6 +14,7 @@ from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.audit import after, attribution, trained_on
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import wilson
 
 MOST = 64  # recorded successes that are repeated in the dream, and failures
 
@@ -31,12 +32,17 @@ def repeat_recorded(run: RunDir, context: RunContext) -> None:
 
 
 def contradicts_its_logs(run: RunDir) -> str:
-    """Why a policy should not be trained in the dream of a run without an environment; "" where nothing speaks against it."""
-    kept = run.data("repeated")["kept"] if run.done("repeated") else {"n": 0}
-    if not kept["n"] or kept["high"] >= 0.5:
+    """Why a policy should not be trained in the dream of a run without an environment; "" where nothing speaks against it. A success that
+    was left out did not succeed there: RL would not see it either."""
+    repeated: dict[str, Any] = run.data("repeated") if run.done("repeated") else {"kept": {"n": 0}}
+    kept, left_out = repeated["kept"], repeated.get("successes_left_out", 0)
+    n: int = kept["n"] + left_out
+    succeeded = wilson(round(kept["value"] * kept["n"]) if kept["n"] else 0, n)
+    if not n or succeeded.high >= 0.5:
         return ""
+    masked = f" ({left_out} were masked or could not be read)" if left_out else ""
     return (
-        f"of {kept['n']} recorded successes {100 * kept['value']:.0f} % succeed when their actions are taken again in the dream, so that "
+        f"of {n} recorded successes {100 * succeeded.value:.0f} % succeed when their actions are taken again in the dream{masked}, so that "
         "RL in it would unlearn what was right"
     )
 

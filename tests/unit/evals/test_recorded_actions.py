@@ -45,7 +45,11 @@ def test_a_dream_that_never_pays_keeps_no_success():
 
 def test_episodes_that_are_left_out_are_counted_and_judged_by_nothing():
     found = repeat(EPISODES, Masked(SUITE.require_env, SUITE.rules), SUITE.rules, seed=0)
-    assert found.left_out == len(EPISODES) and found.kept.n == found.accepted.n == found.same_answers.n == 0
+    assert (
+        found.left_out == len(EPISODES)
+        and found.successes_left_out == WINS
+        and found.kept.n == found.accepted.n == found.same_answers.n == 0
+    )
 
 
 def test_an_episode_without_an_outcome_tells_nothing():

@@ -111,7 +111,7 @@ def test_a_fitted_mapping_is_kept_in_a_file_and_read_again(tmp_path: Path):
 
 
 def test_logs_that_name_too_little_are_refused_with_their_numbers():
-    with pytest.raises(UsageError, match="successes among 3 episodes name .* 40 or more are needed"):
+    with pytest.raises(UsageError, match="successes among 3 episodes name 6 lines .* and 0 of those .* It takes 20 or more of each"):
         fitted.fit(episodes(3))
 
 

@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 
 from dreamgym import cli
 from dreamgym.envs.tools.rules import ToolRules
-from dreamgym.envs.tools.schemas import read_tools
+from dreamgym.envs.tools.schemas import fault, read_tools
 from dreamgym.errors import UsageError
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.importing import import_logs, tools_beside
 from dreamgym.logs.outcomes import outcomes, truncations
 from dreamgym.runs.episodes import read_trajectories
+from dreamgym.tool_calls import ToolCall
 from dreamgym.types import Observation
 
 ROOT = Path(__file__).parents[3]
@@ -192,11 +193,28 @@ def test_what_tasks_that_were_recorded_several_times_do_not_show_is_not_refused(
 
 
 def test_an_id_given_twice_gets_a_number(tmp_path: Path):
-    episodes, found = imported(tmp_path, openai() * 2)
+    again = openai()[0] | {"messages": openai()[0]["messages"][:-1]}
+    episodes, found = imported(tmp_path, [*openai(), again])
     assert [episode.id for episode in episodes] == ["e1", "e1#2"] and found["notes"]["ids that were given twice, numbered"] == 1
 
 
-def test_trials_of_a_task_that_its_records_name_are_one_task_and_those_of_another_file_another(tmp_path: Path):
+def test_an_episode_that_is_given_again_is_left_out_and_counted(tmp_path: Path):
+    unnamed = {"messages": openai_messages()}  # nothing says that these are the same episode
+    episodes, found = imported(
+        tmp_path, [*openai(), unnamed, *openai(), unnamed, openai()[0] | {"reward": 0.0}], outcomes=outcomes("reward==1")
+    )
+    assert [one.id for one in episodes] == ["e1", "episode-2", "episode-3", "e1#2"]
+    assert found["dropped"]["episodes that were given before, with the same id, steps and outcome"] == 1
+
+
+def test_trials_of_a_task_are_one_task_also_in_another_file_where_their_instruction_is_known(tmp_path: Path):
+    days = [[openai()[0] | {"id": f"{day}-{n}", "task_id": "cancel", "trial": n} for n in range(2)] for day in ("mon", "tue")]
+    found = import_logs([written(tmp_path, day, f"{i}.jsonl") for i, day in enumerate(days)], tmp_path / "both.jsonl")
+    assert [t.task.id for t in read_trajectories(tmp_path / "both.jsonl")] == ["cancel"] * 4
+    assert not any("came again" in warning for warning in found["warnings"])
+
+
+def test_trials_of_a_task_that_its_records_name_are_one_task_and_those_of_another_file_with_another_instruction_another(tmp_path: Path):
     trial = {key: value for key, value in openai()[0].items() if key != "id"} | {"task_id": "cancel"}
     opened_otherwise = {**trial, "messages": [{"role": "user", "content": "Hello! Please cancel W1."}, *trial["messages"][-3:]]}
     episodes, _ = imported(tmp_path, [trial, opened_otherwise, trial])
@@ -204,7 +222,11 @@ def test_trials_of_a_task_that_its_records_name_are_one_task_and_those_of_anothe
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps(trial) + "\n")
     import_logs([tmp_path / "log.jsonl", other], tmp_path / "both.jsonl")
+    assert [t.task.id for t in read_trajectories(tmp_path / "both.jsonl")] == ["cancel"] * 4
+    other.write_text(json.dumps({**trial, "messages": [{"role": "user", "content": "Cancel my flight."}, *trial["messages"][-3:]]}) + "\n")
+    found = import_logs([tmp_path / "log.jsonl", other], tmp_path / "both.jsonl")
     assert [t.task.id for t in read_trajectories(tmp_path / "both.jsonl")] == ["cancel"] * 3 + ["cancel#2"]
+    assert any("1 task id (cancel) came again" in warning for warning in found["warnings"])
 
 
 @pytest.mark.parametrize("own", [{}, {"id": "own"}])
@@ -212,7 +234,8 @@ def test_a_task_that_two_files_name_is_two_tasks_however_their_records_are_named
     records = [{**openai()[0], "task_id": "0", "trial": n, "id": f"{n}"} for n in range(2)]
     for record in records:
         record |= {key: f"{value}-{record['trial']}" for key, value in own.items()} or {"id": None}
-    files = [written(tmp_path, records[:1], "retail.jsonl"), written(tmp_path, records, "airline.jsonl")]
+    flights = [record | {"messages": [{"role": "user", "content": "Book a flight."}, *record["messages"][-3:]]} for record in records]
+    files = [written(tmp_path, records[:1], "retail.jsonl"), written(tmp_path, flights, "airline.jsonl")]
     import_logs(files, tmp_path / "both.jsonl")
     episodes = read_trajectories(tmp_path / "both.jsonl")
     assert [one.task.id for one in episodes] == ["0", "0#2", "0#2"] and len({one.id for one in episodes}) == 3
@@ -319,7 +342,8 @@ def test_trials_of_one_task_are_episodes_of_one_task(tmp_path: Path):
 
 def test_tasks_of_two_benchmarks_with_the_same_ids_stay_apart(tmp_path: Path):
     trials = [{"task_id": 7, "trial": trial, "reward": 1.0, "traj": openai_messages()} for trial in range(2)]
-    episodes, _ = imported(tmp_path, [*trials, *trials])
+    flights = [trial | {"traj": [{"role": "user", "content": "Book a flight."}, *openai_messages()[-3:]]} for trial in trials]
+    episodes, _ = imported(tmp_path, [*trials, *flights])
     assert [(one.id, one.task.id) for one in episodes] == [("7/0", "7"), ("7/1", "7"), ("7/0#2", "7#2"), ("7/1#2", "7#2")]
 
 
@@ -375,3 +399,40 @@ def test_a_verifiers_episode_without_traces_or_rewards_has_no_outcome(tmp_path: 
     }
     (episode,), found = imported(tmp_path, [record, failed], outcomes=outcomes("reward==1"))
     assert not episode.scored and found["outcomes"]["unknown"] == 1 and found["dropped"] == SYSTEM | {"records without messages": 1}
+
+
+def test_tools_that_were_corrected_by_hand_are_kept_when_the_logs_are_imported_again(tmp_path: Path):
+    _, found = imported(tmp_path, openai())
+    kept = Path(found["tools_file"])
+    _, again = imported(tmp_path, openai())
+    assert again["tools_file"] == str(kept) and not any("is kept" in warning for warning in again["warnings"])
+    corrected = json.loads(kept.read_text())
+    corrected[0]["annotations"] = {"readOnlyHint": True}
+    kept.write_text(json.dumps(corrected))
+    _, again = imported(tmp_path, openai())
+    assert read_tools(kept)[0].reads_only and any(f"'{kept}' is kept" in warning for warning in again["warnings"])
+    assert not read_tools(Path(again["tools_file"]))[0].reads_only and again["tools_file"].endswith("episodes.new.tools.json")
+
+
+def test_several_definitions_of_a_tool_allow_what_any_of_them_does(tmp_path: Path):
+    def record(name: str, amount: dict[str, Any], required: list[str]) -> dict[str, Any]:
+        properties = {"id": {"type": "string"}, "amount": amount}
+        tool = {"name": "refund", "description": "", "parameters": {"type": "object", "properties": properties, "required": required}}
+        return {"id": name, "messages": openai_messages(), "tools": [{"type": "function", "function": tool}]}
+
+    definitions = [("a", {"type": "number"}, ["id", "amount"]), ("b", {"type": "number"}, ["id"]), ("c", {"type": "string"}, ["id"])]
+    _, found = imported(tmp_path, [record(*one) for one in definitions])
+    (tool,) = (one for one in read_tools(Path(found["tools_file"])) if one.name == "refund")
+    tools = {"refund": tool}
+    for arguments, allowed in (({"id": "1"}, True), ({"id": "1", "amount": 2}, True), ({"id": "1", "amount": "2"}, True), ({}, False)):
+        assert (fault(tools, ToolCall("refund", arguments)) == "") is allowed
+    assert any("define 1 tool in several ways (refund)" in warning for warning in found["warnings"])
+
+
+def test_addresses_in_ids_are_redacted_and_ids_stay_apart(tmp_path: Path):
+    records = [openai()[0] | {"id": f"{name}@example.com/1", "task_id": f"{name}@example.com"} for name in ("ann", "bob")]
+    episodes, _ = imported(tmp_path, records)
+    assert len({one.id for one in episodes}) == len({one.task.id for one in episodes}) == 2
+    assert "example.com" not in (tmp_path / "episodes.jsonl").read_text()
+    plain, _ = imported(tmp_path, records, redact=False)
+    assert [one.task.id for one in plain] == ["ann@example.com", "bob@example.com"]
