@@ -13,7 +13,10 @@ def check_version(package: str, low: str, high: str) -> None:
     try:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError as error:
-        raise MissingExtra(f"{package} is not installed: pip install 'dreamgym[{package}]', in an environment of its own.") from error
+        raise MissingExtra(
+            f"{package} is not installed. In an environment of its own, with the clone of dreamgym: pip install "
+            f"'/path/to/dreamgym[{package}]'."
+        ) from error
     if not _numbers(low) <= _numbers(found) < _numbers(high):
         raise UsageError(
             f"{package} {found} is installed, and this adapter knows {low} to below {high}. In an environment of its own: "

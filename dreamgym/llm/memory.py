@@ -6,6 +6,7 @@ of engines, come on top.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -90,6 +91,13 @@ def _use(model: LoadedModel) -> str:
 def _total(where: torch.device) -> int:
     """Bytes of memory of a device, all in all."""
     return int(torch.cuda.get_device_properties(where).total_memory) if where.type == "cuda" else machine_memory()
+
+
+def return_free_memory() -> None:
+    """Give the free memory of the C library's heap back to the system, where the library can. A fit leaves gigabytes there, and an engine's
+    keys and values, whose tensors are mapped apart from the heap, would come on top of them."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def machine_memory() -> int:

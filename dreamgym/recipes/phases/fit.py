@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
+from dreamgym.llm.memory import return_free_memory
 from dreamgym.runs.progress import Advance, progress
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import sft
@@ -59,3 +60,4 @@ def finish(run: RunDir, name: str, record: dict[str, Any]) -> None:
     """Mark a fitted model as done, and only then drop what an interrupted training would have gone on from."""
     run.mark(name, record)
     (run.path / "checkpoints" / f"{name}.pt").unlink(missing_ok=True)
+    return_free_memory()

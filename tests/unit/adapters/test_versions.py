@@ -21,5 +21,5 @@ def test_a_version_out_of_the_known_range_is_named_with_the_remedy(found: str, f
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    with pytest.raises(MissingExtra, match=r"pip install 'dreamgym\[no-such-package\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '/path/to/dreamgym\[no-such-package\]'"):
         check_version("no-such-package", "1", "2")

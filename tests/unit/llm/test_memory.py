@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +73,15 @@ def test_an_engine_of_a_model_beyond_the_memory_is_refused_before_it_is_loaded(
     monkeypatch.setattr(backbones, "load", lambda *_, **__: pytest.fail("it was loaded"))
     with pytest.raises(UsageError, match=r"engine '.*' 0\.0 GiB \(weights\)"):
         build_engine({"name": "instruct", "model": whole.model, "device": "cpu"})
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_free_memory_below_something_that_is_kept_goes_back_to_the_system() -> None:
+    def resident_mib() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+    blocks = [b"x" * 100_000 for _ in range(3_000)]  # each too small to be mapped on its own
+    blocks = blocks[-1:]  # so that the heap cannot shrink from its end
+    before = resident_mib()
+    memory.return_free_memory()
+    assert before - resident_mib() > 200 and len(blocks[0]) == 100_000
