@@ -16,7 +16,10 @@ def import_logs(
     logs: Annotated[list[Path], typer.Argument(help="Files of logs, JSON or JSON Lines.")],
     out: Annotated[Path | None, typer.Option(help="The file of episodes; their tools are written beside it, as NAME.tools.json.")] = None,
     form: Annotated[
-        str, typer.Option("--format", help="openai, anthropic, claude_code, otel, atif, tau2, verifiers, a dotted name, or auto.")
+        str,
+        typer.Option(
+            "--format", help="openai, openai_responses, anthropic, claude_code, otel, atif, tau2, verifiers, a dotted name, or auto."
+        ),
     ] = "auto",
     success: Annotated[
         str | None, typer.Option(help="Where a record has its outcome: a field, or a comparison such as 'reward==1'.")

@@ -42,6 +42,28 @@ def openai() -> list[Any]:
     return [{"id": "e1", "messages": openai_messages(), "tools": TOOLS, "reward": 1.0}]
 
 
+def responses_items() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
+    for name, tool, arguments, result in CALLS:
+        found.append({"type": "reasoning", "id": f"rs_{name}", "summary": []})
+        found.append({"type": "function_call", "id": f"fc_{name}", "call_id": name, "name": tool, "arguments": json.dumps(arguments)})
+        found.append({"type": "function_call_output", "call_id": name, "output": result})
+    said = {"type": "output_text", "text": DONE, "annotations": []}
+    return [*found, {"type": "message", "id": "msg_1", "role": "assistant", "content": [said]}]
+
+
+def responses() -> list[Any]:
+    """A request with its response, as a proxy logs them."""
+    items = responses_items()
+    tools = [{"type": "function", **TOOLS[0]["function"]}]
+    return [{"id": "e1", "instructions": "Be kind.", "input": items[:-1], "output": items[-1:], "tools": tools, "reward": 1.0}]
+
+
+def agents_sdk() -> list[Any]:
+    """`result.to_input_list()` of a run."""
+    return [{"id": "e1", "items": responses_items(), "reward": 1.0}]
+
+
 def openai_columns() -> list[Any]:
     """A row of a data set, whose columns are JSON strings."""
     return [{"id": "e1", "messages": json.dumps(openai_messages()), "tools": json.dumps(TOOLS), "reward": 1.0}]
@@ -249,12 +271,14 @@ def otel_legacy() -> list[Any]:
 
 
 DIALECTS = {
+    "responses": responses, "agents_sdk": agents_sdk,
     "openai": openai, "openai_columns": openai_columns, "openenv": openenv, "tau_bench": tau_bench, "legacy_functions": legacy_functions,
     "verifiers_results": verifiers_results, "verifiers_info_tools": verifiers_info_tools, "verifiers_traces": verifiers_traces,
     "anthropic": anthropic, "claude_code": claude_code, "atif": atif, "tau2": tau2, "otel_spans": otel_spans, "otlp": otlp,
     "otel_tools": otel_tools, "openinference": openinference, "otel_legacy": otel_legacy,
 }  # fmt: skip
 FORMATS = {
+    "responses": "openai_responses", "agents_sdk": "openai_responses",
     "openai": "openai", "openai_columns": "openai", "openenv": "openai", "tau_bench": "openai", "legacy_functions": "openai",
     "verifiers_results": "openai", "verifiers_info_tools": "openai", "verifiers_traces": "verifiers",
     "anthropic": "anthropic", "claude_code": "claude_code", "atif": "atif", "tau2": "tau2",

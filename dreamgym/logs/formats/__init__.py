@@ -13,7 +13,7 @@ from dreamgym import plugins
 from dreamgym.logs.records import Account, LoggedEpisode
 
 KIND = "logs.formats"
-ORDER = ("claude_code", "atif", "tau2", "verifiers", "otel", "anthropic", "openai")
+ORDER = ("claude_code", "atif", "tau2", "verifiers", "otel", "openai_responses", "anthropic", "openai")
 """In which `auto` asks the built-in formats: those with unmistakable marks first."""
 CHAT = ("anthropic", "openai")
 """The formats in which conversations without tools look alike."""

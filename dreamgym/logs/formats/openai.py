@@ -3,7 +3,7 @@ strings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dreamgym.logs.formats import _values as values
@@ -37,21 +37,26 @@ class OpenAIFormat:
             if not found:
                 account.drop("records without messages")
                 continue
-            name, task = values.text(values.first([unit.get("id"), unit.get("episode_id")])), unit.get("task_id")
-            if not name and task is not None:
-                name = values.text(task) + ("" if unit.get("trial") is None else f"/{values.text(unit['trial'])}")
-            info = values.table(unit.get("info"))
-            tools = (*(unit.get(key) for key in TOOLS), *(info.get(key) for key in TOOLS))
-            yield LoggedEpisode(
-                name,
-                tuple(messages_of(found, account)),
-                values.schemas(values.first(tools)),
-                unit,
-                values.named(values.first(unit.get(key) for key in ("scores", "metrics"))),
-                agent=values.text(unit.get("model")),
-                task=values.text(values.first([task, unit.get("example_id")])),
-                truncated=unit.get("stop_condition") in CUT or unit.get("truncated") is True,
-            )
+            yield episode(unit, messages_of(found, account))
+
+
+def episode(unit: dict[str, Any], messages: Iterable[Message]) -> LoggedEpisode:
+    """The episode of a record: everything but its messages stands in the same fields, whichever interface of OpenAI they are of."""
+    name, task = values.text(values.first([unit.get("id"), unit.get("episode_id")])), unit.get("task_id")
+    if not name and task is not None:
+        name = values.text(task) + ("" if unit.get("trial") is None else f"/{values.text(unit['trial'])}")
+    info = values.table(unit.get("info"))
+    tools = (*(unit.get(key) for key in TOOLS), *(info.get(key) for key in TOOLS))
+    return LoggedEpisode(
+        name,
+        tuple(messages),
+        values.schemas(values.first(tools)),
+        unit,
+        values.named(values.first(unit.get(key) for key in ("scores", "metrics"))),
+        agent=values.text(unit.get("model")),
+        task=values.text(values.first([task, unit.get("example_id")])),
+        truncated=unit.get("stop_condition") in CUT or unit.get("truncated") is True,
+    )
 
 
 def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[Message]:

@@ -436,3 +436,30 @@ def test_addresses_in_ids_are_redacted_and_ids_stay_apart(tmp_path: Path):
     assert "example.com" not in (tmp_path / "episodes.jsonl").read_text()
     plain, _ = imported(tmp_path, records, redact=False)
     assert [one.task.id for one in plain] == ["ann@example.com", "bob@example.com"]
+
+
+def test_calls_of_one_response_are_one_turn_and_what_servers_ran_themselves_is_counted(tmp_path: Path):
+    def call(name: str, tool: str) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": name, "name": tool, "arguments": "{}"}
+
+    items = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Look."}]},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        call("c1", "left"), call("c2", "right"),
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "a wall"}]},
+        {"type": "function_call_output", "call_id": "c1", "output": "a door"},
+        {"type": "mcp_call", "id": "mcp_1", "name": "open", "arguments": "{}", "output": "it is open", "server_label": "house"},
+        {"type": "custom_tool_call", "call_id": "c3", "name": "shout", "input": "hello"},
+        {"type": "custom_tool_call_output", "call_id": "c3", "output": "an echo"},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I stop here."}]},
+    ]  # fmt: skip
+    (episode,), found = imported(tmp_path, [items])
+    assert found["formats"] == {str(tmp_path / "log.jsonl"): "openai_responses"}
+    both, opened, *_, last = episode.transitions
+    assert (
+        "left()" in both.action and "right()" in both.action and both.next_state.text.index("a door") < both.next_state.text.index("a wall")
+    )
+    assert "open()" in opened.action and "it is open" in opened.next_state.text and "an echo" in opened.next_state.text
+    assert last.action == 'respond(content="I stop here.")' and episode.task.instruction == "Look."
+    assert found["dropped"]["items of another kind"] == 1
