@@ -293,8 +293,11 @@ def _keys(config_class: Any, path: tuple[Any, ...]) -> list[str]:
 def _explain(config_class: type[Config], item: Any, where: str, prefix: str) -> str:
     location = prefix + ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        known_keys = _keys(config_class, item["loc"][:-1])
-        hint = f"{nearest(str(item['loc'][-1]), known_keys)} Known: {', '.join(known_keys)}." if known_keys else ""
+        name, known_keys = str(item["loc"][-1]), _keys(config_class, item["loc"][:-1])
+        inside = [key for key in known_keys if name in _keys(config_class, (*item["loc"][:-1], key))]
+        nested = " or ".join(f"'{location.removesuffix(name)}{key}.{name}'" for key in inside)
+        near = f" Did you mean {nested}?" if nested else nearest(name, known_keys)
+        hint = f"{near} Known: {', '.join(known_keys)}." if known_keys else ""
         return f"Unknown key '{location}' in {where}.{hint}"
     got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"  # a whole block says too much
     return f"'{location}' in {where}: {item['msg'].removeprefix('Value error, ')}{got}."

@@ -168,7 +168,10 @@ def reason_of(error: BaseException) -> str:
 
 def unreadable(error: BaseException) -> str:
     """`reason_of` a file that cannot be parsed, with the question that this often answers."""
-    return f"{reason_of(error)}." + ("" if isinstance(error, RecursionError) else " Was it cut off?")
+    if isinstance(error, RecursionError):
+        return f"{reason_of(error)}."
+    several = str(error).startswith("Extra data")  # json's word for what follows a whole value
+    return f"{reason_of(error)}. " + ("Does it hold several values? Write each on a line of its own." if several else "Was it cut off?")
 
 
 def counted(n: int, one: str, many: str = "") -> str:

@@ -21,6 +21,20 @@ TERMINATED = 143  # the shell's code for a process that SIGTERM ended
 app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("dreamgym"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None: ...
+
+
 @app.command()
 def quickstart(
     overrides: Annotated[
@@ -33,7 +47,9 @@ def quickstart(
     env: Annotated[
         str, typer.Option(help="telecom (extra tau2; the default), webshop (no extra), alfworld (its extra) or web (small; its extra).")
     ] = "",
-    model: Annotated[str, typer.Option(help="smollm2 (in the shop, hours; see `dreamgym fetch`), in place of the small transformer.")] = "",
+    model: Annotated[
+        str, typer.Option(help="smollm2 (in the shop, an hour or more; see `dreamgym fetch`), in place of the small transformer.")
+    ] = "",
     run: Annotated[Path | None, typer.Option(help="The run directory; the same one resumes.")] = None,
     dry_run: training.DryRun = False,
     as_json: Json = False,

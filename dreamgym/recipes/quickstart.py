@@ -77,8 +77,6 @@ def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], 
         for loop in (loop for loop in loops if loop.ablation):
             say(f"   ablation: the dream without {loop.ablation}, from the same warm start at the same budget")
             run_ablation(run, shared, loop)
-        for phase, reason in shared.skipped.items():
-            say(f"skipped: {phase}, because {reason}")
         summary = summarise(run, shared, config, budget)
         run.write_summary(summary)
         require_work(run, shared, config)

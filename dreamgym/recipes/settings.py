@@ -119,7 +119,11 @@ def run_name(budget: str, env: str = "", model: str = "") -> str:
         raise ConfigError(f"No budget '{budget}'.{nearest(budget, BUDGETS)} Known: {', '.join(BUDGETS)}.")
     if (name := _quickstart(env, budget)) not in (known := configuration.presets()):
         there = [other for other in BUDGETS if _quickstart(env, other) in known]
-        raise ConfigError(f"No quickstart of '{env}' with budget '{budget}': it has {', '.join(there)}. Try --budget {there[0]}.")
+        elsewhere = [f"--env {other}" for other in QUICKSTART_ENVS if _quickstart(other, budget) in known]
+        raise ConfigError(
+            f"No quickstart of '{env}' with budget '{budget}': it has {', '.join(there)}. Try --budget {there[0]}"
+            + (f", or {' or '.join(elsewhere)}." if elsewhere else ".")
+        )
     return name
 
 

@@ -54,7 +54,8 @@ def run(
             say(f"{loop.name}: " + ("done" if directory.done(loop.name) else how))
             run_rl_phase(directory, shared, loop)
         names = [loop.name for loop in loops]
-        say("evaluation: held-out tasks in the real environment")
+        if "evaluation" not in shared.skipped:
+            say("evaluation: held-out tasks in the real environment")
         evaluate_policies(directory, shared, ["warm_start", *names])
         if config.mode != "real":
             audit(directory, shared, names[0])
@@ -67,8 +68,6 @@ def run(
             "budget": config.mode,
             "skipped": shared.skipped,
         }
-        for phase, reason in shared.skipped.items():
-            say(f"skipped: {phase}, because {reason}")
         measured = {"audit": "audit", "gap": f"gap-{names[0]}"}
         summary |= {key: directory.data(phase) for key, phase in measured.items() if directory.done(phase)}
         if not shared.suite.has_env and config.dreams:
