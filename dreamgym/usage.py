@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -35,6 +36,15 @@ class Usage:
     def lost_cost(self) -> float:
         """Of the lost answers, if the host bills them, at most."""
         return self._cost(self.lost_tokens, self.lost_completion_tokens)
+
+    def state_dict(self) -> dict[str, float]:
+        """The counts, for a checkpoint: what was spent before an interruption counts against a limit after it."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("price_")}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from counts that `state_dict` gave, at the prices of now."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         return (prompt_tokens * self.price_per_million_input + completion_tokens * self.price_per_million_output) / 1e6

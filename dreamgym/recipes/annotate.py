@@ -59,7 +59,7 @@ def replies_path(out: Path) -> Path:
 
 
 def used(usage: Usage) -> dict[str, Any]:
-    """What a chat model was used for in this process, and what that cost."""
+    """What a chat model was used for, and what that cost."""
     names = ("prompt_tokens", "completion_tokens", "lost_tokens", "unreported", "cost", "lost_cost")
     return {name: getattr(usage, name) for name in names}
 

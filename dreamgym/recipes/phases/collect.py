@@ -22,6 +22,7 @@ from dreamgym.recipes.plan import Loop
 from dreamgym.returns import statistics
 from dreamgym.rollout import group_by_task, repeat_tasks, rollout
 from dreamgym.types import Task, Trajectory
+from dreamgym.usage import Usage
 
 RolloutFunction = Callable[[Sequence[Task], str, int, str], list[Trajectory]]
 """(tasks, "dream" or "real", seed, name) -> one trajectory a task, as `rollout` gives them, by the policy as it was when this was made."""
@@ -64,6 +65,12 @@ class Environments:
     def engine(self) -> LLM | None:
         """What samples the dream from fitted weights; None without any."""
         return self.experience.engine if self.experience else None
+
+    @property
+    def usage(self) -> dict[str, Usage]:
+        """What the servers behind the dream were asked for, by whose they are: those of the experience model and of its verifier."""
+        found = {"experience": self.experience.usage, "verifier": self.experience.guard.verifier_usage} if self.experience else {}
+        return {name: usage for name, usage in found.items() if usage}
 
     def load_dream(self, refreshes: int) -> None:
         """Load the experience model after that many refreshes, and dream with it from now on. Who judges its dreams stays, with what that

@@ -20,7 +20,7 @@ from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
-from dreamgym.protocols import Curriculum, ReplayBuffer
+from dreamgym.protocols import Curriculum, ReplayBuffer, Stateful
 from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.context import RunContext
@@ -108,13 +108,9 @@ class RLPhase:
         self.probes: dict[str, Probes] = {"gap_probes": self.gap_probes}
         if self.verifier_probes:
             self.probes["verifier_probes"] = self.verifier_probes
-        self.checkpoint = PhaseCheckpoint(
-            run,
-            name,
-            self.replay,
-            self.collector,
-            {"learner": self.learner, "curriculum": self.curriculum, "collector": self.collector, **self.probes},
-        )
+        kept: dict[str, Stateful] = {"learner": self.learner, "curriculum": self.curriculum, "collector": self.collector, **self.probes}
+        kept |= {f"{of}_usage": usage for of, usage in self.envs.usage.items()}
+        self.checkpoint = PhaseCheckpoint(run, name, self.replay, self.collector, kept)
         self._real_seconds_start = self.envs.real.seconds
         self.replaced = self._workers_replaced()  # workers, by the end of the iteration before
         self.prefix_caches = PrefixCaches()
@@ -195,7 +191,7 @@ class RLPhase:
 
     def result(self) -> dict[str, Any]:
         """What later phases and the summary read."""
-        experience = self.envs.experience
+        experience, usage = self.envs.experience, self.envs.usage
         return {
             "iterations": self.progress.iteration,
             "steps": self.used["train"],
@@ -217,8 +213,7 @@ class RLPhase:
             "replay": self.replay.stats(),
             "recall": [asdict(agreement) for agreement in experience.retriever.agreements()] if experience else [],
             "conditions": [condition.to_json() for condition in experience.retriever.conditioned()] if experience else [],
-            "experience_usage": used(usage) if experience and (usage := experience.usage) else {},
-            "verifier_usage": used(usage) if experience and (usage := experience.guard.verifier_usage) else {},
+            **{f"{of}_usage": used(usage[of]) if of in usage else {} for of in ("experience", "verifier")},
         }
 
     def _observer(self) -> Curriculum:

@@ -18,6 +18,7 @@ from dreamgym.llm import sizes
 from dreamgym.policy import loading
 from dreamgym.recipes import context as make
 from dreamgym.recipes.arms import RolloutSource
+from dreamgym.recipes.blocks import VerifierConfig
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import open_replay
@@ -162,6 +163,19 @@ def test_an_rl_phase_that_was_killed_ends_bit_for_bit_where_an_unbroken_one_does
         run_rl_phase(run, context, source=source, kill_in=kill_in)
     assert_same(expected, facts(run_rl_phase(run, context, source=source)))
     assert [m["iteration"] for m in run.read_jsonl("metrics.jsonl")] == [0, 1, 2, 3]
+
+
+def test_what_a_paid_model_was_used_for_before_an_interruption_counts_after_it(prepared: Prepared):
+    def paid(context: RunContext) -> RunContext:
+        experience = context.config.experience.model_copy(update={"verifier": VerifierConfig(name="outside.paid_verifier")})
+        return replace(context, config=context.config.model_copy(update={"experience": experience}))
+
+    run, context = prepared("whole")
+    expected = run_rl_phase(run, paid(context), source="dream").result()["verifier_usage"]
+    run, context = prepared("broken")
+    run_rl_phase(run, paid(context), source="dream", kill_in=2)
+    found = run_rl_phase(run, paid(context), source="dream").result()["verifier_usage"]
+    assert found == expected and expected["prompt_tokens"] > 0 and expected["cost"] > 0
 
 
 def test_an_rl_phase_killed_before_its_first_checkpoint_starts_anew(prepared: Prepared, unbroken: Unbroken):
