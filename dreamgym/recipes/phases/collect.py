@@ -69,8 +69,8 @@ class Environments:
     @property
     def usage(self) -> dict[str, Usage]:
         """What the servers behind the dream were asked for, by whose they are: those of the experience model and of its verifier."""
-        found = {"experience": self.experience.usage, "verifier": self.experience.guard.verifier_usage} if self.experience else {}
-        return {name: usage for name, usage in found.items() if usage}
+        usages = {"experience": self.experience.usage, "verifier": self.experience.guard.verifier_usage} if self.experience else {}
+        return {name: usage for name, usage in usages.items() if usage}
 
     def load_dream(self, refreshes: int) -> None:
         """Load the experience model after that many refreshes, and dream with it from now on. Who judges its dreams stays, with what that
