@@ -177,6 +177,10 @@ class BatchEnv(Protocol):
         """Submit, and wait for all; results in the order of the slots. See `envs.batch`."""
         ...
 
+    def end(self) -> None:
+        """No episode goes on: drop what is under way in them, and free what is kept for them. See `envs.batch`."""
+        ...
+
 
 class RealEnv(BatchEnv, Protocol):
     """The real environment, in this process or in others. `steps` is what it was charged."""

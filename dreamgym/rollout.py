@@ -104,6 +104,7 @@ def _play(
                     waiting.append(i)
     finally:
         agent.end(conversations)
+        env.end()
     return [
         _trajectory(task, tuple(turns[i]), last[i], source=env.source, name=f"{name}/{indices[i]}", model_version=env.version)
         for i, task in enumerate(tasks)

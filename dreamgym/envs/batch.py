@@ -51,6 +51,10 @@ class SyncBatchEnv(ABC):
         answered, self._answered = self._answered, []
         return answered
 
+    def end(self) -> None:
+        """See `protocols.BatchEnv`. Default: nothing is kept for episodes that costs much."""
+        return None
+
 
 class AsyncBatchEnv(ABC):
     """A batch environment whose episodes do not wait for each other: it has `submit` and `poll`."""
@@ -62,6 +66,10 @@ class AsyncBatchEnv(ABC):
     @abstractmethod
     def poll(self) -> list[tuple[int, StepResult]]:
         """See `protocols.BatchEnv`."""
+
+    def end(self) -> None:
+        """See `protocols.BatchEnv`. Default: nothing is kept for episodes that costs much."""
+        return None
 
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
         """One result per slot, in order. No other step may be under way."""

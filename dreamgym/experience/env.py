@@ -40,11 +40,16 @@ class DreamBatch(AsyncBatchEnv):
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """Dream the first observation of every task."""
-        self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])
-        self.rollout, self.tasks, self._pending = seed, list(tasks), {}
+        self.end()
+        self.rollout, self.tasks = seed, list(tasks)
         self.states = self.model.start(tasks, seed=seed)
         self.histories = [[] for _ in tasks]
         return list(self.states)
+
+    def end(self) -> None:
+        """Let the model forget the episodes: its engine keeps the keys and values of each, which a learner needs the memory of."""
+        self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])
+        self.tasks, self._pending = [], {}
 
     def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         """Dream what follows. `truncated` is our horizon's doing, never the model's; an unreadable dream is an error of its episode."""

@@ -132,7 +132,10 @@ class Script(SyncBatchEnv):
 
     def __init__(self, table: dict[tuple[int, int], StepResult]) -> None:
         super().__init__()
-        self.table, self.count = table, {}
+        self.table, self.count, self.ends = table, {}, 0
+
+    def end(self) -> None:
+        self.ends += 1
 
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         return [Observation("s")] * len(tasks)
@@ -150,6 +153,16 @@ def test_episode_and_step_name_the_random_stream_whatever_runs_beside_it():
     rollout(policy, Script({(1, 0): over, (0, 2): over}), [task(1, 2)] * 3, seed=5, max_steps=4)
     assert policy.seeds == [[(5, 0, 0), (5, 1, 0), (5, 2, 0)], [(5, 0, 1), (5, 2, 1)], [(5, 0, 2), (5, 2, 2)], [(5, 2, 3)]]
     assert policy.ended == 3
+
+
+def test_an_environment_is_told_when_no_episode_goes_on_after_a_failure_too(monkeypatch: pytest.MonkeyPatch):
+    env = Script({})
+    rollout(Noting(), env, [task(1, 2)] * 3, seed=5, max_steps=2, max_parallel=2)
+    assert env.ends == 2, "after each part of the episodes"
+    monkeypatch.setattr(env, "step", lambda slots, actions: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        rollout(Noting(), env, [task(1, 2)], seed=5, max_steps=2)
+    assert env.ends == 3
 
 
 def test_an_error_ends_its_episode_only_and_is_recorded():

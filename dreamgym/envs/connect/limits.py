@@ -196,6 +196,9 @@ class CallBudget:
     def poll(self) -> list[tuple[int, StepResult]]:
         return self.inner.poll()
 
+    def end(self) -> None:
+        self.inner.end()
+
     def step(self, slots: Sequence[int], actions: Sequence[Action]) -> list[StepResult]:
         self.used[0] += self._affordable(actions)
         return self.inner.step(slots, actions)

@@ -142,6 +142,9 @@ class RolloutShardEnv(AsyncBatchEnv):
     def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         self.inner.submit([self.numbers[slot] for slot in slots], actions)
 
+    def end(self) -> None:
+        self.inner.end()
+
     def poll(self) -> list[tuple[int, StepResult]]:
         return [(self._slots[number], result) for number, result in self.inner.poll()]
 

@@ -18,6 +18,7 @@ from dreamgym.errors import EnvironmentFailure
 from dreamgym.evals.synthetic_tasks import evenly
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
+from dreamgym.llm.memory import return_free_memory
 from dreamgym.loop import train
 from dreamgym.plugins import make, named
 from dreamgym.protocols import Curriculum, ReplayBuffer, Stateful
@@ -240,6 +241,7 @@ class RLPhase:
         if progress.stop_reason or (failure and _common_failure(self.collector.wait_for_prefetched())):
             self.collector.discard_prefetched()
         self._save()
+        return_free_memory()  # that the learner has left, before engines fill caches beside it
         self._advance(note=_note(record, failure))
         return bool(progress.stop_reason)
 

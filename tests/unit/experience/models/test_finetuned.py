@@ -486,6 +486,13 @@ def test_a_rollout_keeps_the_mark_of_steps_without_a_precedent():
     assert [t.info.out_of_support for t in dreamed.transitions] == [True]
 
 
+def test_after_a_rollout_the_engine_keeps_nothing_of_its_dreams(monkeypatch: pytest.MonkeyPatch):
+    env, released = batch(lambda _: STAY), list[str]()
+    monkeypatch.setattr(env.model.llm, "release", released.extend)
+    rollout(policy("left"), env, [TO_3, TO_4], seed=7, max_steps=2)
+    assert set(released) == {"dream/(7, 0)", "dream/(7, 1)"}
+
+
 def test_episodes_side_by_side_keep_their_histories_apart():
     env = batch(lambda _: STAY)
     env.start([TO_3, TO_4], seed=1)
