@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dreamgym.curriculum.task_curriculum import TaskCurriculum
 from dreamgym.errors import UsageError, counted
-from dreamgym.protocols import Curriculum, Encoder
+from dreamgym.protocols import Encoder
 from dreamgym.returns import statistics
 from dreamgym.types import Task, Trajectory
 
@@ -51,14 +52,15 @@ class Clusters:
 class ClusteredCurriculum:
     """A curriculum that measures a task on the rollouts of its whole cluster. It has no state of its own."""
 
-    def __init__(self, curriculum: Curriculum, clusters: Clusters) -> None:
+    def __init__(self, curriculum: TaskCurriculum, clusters: Clusters) -> None:
         self.curriculum, self.clusters = curriculum, clusters
 
     def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
         return self.curriculum.sample(n, ahead=ahead)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-        """Each task's group with the other rollouts of its cluster; clusters of fewer than two rollouts without an error are left out."""
+        """Each task's group, valued by it with the other rollouts of its cluster: by nothing in clusters of fewer than two rollouts without
+        an error, whose tasks count as tried all the same."""
         together: dict[int, list[Trajectory]] = defaultdict(list)
         clusters = self.clusters.of([group[0].task for group in groups])
         for cluster, group in zip(clusters, groups, strict=True):
@@ -67,7 +69,7 @@ class ClusteredCurriculum:
             [*group, *(t for t in together[cluster] if t.task.id != group[0].task.id)]
             for cluster, group in zip(clusters, groups, strict=True)
         ]
-        return self.curriculum.observe([group for group in joined if len(statistics(group).returns) > 1])
+        return self.curriculum.observe(groups, [group if len(statistics(group).returns) > 1 else [] for group in joined])
 
     def expand(self) -> dict[str, int]:
         return self.curriculum.expand()

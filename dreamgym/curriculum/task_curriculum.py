@@ -142,16 +142,18 @@ class TaskCurriculum:
             return self.prior
         return self.prior + (entry.value - self.prior) * self.config.decay ** (self.iteration - entry.last)
 
-    def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-        """Record each group's variance of returns as its task's value (Eq. 7). A group whose rollouts were all masked or failed measures
-        nothing. Returns the share of mixed groups among the tasks measured for the first time, the replayed and the synthetic ones."""
+    def observe(self, groups: Sequence[Sequence[Trajectory]], valued_by: Sequence[Sequence[Trajectory]] | None = None) -> dict[str, float]:
+        """Record each group's variance of returns as its task's value (Eq. 7), or that of the rollouts in `valued_by`, one sequence a
+        group. Rollouts that were all masked or failed measure nothing. Returns the share of mixed groups among the tasks measured for the
+        first time, the replayed and the synthetic ones."""
         mixed: dict[str, list[bool]] = {}
-        for group in groups:
+        for group, measured in zip(groups, groups if valued_by is None else valued_by, strict=True):
             entry = self.pool.get(group[0].task.id) if group else None
             if entry is None:
                 continue
             entry.tried += 1
-            stats = statistics(group)
+            entry.unmeasured = 0 if statistics(group).returns else entry.unmeasured + 1
+            stats = statistics(measured)
             if stats.returns:
                 kind = "synthetic" if entry.task.source == "synthetic" else "fresh" if entry.value is None else "replayed"
                 mixed.setdefault(kind, []).append(stats.kind == "mixed")
@@ -159,14 +161,12 @@ class TaskCurriculum:
                     self.fresh = [*self.fresh, stats.variance][-PRIOR_WINDOW:]
                 if kind != "synthetic":
                     self.success = [*self.success, stats.mean][-PRIOR_WINDOW:]
-                entry.value, entry.last, entry.unmeasured = stats.variance, self.iteration, 0
+                entry.value, entry.last = stats.variance, self.iteration
                 low, high = self.config.success_band
                 if kind == "synthetic" and len(stats.returns) > 1 and not low < stats.mean < high:
                     self._retire(entry)
-            else:
-                entry.unmeasured += 1
-                if entry.task.source == "synthetic" and entry.unmeasured >= UNMEASURED:
-                    self._retire(entry)
+            if entry.task.source == "synthetic" and entry.unmeasured >= UNMEASURED and entry.task.id in self.pool:
+                self._retire(entry)
         return {f"mixed_{kind}": sum(is_mixed) / len(is_mixed) for kind, is_mixed in mixed.items()}
 
     def expand(self) -> dict[str, int]:

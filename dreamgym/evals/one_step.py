@@ -137,13 +137,16 @@ def forecast(
     return [answers[place] for place in range(len(questions))]
 
 
-def apply_guard(guard: Guard, questions: Sequence[Question], raw: Sequence[Prediction]) -> list[Prediction]:
-    """The same predictions with a guard before and after them. The history being the real one, nothing else would have been asked."""
+def apply_guard(
+    guard: Guard, questions: Sequence[Question], raw: Sequence[Prediction], from_memory: Sequence[bool] | None = None
+) -> list[Prediction]:
+    """The same predictions with a guard before and after them. The history being the real one, nothing else would have been asked. As in a
+    dream, answers `from_memory` are not reviewed; default: none are from there."""
     queries = [question.query for question in questions]
     before = [guard.before(query) for query in queries]
-    asked = [i for i, answer in enumerate(before) if answer is None]
+    asked = [i for i, answer in enumerate(before) if answer is None and not (from_memory and from_memory[i])]
     after = dict(zip(asked, guard.review([queries[i] for i in asked], [raw[i] for i in asked]), strict=True))
-    return [answer or after[i] for i, answer in enumerate(before)]
+    return [answer or after.get(i, raw[i]) for i, answer in enumerate(before)]
 
 
 def measure(

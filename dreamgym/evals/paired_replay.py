@@ -25,8 +25,8 @@ class Replay:
     agreeing_steps: int  # next states equal before the first divergence
     steps: int  # taken in the real environment, which may have ended before the dream did
     diverged: bool
-    raw_success: bool  # the model's own claim, before the guard
-    differs: bool  # in state, reward or end
+    raw_success: bool  # whether the model claimed a success at any step, before the guard, which may have taken it back
+    differs: bool  # in state, the first one too, reward or end
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions that changed nothing
@@ -144,7 +144,8 @@ def _real_replay(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
 
 def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated") -> Replay:
     """A dreamed episode beside its real replay, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
-    agreeing, diverged, differs, reward_error = 0, False, False, 0.0
+    agreeing, diverged, reward_error = 0, False, 0.0
+    differs = episode.transitions[0].state != real.transitions[0].state  # a policy that sees another first state may act otherwise
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     generated, judged = [0, 0], list[JudgedStep]()
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
@@ -170,7 +171,7 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         agreeing_steps=agreeing,
         steps=len(real.turns),
         diverged=diverged,
-        raw_success=last.as_predicted.succeeded,
+        raw_success=any(step.as_predicted.succeeded for step in episode.transitions),
         differs=differs,
         reward_error=reward_error,
         valid=(counts[True][0], counts[True][1]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +102,12 @@ def ask(
     if asking.last_error is not None and all(reply.kind == "failed" for reply in results.values()):
         raise asking.last_error
     return [results[i] for i in range(len(talks))]
+
+
+def require_budget(replies: Iterable[Reply[Any]], whose: str) -> None:
+    """UsageError where a question was not sent because the budget is spent: what waits for the answer must not go on without it."""
+    if unsent := next((reply for reply in replies if reply.kind == "unaffordable"), None):
+        raise UsageError(f"The {whose} has spent its budget: {unsent.problem}. Raise max_cost and resume.")
 
 
 class _Asking(Generic[T]):

@@ -105,7 +105,9 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name, of in arms.items():
             _, model = factory.make_dream(of, factory.replay_in_memory(of), guarded=False)
             raw = forecast(model, questions, forget=model.forget)
-            answers[name] = {"with_guard": apply_guard(factory.make_guard(context), questions, raw), "without_guard": raw}
+            from_memory = [model.retriever.answer(question.query) is not None for question in questions]
+            guarded = apply_guard(factory.make_guard(context), questions, raw, from_memory)
+            answers[name] = {"with_guard": guarded, "without_guard": raw}
             advance(1)
     found: dict[str, Any] = {name: {} for name in arms}
     for kind in ("with_guard", "without_guard"):

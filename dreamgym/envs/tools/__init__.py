@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config import build
+from dreamgym.envs.base import in_split
 from dreamgym.envs.logs import LogConfig, LogSuite
 from dreamgym.envs.tools.changes import tools_that_change
 from dreamgym.envs.tools.rules import Shown, ToolRules
@@ -43,9 +44,16 @@ class ToolSuite(LogSuite):
         tools = read_tools(config.tools) if config.tools else inferred_tools(recorded_calls(episodes))
         if not tools:
             raise UsageError("The recorded episodes hold no tool call. For agents that write plain text, use the suite 'logs'.")
-        self.rules = ToolRules(self.name, _with_reads(tools, episodes), shown=config.shown, about=config.about)
+        self.rules = ToolRules(self.name, _with_reads(tools, self._learned_from(episodes)), shown=config.shown, about=config.about)
         if config.action_format:
             self.rules.action_format = config.action_format
+
+    def _learned_from(self, episodes: list[Trajectory]) -> list[Trajectory]:
+        """The episodes that no run holds out, to measure its dream on. Their answers say which tools only read; schemas are of all, because
+        they are what anybody may know of an interface."""
+        tasks = {self.task_key(task) for task in self.tasks("train", len(episodes))}
+        few = not self.tasks("dev", 1)  # then a run holds out by the episodes' ids
+        return [one for one in episodes if self.task_key(one.task) in tasks and not (few and in_split(one.id, "dev"))]
 
 
 def make(**config: Any) -> ToolSuite:

@@ -82,9 +82,18 @@ class RenamedSuite(WrappedSuite):
         env = super().env()
         return None if env is None else RenamedEnv(env, self.cipher)
 
+    def task_key(self, task: Task) -> str:
+        return super().task_key(self.cipher.decode_task(task))
+
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
+        return self._encoded(super().demonstrate(self.cipher.decode_task(task), policy, seed=seed), task)
+
+    def recorded(self, episode: Trajectory) -> Trajectory:
+        episode = super().recorded(episode)
+        return self._encoded(episode, self.cipher.encode_task(episode.task))
+
+    def _encoded(self, episode: Trajectory, task: Task) -> Trajectory:
         """An episode of the inner suite in renamed words. Its reasoning is what the rules say of the renamed texts."""
-        episode = super().demonstrate(self.cipher.decode_task(task), policy, seed=seed)
         past: list[Transition] = []
         for step in episode.transitions:
             state, after = Observation(self.cipher.encode(step.state.text)), Observation(self.cipher.encode(step.next_state.text))

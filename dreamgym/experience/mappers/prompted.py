@@ -13,7 +13,7 @@ from zlib import crc32
 from dreamgym import config
 from dreamgym.engines import build_engine
 from dreamgym.errors import ServerError, counted
-from dreamgym.experience.chat_requests import FOR_ALL, AskConfig, ChatEngine, Reply, ask
+from dreamgym.experience.chat_requests import FOR_ALL, AskConfig, ChatEngine, Reply, ask, require_budget
 from dreamgym.experience.json_replies import BadReply, messages, read_object
 from dreamgym.protocols import Chat
 from dreamgym.types import Action
@@ -65,6 +65,7 @@ class PromptedMapper:
             return self._known[key]
         reply = self._ask_model(*key)
         self.counts[reply.kind] += 1
+        require_budget([reply], "state mapper")  # a state must not look otherwise from here on
         kept = set(range(len(lines))) if reply.value is None else reply.value
         if reply.kind != "failed":
             if len(self._known) >= REMEMBERED:

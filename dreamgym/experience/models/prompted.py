@@ -14,10 +14,9 @@ from pydantic import Field
 
 from dreamgym.config import build
 from dreamgym.engines import build_engine
-from dreamgym.errors import UsageError
 from dreamgym.experience import chat_prompts as prompts
 from dreamgym.experience.chat_questions import ChatQuestions
-from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask
+from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask, require_budget
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.json_replies import Format, Message, read_object, text_in
 from dreamgym.experience.parse import Answer
@@ -139,5 +138,4 @@ class PromptedExperienceModel(ExperienceModel):
     def _count(self, reply: Reply[Any], what: str = "") -> None:
         """Count replies by kind. UsageError when the budget is spent: a dream without answers would teach nothing."""
         self.counts[f"{what}{reply.kind}"] += 1
-        if reply.kind == "unaffordable":
-            raise UsageError(f"The experience model has spent its budget: {reply.problem}. Raise max_cost and resume.")
+        require_budget([reply], "experience model")

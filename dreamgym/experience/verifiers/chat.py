@@ -16,7 +16,7 @@ from pydantic import Field
 from dreamgym import config
 from dreamgym.engines import build_engine
 from dreamgym.experience import chat_prompts as prompts
-from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask
+from dreamgym.experience.chat_requests import AskConfig, ChatEngine, Reply, ask, require_budget
 from dreamgym.experience.json_replies import flag_in, messages, read_object, text_in
 from dreamgym.experience.verifiers import VerifierInputs
 from dreamgym.protocols import Chat
@@ -62,7 +62,8 @@ class ChatVerifier:
         return self.chat.usage
 
     def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
-        """A verdict per (instruction, history, claim) by the majority of the samples that could be read; None where none could."""
+        """A verdict per (instruction, history, claim) by the majority of the samples that could be read; None where none could. UsageError
+        when the budget is spent: a claim that nobody looked at would count."""
         n, size = self.config.samples, self.config.history
         talks = [messages(prompts.verify(), prompts.claim(task, past[max(0, len(past) - size) :], claim)) for task, past, claim in cases]
         votes = ask(
@@ -75,6 +76,7 @@ class ChatVerifier:
             seeds=[(self.seed, crc32(str(talk).encode("utf-8", "replace")), i) for talk in talks for i in range(n)],
         )
         self.counts.update(vote.kind for vote in votes)
+        require_budget(votes, "verifier")
         return [_majority(votes[i : i + n]) for i in range(0, len(votes), n)]
 
 

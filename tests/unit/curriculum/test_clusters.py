@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
@@ -54,23 +52,12 @@ def test_a_task_tried_once_has_the_variance_of_its_cluster():
     assert {t.id for t in both.sample(6)} == {task.id for task in TASKS}
 
 
-def test_a_lonely_or_broken_rollout_says_nothing_of_its_task():
-    seen: list[Sequence[Sequence[Trajectory]]] = []
-
-    class Watcher:
-        def sample(self, n: int) -> list[Task]:
-            return []
-
-        def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-            seen.append(groups)
-            return {}
-
-        def expand(self) -> dict[str, int]:
-            return {"proposed": 1}
-
-    both = ClusteredCurriculum(Watcher(), clusters(2))
+def test_a_lonely_or_broken_rollout_says_nothing_of_its_task_which_counts_as_tried_all_the_same():
+    inner = TaskCurriculum(TASKS, CurriculumConfig(), rules=corridor.make(length=4, keys=False).rules)
+    both = ClusteredCurriculum(inner, clusters(2))
     both.observe([[episode(TASKS[0], 1.0)], [episode(TASKS[1], 0.0, error="unreadable")], [episode(TASKS[3], 0.0)]])
-    assert seen == [[]] and both.expand() == {"proposed": 1}
+    entries = [inner.pool[TASKS[i].id] for i in (0, 1, 3)]
+    assert [(entry.tried, entry.value, entry.unmeasured) for entry in entries] == [(1, None, 0), (1, None, 1), (1, None, 0)]
 
 
 def test_groups_of_one_may_choose_tasks_by_variance_when_tasks_have_clusters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from dreamgym.envs.wrappers import WrappedEnv
 from dreamgym.envs.wrappers.mapped import MappedEnv
 from dreamgym.envs.wrappers.placeholders import NamedEnv
 from dreamgym.envs.wrappers.renamed import Cipher, RenamedEnv
+from dreamgym.logs.demonstrations import collect
+from dreamgym.runs.episodes import read_trajectories, write_trajectories
 
 CORRIDOR = {"length": 5, "keys": False}
 SUITES = [("corridor", CORRIDOR), ("webshop", {})]
@@ -44,6 +47,21 @@ def test_a_renamed_world_has_the_dynamics_of_the_original(name: str, options: di
             pool = EnvPool(renamed.require_env, renamed.rules)
             (walk,) = pool.repeat([(other, [step.action for step in found.transitions])])
             assert walk is not None and [step.next_state for step in walk] == [step.next_state for step in found.transitions]
+
+
+def test_recorded_episodes_are_renamed_as_their_tasks_are_and_keep_their_keys(tmp_path: Path):
+    plain = plugins.make("envs", "corridor", length=5)
+    file = tmp_path / "logs.jsonl"
+    write_trajectories(file, collect(plain, 40, seed=0))
+    inner = plugins.make("envs", "logs", files=[file])
+    renamed = plugins.make("envs", "dreamgym.envs.wrappers.renamed", suite="logs", options={"files": [file]}, seed=3)
+    tasks = {task.instruction for split in ("train", "dev", "test") for task in renamed.tasks(split, 100)}
+    for episode in read_trajectories(file):
+        shown = renamed.recorded(episode)
+        assert shown.task.instruction in tasks
+        assert renamed.cipher.decode(shown.transitions[0].state.text) == episode.transitions[0].state.text
+        assert renamed.cipher.decode(shown.transitions[0].action) == episode.transitions[0].action
+        assert renamed.task_key(shown.task) == inner.task_key(episode.task)
 
 
 @pytest.mark.parametrize("wrapper", ["placeholders", "renamed", "without_rules"])

@@ -15,14 +15,15 @@ from dreamgym.envs import corridor, webshop
 from dreamgym.envs.base import EnvSuite
 from dreamgym.envs.corridor import CorridorRules, read_goal
 from dreamgym.envs.env_pool import EnvPool
+from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.evals import near_misses
 from dreamgym.evals.one_step import Question, apply_guard, draw_questions, f1, forecast, known_parts, measure, parts_of
-from dreamgym.experience.guard import Guard
+from dreamgym.experience.guard import Guard, SecondOpinion
 from dreamgym.experience.pipeline import Unreadable, prediction
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import fidelity as recipe
 from dreamgym.runs.rundir import RunDir
-from dreamgym.types import Prediction, Query
+from dreamgym.types import Prediction, Query, Transition, Verdict
 
 SHOP = webshop.make()
 CORRIDOR = corridor.make(length=4)
@@ -115,6 +116,18 @@ def test_who_says_the_truth_makes_no_mistake_with_and_without_a_guard(name: str)
         assert found.false_success.value == found.false_failure.value == found.false_end.value == found.reward_error.value == 0.0
         assert found.unknown_elements.value == 0.0 and found.false_success.n > 0 and found.false_failure.n > 0
         assert sum(sum(row.values()) for row in found.confusion.values()) == len(questions)
+
+
+def test_what_memory_answers_is_not_reviewed_as_in_a_dream():
+    class Refuses:
+        def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
+            return [Verdict("refused") for _ in cases]
+
+    questions = [q for q in questions_of(CORRIDOR) if q.truth.terminated and q.truth.reward]
+    truth = [told(question) for question in questions]
+    guard = Guard(StateMapping(CORRIDOR.rules), second=SecondOpinion(Refuses(), "zero"))
+    assert all(one.reward == 0.0 for one in apply_guard(guard, questions, truth))
+    assert apply_guard(guard, questions, truth, [True] * len(truth)) == truth
 
 
 def test_the_rates_of_wrong_predictions_as_worked_by_hand():

@@ -157,6 +157,22 @@ def test_a_claim_whose_end_the_guard_took_back_is_still_the_models_claim():
     assert (rates.raw_false_success.value, rates.raw_false_success.n, rates.false_success.n) == (1.0, 1, 0)
 
 
+def test_a_claim_that_the_guard_took_back_and_the_episode_went_on_after_is_still_the_models_claim():
+    went_on = dreamed(task(1, 4), ("right", room(2)), ("right", room(3)), ("left", room(2)), reward=0.0, raw=0.0, ends=False)
+    first, *rest = went_on.turns
+    claimed = replace(first.transition, info=StepInfo(raw_reward=1.0, raw_terminated=True))
+    (found,) = replay([replace(went_on, turns=(replace(first, transition=claimed), *rest))], REAL)
+    rates = summarise([found])
+    assert found.raw_success and not found.ended and (rates.raw_false_success.value, rates.raw_false_success.n) == (1.0, 1)
+
+
+def test_a_dream_that_begins_elsewhere_differs_whatever_follows():
+    first, *rest = TRUE.turns
+    elsewhere = replace(first, transition=replace(first.transition, state=room(4)))
+    (found,) = replay([replace(TRUE, turns=(elsewhere, *rest))], REAL)
+    assert found.differs and not found.diverged and found.real_success
+
+
 def test_dreams_without_a_real_twin_are_left_out():
     synthetic = replace(TRUE, task=replace(TRUE.task, goal=None))
     assert replay([synthetic, replace(TRUE, error="broken")], REAL) == []

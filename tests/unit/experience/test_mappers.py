@@ -18,6 +18,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.mapping import mapped, needed, shorten
 from dreamgym.errors import ConfigError, ServerError, UsageError
 from dreamgym.evals.mapping_loss import measure
+from dreamgym.experience.chat_requests import AskConfig
 from dreamgym.experience.mappers import fitted, prompted
 from dreamgym.experience.mappers.prompted import PromptedMapper
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
@@ -125,6 +126,14 @@ def test_an_instruct_model_names_the_lines_and_what_cannot_be_read_leaves_the_st
     assert asked["task"] == "find it" and asked["latest_actions"] == ["click [1]"] and asked["lines"]["9"] == lines[9]
     assert mapper.keep("find another", [], lines) == set(range(len(lines)))
     assert mapper.counts["unreadable"] == 1
+
+
+def test_a_state_mapping_that_may_cost_no_more_ends_with_an_error_and_shows_no_other_states():
+    chat = ScriptedChat(lambda messages: '{"reasoning": "the shop", "lines": [0, 9]}', price_in=1.0, price_out=1.0)
+    mapper, lines = PromptedMapper(chat, AskConfig(max_tokens=50, max_cost=0.002)), page("red scarf", "12345", random.Random(0))
+    with pytest.raises(UsageError, match="The state mapper has spent its budget"):
+        for i in range(100):
+            assert mapper.keep(f"find {i}", [], lines) == {0, 9}
 
 
 def test_a_state_that_the_server_failed_stays_whole_until_it_answers_and_too_many_failures_in_a_row_end_the_run():

@@ -20,6 +20,7 @@ from dreamgym.envs import corridor, webshop
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ServerError, UsageError
+from dreamgym.experience.chat_requests import AskConfig
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import DISAGREED, FAILURE_STATE, GRANTED, NOT_GRANTED, NOTED, REFUSED, Guard, GuardConfig, SecondOpinion
 from dreamgym.experience.json_replies import data
@@ -434,6 +435,19 @@ def test_a_chat_model_gives_second_opinions_by_majority_and_does_not_see_the_rea
     assert ChatVerifier(ScriptedChat(answer)).verify([]) == []
     votes = iter([False, True])  # a tie believes
     assert ChatVerifier(ScriptedChat(answer), VotesConfig(samples=2)).verify([case]) == [Verdict("passed", ("vote True",))]
+
+
+def test_a_verifier_that_may_cost_no_more_ends_with_an_error_and_lets_no_claim_pass():
+    def answer(messages: Messages) -> str:
+        return json.dumps({"reasoning": "no", "believable": False})
+
+    chat = ScriptedChat(answer, price_in=1.0, price_out=1.0)
+    verifier = ChatVerifier(chat, VotesConfig(ask=AskConfig(max_tokens=100, max_cost=0.002)))
+    claim = Transition(AT_DOOR, "open", Observation("room 3 of 4\nthe door is open"), 1.0, True, StepInfo(""))
+    with pytest.raises(UsageError, match="The verifier has spent its budget: max_cost=0.002 is spent. Raise max_cost"):
+        for _ in range(100):
+            assert verifier.verify([(TO_3.instruction, long_past(2), claim)]) == [Verdict("refused", ("no",))]
+    assert verifier.counts["clean"] > 0
 
 
 def test_a_dream_that_may_cost_no_more_ends_with_an_error_and_not_with_empty_answers():
