@@ -12,6 +12,7 @@ masks is truncated, with `masked` set. It is no failure: leave it out of trainin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import gymnasium
@@ -21,7 +22,7 @@ from gymnasium.vector.utils import batch_space
 
 from dreamgym.adapters.gymnasium import Words
 from dreamgym.errors import UsageError, nearest
-from dreamgym.serve.sessions import DreamSessions, SessionStart, outcome
+from dreamgym.serve.sessions import DreamSessions, SessionError, SessionStart, outcome
 from dreamgym.types import Action, Observation, StepResult, Task
 
 SEEDS = 2**31  # of episodes, drawn from the environment's own stream
@@ -64,7 +65,7 @@ class DreamTextEnv(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         if self._session:
-            self.dream.end(self._session).result()
+            _ended(self.dream, self._session)
             self._session, self._over = "", True
 
 
@@ -133,13 +134,19 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
     def _end(self, places: Sequence[int]) -> None:
         for i in places:
             if (opened := self._open[i]) is not None:
-                self.dream.end(opened.session).result()
+                _ended(self.dream, opened.session)
                 self._open[i] = None
 
     def _of(self, i: int) -> SessionStart:
         opened = self._open[i]
         assert opened is not None
         return opened
+
+
+def _ended(dream: DreamSessions, session: str) -> None:
+    """End an episode; those of a dream that is closed have ended with it."""
+    with suppress(SessionError):
+        dream.end(session).result()
 
 
 def _task(options: dict[str, Any] | None) -> str:

@@ -61,7 +61,12 @@ class DreamEnvironment(Environment):
         """Begin an episode of `task`, or of one that the seed draws; without a seed one is drawn, and is in the metadata. SessionError when
         all sessions are taken."""
         self.close()
-        opened = self.sessions.open(str(options.get("task", "")), seed=seed).result(PATIENCE_S)
+        opening = self.sessions.open(str(options.get("task", "")), seed=seed)
+        try:
+            opened = opening.result(PATIENCE_S)
+        except OutOfTime as error:
+            opening.cancel()  # so that no session is kept whose name nobody has
+            raise SessionError(f"The episode did not begin within {PATIENCE_S:g} s. Reset again when the dream is less busy.") from error
         self.session = opened.session
         self._state = State(episode_id=episode_id or secrets.token_hex(8), step_count=0)
         metadata_of_step = {"dreamgym": {"task": opened.task.id, "seed": opened.seed, "simulation": True}}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from dreamgym.engines.local.ngram_speculation import CONTEXTS, NGramSpeculator
 from dreamgym.engines.local.runners import FastRunner, GenericRunner
 from dreamgym.engines.local.running_batch import ActiveRequest, RunningBatch, sample
 from dreamgym.errors import ConfigError, InvariantError, UsageError
+from dreamgym.llm.memory import return_free_memory
 from dreamgym.llm.request_queue import RequestQueue
 from dreamgym.llm.tokenized import Tokenized
 from dreamgym.types import Completion, Request
@@ -74,6 +76,12 @@ class LocalEngine(Tokenized, RequestQueue):
         self.speculator = NGramSpeculator(self.speculator.longest)
         self._weights_seen = self._fingerprint()
 
+    def publish(self, version: int, save: Callable[[], Path]) -> None:
+        """See `protocols.LLM`. InvariantError while requests run: what they have sampled is of the weights before."""
+        if self.batch.running:
+            raise InvariantError(f"Requests are running ({self.batch.running}): finish or cancel them before the weights change.")
+        super().publish(version, save)
+
     def release(self, sessions: Sequence[str]) -> None:
         """Forget the caches of these sessions; one whose request still runs is forgotten when it finishes.
 
@@ -89,6 +97,7 @@ class LocalEngine(Tokenized, RequestQueue):
             self.speculator = NGramSpeculator(self.speculator.longest)
             if self.device.type == "cpu":
                 self.kv_cache.clear()
+                return_free_memory()
 
     def _check(self, request: Request) -> None:
         room = self.max_context - request.sampling.max_tokens
@@ -108,7 +117,7 @@ class LocalEngine(Tokenized, RequestQueue):
 
     def _grammars(self) -> Grammars:
         if self.grammars is None:
-            self.grammars = Grammars(self.tokenizer)
+            self.grammars = Grammars(self.tokenizer, self.model.get_output_embeddings().weight.shape[0])
         return self.grammars
 
     def _enqueue(self, tickets: Sequence[int], requests: Sequence[Request]) -> None:
@@ -278,8 +287,8 @@ class LocalEngine(Tokenized, RequestQueue):
         if self.grammars is not None:
             for row, token in zip(rows, sampled.tolist(), strict=True):
                 matcher = self.batch.active[row].matcher
-                if matcher is not None and not matcher.is_stopped():
-                    matcher.consume_token(token)
+                if matcher is not None and not matcher.is_stopped() and not matcher.consume_token(token):
+                    raise InvariantError(f"Token {token} was sampled, and the grammar does not allow it. Report this.")
         for row in self.batch.record(rows, sampled, scores):
             self._finish(int(row))
 

@@ -25,7 +25,8 @@ from dreamgym.errors import MissingExtra, UsageError
 class Grammars:
     """Matchers over one tokenizer. A grammar is compiled once; every request gets a copy at its beginning."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, n_vocab: int | None = None) -> None:
+        """`n_vocab`: how many logits the model has, where its embedding is padded beyond the tokenizer; no grammar allows the padding."""
         try:
             import llguidance
             import llguidance.hf
@@ -35,7 +36,7 @@ class Grammars:
         if tokenizer.eos_token_id is None:
             raise UsageError("The tokenizer has no end token, so no grammar can end. Set its eos_token.")
         self._library = llguidance
-        self._tokenizer = llguidance.hf.from_tokenizer(tokenizer)
+        self._tokenizer = llguidance.hf.from_tokenizer(tokenizer, n_vocab=max(n_vocab or 0, len(tokenizer)))
         self._compiled: dict[str, Any] = {}
         self.end = int(tokenizer.eos_token_id)
 

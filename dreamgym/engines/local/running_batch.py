@@ -177,7 +177,7 @@ def sample(
     if not np.all(greedy | (temperature == 1)):
         scaled = scaled / torch.from_numpy(np.where(greedy, 1, temperature)).to(logits.device)[:, None]
     scores = torch.log_softmax(scaled, -1)
-    allowed = scores if bias is None else scores + bias
+    allowed = scores if bias is None else torch.log_softmax(scaled + bias, -1)  # of what may follow: also where that is unlikely
     if greedy.all():
         sampled = allowed.argmax(-1)
     else:
@@ -196,7 +196,7 @@ def _cut(batch: RunningBatch, rows: np.ndarray) -> np.ndarray:
 
 
 def _kept(batch: RunningBatch, scores: Tensor, rows: np.ndarray) -> Tensor:
-    """Probabilities [n, V] with what top-k and top-p leave out at 0 (not normalised)."""
+    """Probabilities [n, V], of log-probabilities `scores`, with what top-k and top-p leave out at 0 (not normalised)."""
     weights = scores.exp()
     cut = _cut(batch, rows)
     if not cut.any():

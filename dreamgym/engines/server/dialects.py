@@ -52,6 +52,7 @@ class Dialect(ABC):
     name: str
     logprobs: Logprobs
     tokenize_path = "/tokenize"
+    context_path = "/v1/models"
 
     @abstractmethod
     def ask(self, model: str, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[str, dict[str, Any]]:
@@ -85,6 +86,18 @@ class Dialect(ABC):
     def tokenize(self, model: str, text: str) -> dict[str, Any]:
         """Payload that asks the server for the ids of `text`, without special tokens."""
         return {"model": model, "prompt": text, "add_special_tokens": False}
+
+    def context_length(self, body: Any, model: str, url: str) -> Any:
+        """What the answer of `context_path` says of the longest context of `model`; None where it says nothing."""
+        return next((card.get("max_model_len") for card in cards_of(body, url) if card["id"] == model), None)
+
+
+def cards_of(body: Any, url: str) -> list[dict[str, Any]]:
+    """What a server says of each model it serves; ServerError for an answer that lists none."""
+    found = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
+        raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
+    return found
 
 
 def _number(score: Any) -> float | None:
@@ -251,6 +264,12 @@ class LlamaCpp(Dialect):
     """
 
     name, logprobs = "llama_cpp", "raw"
+
+    context_path = "/props"
+
+    def context_length(self, body: Any, model: str, url: str) -> Any:
+        settings = body.get("default_generation_settings") if isinstance(body, dict) else None
+        return settings.get("n_ctx") if isinstance(settings, dict) else None
 
     def ask(self, model: str, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[str, dict[str, Any]]:
         return "/completion", {

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from dreamgym.engines.server.chat_replies import LengthLimits, about_tokens, most_tokens, reply_in
 from dreamgym.engines.server.config import ServerConfig
-from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, inexact, seed_of
+from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, cards_of, inexact, seed_of
 from dreamgym.engines.server.http_client import Client, Unreachable
 from dreamgym.engines.server.rate_limit import Clock
 from dreamgym.engines.server.servers import Served, Servers
@@ -138,7 +138,7 @@ class ServerEngine(Tokenized, RequestQueue):
                 if self.model not in served:
                     self._must_reply(api, served)
             if self.dialect is not None:
-                self._learn_context(api)
+                self.max_context = self.max_context or self._context_of(api, self.dialect)
                 report |= {"max_context": self.max_context, "tokenizer": self.client.wait(self._agree(api))}
         return report if self.dialect is not None else report | {"tokens": "text only: replies works, generate does not"}
 
@@ -244,7 +244,7 @@ class ServerEngine(Tokenized, RequestQueue):
             )
         if not len(request.prompt):
             raise UsageError("A prompt is empty: give at least one token.")
-        self._learn_context(self.servers.live[0])
+        self._learn_context()
         assert self.max_context is not None
         room = self.max_context - sampling.max_tokens
         if len(request.prompt) > room:
@@ -391,25 +391,27 @@ class ServerEngine(Tokenized, RequestQueue):
 
     def cards(self, api: str, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
         """What a server says of each model it serves; ServerError for an answer that lists none."""
-        body = self.client.wait(self.client.control("GET", url := f"{api}/models", timeout_s=timeout_s))
-        found = body.get("data") if isinstance(body, dict) else None
-        if not isinstance(found, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in found):
-            raise ServerError(f"{url} answered {body!r:.100}. Expected an object with a list 'data': is it an OpenAI-compatible server?")
-        return found
+        url = f"{api}/models"
+        return cards_of(self.client.wait(self.client.control("GET", url, timeout_s=timeout_s)), url)
 
-    def _learn_context(self, api: str) -> None:
-        """Ask a server how long its context is, once, unless max_context says it."""
+    def _learn_context(self) -> None:
+        """Ask the servers how long their context is, once, until one answers; unless max_context says it."""
         if self.max_context is not None or self.dialect is None:
             return
-        if self.dialect.name == "llama_cpp":
-            body = self.client.wait(self.client.control("GET", self.url("/props", api)))
-            settings = body.get("default_generation_settings") if isinstance(body, dict) else None
-            found = settings.get("n_ctx") if isinstance(settings, dict) else None
-        else:
-            found = next((card.get("max_model_len") for card in self.cards(api) if card["id"] == self.config.model), None)
+        for api in (live := self.servers.live):
+            try:
+                self.max_context = self._context_of(api, self.dialect)
+                return
+            except ServerError as error:
+                if not error.gone or api == live[-1]:
+                    raise
+
+    def _context_of(self, api: str, dialect: Dialect) -> int:
+        body = self.client.wait(self.client.control("GET", url := self.url(dialect.context_path, api), retries=self.config.retries))
+        found = dialect.context_length(body, self.config.model, url)
         if not isinstance(found, int) or found < 2:
             raise ConfigError(f"{api} does not report the context length of '{self.config.model}'. Set max_context.")
-        self.max_context = found
+        return found
 
     def url(self, path: str, api: str) -> str:
         """The address of a path: under the OpenAI base when it begins with `/v1`, else under the server's root."""

@@ -38,6 +38,15 @@ def test_one_episode_tells_who_decided_and_must_begin_before_it_goes_on(dream: D
         env.reset(options={"tsk": "x"})
 
 
+def test_what_is_closed_after_its_dream_is_closed_all_the_same():
+    with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+        one, several = DreamTextEnv(dream), DreamVectorEnv(dream, 2)
+        one.reset(seed=1)
+        several.reset(seed=1)
+    one.close()
+    several.close()
+
+
 def test_episodes_side_by_side_are_those_of_one_environment_each(dream: DreamSessions):
     env, alone = DreamVectorEnv(dream, 4), DreamTextEnv(dream)
     shown, infos = env.reset(seed=3, options={"task": TASKS[0].id})

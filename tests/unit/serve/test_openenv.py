@@ -19,7 +19,7 @@ from openenv.core.generic_client import GenericEnvClient
 from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.models.no_model import NoModel
 from dreamgym.serve import openenv as served
-from dreamgym.serve.sessions import DreamSessions
+from dreamgym.serve.sessions import DreamSessions, SessionError
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +101,17 @@ def test_the_answer_that_came_too_late_is_that_of_the_same_action_again_and_no_o
         env.reset()
         model.free.set()
         assert env.step(ask).result, "a new episode owes no answer"
+
+
+def test_a_reset_that_takes_too_long_says_so_and_leaves_no_session(monkeypatch: pytest.MonkeyPatch):
+    model, begin = talking_dream(), threading.Event()
+    start = model.start
+    monkeypatch.setattr(model, "start", lambda tasks, *, seed: start(tasks, seed=seed) if begin.wait(10) else [])
+    monkeypatch.setattr(served, "PATIENCE_S", 0.1)
+    with DreamSessions(model, CANCEL_RULES, [CANCEL_TASK], horizon=6) as dream:
+        env = served.DreamEnvironment(dream)
+        with pytest.raises(SessionError, match="did not begin within 0.1 s. Reset again"):
+            env.reset()
+        begin.set()
+        monkeypatch.setattr(served, "PATIENCE_S", 10.0)
+        assert env.reset() and len(dream) == 1

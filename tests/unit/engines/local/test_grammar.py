@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dreamgym.engines.local.engine import LocalEngine
+from dreamgym.engines.local.running_batch import ActiveRequest, RunningBatch, sample
 from dreamgym.envs import corridor
 from dreamgym.errors import UsageError
 from dreamgym.experience.guard import Guard, GuardConfig
@@ -36,7 +37,7 @@ def words(engine: LocalEngine) -> Vocabulary:
     return Vocabulary(engine.encode, engine.decode, {marker: engine.special_id(marker) for marker in (*MARKERS, END)})
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.01, 0.03, 1.0])
 def test_a_number_in_brackets_is_all_that_can_be_said(engine: LocalEngine, temperature: float) -> None:
     end = engine.special_id(END)
     rules = 'start: "[" NUMBER "]"\nNUMBER: /[1-9][0-9]{0,2}/'
@@ -45,6 +46,32 @@ def test_a_number_in_brackets_is_all_that_can_be_said(engine: LocalEngine, tempe
     *said, other = engine.generate([*asked, free])
     assert all(re.fullmatch(r"\[[1-9]\d{0,2}\]", one.text) and one.finish_reason == "stop" for one in said)
     assert other.ids == engine.generate([free])[0].ids  # a grammar is its own request's, not its neighbours'
+
+
+def test_a_model_with_more_logits_than_its_tokenizer_has_tokens_says_what_it_may(engine: LocalEngine) -> None:
+    """As Qwen2.5's, whose embedding is padded."""
+    padded = tiny.build(engine.tokenizer, "100k", seed=1)
+    padded.resize_token_embeddings(len(engine.tokenizer) + 100)
+    with torch.no_grad():
+        padded.get_output_embeddings().weight[len(engine.tokenizer) :] = 1.0  # likely, and no token
+    end = engine.special_id(END)
+    rules = 'start: "[" NUMBER "]"\nNUMBER: /[1-9][0-9]{0,2}/'
+    asked = [Request([20 + i], Sampling(12, (end,), 1.0, grammar=rules), (i,)) for i in range(20)]
+    assert all(re.fullmatch(r"\[[1-9]\d{0,2}\]", one.text) for one in LocalEngine(padded, engine.tokenizer).generate(asked))
+
+
+def test_top_p_is_of_what_the_grammar_allows() -> None:
+    logits = torch.full((300, 50), 9.0)
+    logits[:, 7], logits[:, 8] = 2.0, 0.6  # 0.8 and 0.2 of the two together, next to nothing of all
+    bias = torch.full((300, 50), float("-inf"))
+    bias[:, 7:9] = 0.0
+    for top_p, expected in ((0.5, {7}), (0.99, {7, 8})):
+        batch = RunningBatch()
+        sampling = Sampling(1, (0,), 1.0, top_p=top_p)
+        rows = batch.append([ActiveRequest(i, Request([1], sampling, (i,)), (i,)) for i in range(300)])
+        ids, logprobs = sample(batch, logits, rows, bias)
+        assert set(ids.tolist()) == expected
+        assert logprobs[ids == 7] == pytest.approx(float(torch.log_softmax(logits[0], -1)[7]), abs=1e-5), "of the whole vocabulary"
 
 
 def test_log_probabilities_are_of_the_whole_vocabulary(engine: LocalEngine) -> None:

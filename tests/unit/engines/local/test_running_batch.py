@@ -178,6 +178,17 @@ def test_weights_that_change_under_running_requests_are_an_error(engine: LocalEn
         engine.poll()
 
 
+def test_weights_are_not_published_under_running_requests(engine: LocalEngine, tmp_path: Path) -> None:
+    engine.submit([Request([20, 30], Sampling(50), (1,))])
+    engine._advance()
+    with pytest.raises(InvariantError, match="Requests are running .1.: finish or cancel them"):
+        engine.publish(1, lambda: tmp_path)
+    while not engine.poll():
+        pass
+    engine.publish(1, lambda: tmp_path)
+    assert engine.version == 1
+
+
 def test_after_a_failure_what_was_running_starts_again(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = requests(6, seed=4)
     expected = engine.generate(asked)

@@ -149,6 +149,16 @@ def test_an_address_that_is_none_is_refused_before_anything_is_asked(make: Any, 
         make(base_url=url)
 
 
+def test_the_length_of_the_context_is_asked_for_again_and_of_another_server_where_one_is_gone(
+    make: Any, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, failures = Handler.do_GET, iter([True, True, False])
+    monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send_error(503) if next(failures, False) else answer(handler))
+    engine = make(max_context=None)
+    assert engine.generate([ASK])[0].ids == EXPECTED and engine.max_context
+    assert make(base_url="http://127.0.0.1:9/v1", more_urls=(server.url,), max_context=None).generate([ASK])[0].ids == EXPECTED
+
+
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"data": null}', b'{"data": [{"name": "policy"}]}', b""])
 def test_a_server_that_lists_no_models_is_no_crash(make: Any, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.raw(body))
