@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dreamgym.llm.memory import return_free_memory
+
 _EMPTY = np.zeros(0, dtype=np.int64)
 
 
@@ -142,3 +144,5 @@ class KVCache:
         self.row_of = {name: row for row, name in enumerate(self.owner) if name is not None}
         self.rows, self.capacity = rows, capacity
         self.moves += 1
+        if self.device.type == "cpu":
+            return_free_memory()  # of the smaller tensors
