@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -384,6 +385,7 @@ def _extend(tokenizer: Any) -> list[int]:
 
 
 def _peft() -> Any:
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # in transformers; peft reads it
     try:
         return importlib.import_module("peft")
     except ModuleNotFoundError as error:
