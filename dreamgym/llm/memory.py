@@ -94,8 +94,8 @@ def _total(where: torch.device) -> int:
 
 
 def return_free_memory() -> None:
-    """Give the free memory of the C library's heap back to the system, where the library can. A fit leaves gigabytes there, and an engine's
-    keys and values, whose tensors are mapped apart from the heap, would come on top of them."""
+    """Give the free memory of the C library's heap back to the system, where the library can. What fits, updates and caches free stays
+    there otherwise, up to gigabytes, and what the next step of a run needs in tensors of other sizes comes on top."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
