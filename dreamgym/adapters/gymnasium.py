@@ -61,7 +61,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._steps, self._over = 0, True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """The first state of an episode, and its `task` id and `instruction`. UsageError for an unknown task or option."""
+        """The first state of an episode, and its `task` id and `instruction`. UsageError for an unknown task or option, or no tasks."""
         super().reset(seed=seed)
         self.task = self._chosen(options or {})
         self._env = self._env or self.suite.require_env()
@@ -85,12 +85,19 @@ class TextEnv(gymnasium.Env[str, str]):
         """What the agent sees, in render mode "ansi"."""
         return self._text() if self.render_mode == "ansi" else None
 
+    def close(self) -> None:
+        """End the episode and the suite's environment, which may hold a page, a process or files."""
+        getattr(self._env, "close", lambda: None)()
+        self._env, self._over = None, True
+
     def _chosen(self, options: dict[str, Any]) -> Task:
         unknown = next((key for key in options if key != "task"), None)
         if unknown is not None:
             raise UsageError(f"No option '{unknown}' of reset.{nearest(unknown, ['task'])} Known: task.")
         if not self._tasks:
             self._tasks = {task.id: task for task in self.suite.tasks(self.split, self.tasks, seed=0)}
+        if not self._tasks:
+            raise UsageError(f"Split '{self.split}' of '{self.suite.name}' has no tasks to draw from. Choose another split.")
         if "task" in options:
             wanted = options["task"]
             if wanted not in self._tasks:

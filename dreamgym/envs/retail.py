@@ -26,7 +26,7 @@ from dreamgym.envs.tools.conversation import Limits
 from dreamgym.envs.tools.rules import Shown, ToolRules
 from dreamgym.envs.tools.schemas import Tool
 from dreamgym.errors import MissingExtra, UsageError
-from dreamgym.runs.files import read_jsonl
+from dreamgym.runs.files import read_given_jsonl
 from dreamgym.tool_calls import ToolCall
 from dreamgym.types import Action, Observation, Task, Trajectory
 
@@ -64,7 +64,7 @@ class Package:
     """The parts of tau2's retail domain that are used, and the tasks that replay on it."""
 
     def __init__(self, file: Path | None) -> None:
-        """MissingExtra without the package or the file of tasks; UsageError for a file of something else."""
+        """MissingExtra without the package or the file of tasks; UsageError for a file that is missing, empty or of something else."""
         self.environment = load_domain("retail")
         if file is None:
             raise MissingExtra(
@@ -73,9 +73,10 @@ class Package:
                 "env.options.tasks to that file."
             )
         self.db = self.environment.RetailDB.load(self.environment.RETAIL_DB_PATH)
-        rows = read_jsonl(file)
-        if not all({"user_id", "instruction", "actions"} <= row.keys() for row in rows):
-            raise UsageError(f"'{file}' holds no retail tasks. Expected JSON Lines with user_id, instruction and actions.")
+        expected = "JSON Lines with user_id, instruction and actions"
+        rows = [row for _, row in read_given_jsonl(file, expected)]
+        if not rows or not all(isinstance(row, dict) and {"user_id", "instruction", "actions"} <= row.keys() for row in rows):
+            raise UsageError(f"'{file}' holds no retail tasks. Expected {expected}.")
         self.calls = {str(i): [(one["name"], one["kwargs"]) for one in row["actions"]] for i, row in enumerate(rows)}
         self.rows = {str(i): row for i, row in enumerate(rows) if self._replays(str(i))}
 

@@ -10,21 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import counted
 from dreamgym.evals.paired_replay import Fidelity, compare, paired_episodes, summarise
 from dreamgym.evals.success import success
 from dreamgym.protocols import Policy, RealEnv
 from dreamgym.rollout import rollout
-from dreamgym.statistics import Interval, Rate, bootstrap
+from dreamgym.statistics import Interval, Rate, paired_rate_difference
 from dreamgym.types import Trajectory
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What a probe found, and what it cost."""
+    """What a probe found, and what it cost. `dream` and `real` are over the tasks whose fresh real episode has an outcome."""
 
     dream: Rate
     real: Rate
@@ -64,18 +62,22 @@ class PolicyGap:
     failed_rollouts: int  # tasks with a rollout that failed on either side, for technical reasons
 
 
-def compare_success(dreamed: Sequence[Trajectory], real: Sequence[Trajectory], *, seed: int) -> PolicyGap:
-    """The gap between two lists of episodes, of the same tasks in the same order. `seed` draws its bootstrap interval."""
+def compare_success(dreamed: Sequence[Trajectory], real: Sequence[Trajectory]) -> PolicyGap:
+    """The gap between two lists of episodes, of the same tasks in the same order."""
     pairs = [(one, other) for one, other in zip(dreamed, real, strict=True) if not one.masked]
-    sound = [(one, other) for one, other in pairs if one.error is None and other.error is None and other.scored]
-    differences = [float(one.success) - float(other.success) for one, other in sound]
+    sound = _with_outcomes(pairs)
     return PolicyGap(
         success([one for one, _ in sound]),
         success([other for _, other in sound]),
-        bootstrap([differences], lambda drawn: float(np.mean(drawn)), seed),
+        paired_rate_difference([one.success for one, _ in sound], [other.success for _, other in sound]),
         masked=len(dreamed) - len(pairs),
         failed_rollouts=len(pairs) - len(sound),
     )
+
+
+def _with_outcomes(pairs: Iterable[tuple[Trajectory, Trajectory]]) -> list[tuple[Trajectory, Trajectory]]:
+    """The pairs (dreamed, real) that have an outcome on both sides."""
+    return [(one, other) for one, other in pairs if one.error is None and other.error is None and other.scored]
 
 
 PREFIX = "gap-"
@@ -141,7 +143,8 @@ class GapMeter:
         steps = sum(len(t.turns) for t in episodes)
         self.real_steps += steps
         paired = summarise([compare(dream, real) for dream, real in pairs])
-        return Gap(success(chosen), success(fresh), paired, steps, episodes)
+        sound = _with_outcomes(zip(chosen, fresh, strict=True))
+        return Gap(success([dream for dream, _ in sound]), success([real for _, real in sound]), paired, steps, episodes)
 
 
 def _known(rate: Rate) -> float | None:

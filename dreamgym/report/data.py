@@ -12,7 +12,7 @@ from dreamgym.errors import DreamGymError
 from dreamgym.recipes.ablations import ABLATIONS, ablated
 from dreamgym.recipes.arms import ARMS, Arm, ablation_arm, arm_of, base_arm
 from dreamgym.recipes.summary import AUDITED_DREAMS, entry
-from dreamgym.runs.files import is_number
+from dreamgym.runs.files import is_number, read_json
 from dreamgym.runs.rundir import CONFIG, PROCESS, RunDir
 from dreamgym.statistics import Rate
 
@@ -115,11 +115,21 @@ class Run:
     lines: Mapping[str, Sequence[Mapping[str, Any]]]  # metrics.jsonl by phase, one line per iteration, in order
     rows: Sequence[Row]
     audits: Sequence[Audit]
-    compared: bool = False  # one seed of a comparison, whose summary is the comparison's table
+    comparison: Mapping[str, Any] = field(default_factory=dict)  # the compare.json of the folder above; empty where there is none
 
     @property
     def finished(self) -> bool:
         return bool(self.summary) or self.compared
+
+    @property
+    def compared(self) -> bool:
+        """Whether this is one seed of a comparison, whose tables hold all of it: no RL phase began after they were written. The policy
+        that another phase starts from need not have been evaluated."""
+        seeds = self.comparison.get("seeds")
+        if not isinstance(seeds, list) or self.config.get("seed") not in seeds:
+            return False
+        started_from = {arm.init_policy for arm in self.loops.values()}
+        return all(f"eval-{name}" in self.phases for name in self.loops if name not in started_from)
 
     @property
     def loops(self) -> dict[str, Arm]:
@@ -133,10 +143,12 @@ def read(run: RunDir) -> Run:
     """Read a run, finished or not."""
     summary = run.summary() or {}
     phases = {name: run.data(name) for name in run.finished() if name not in NOTES}
-    toml, config = "", {}
+    toml, config, comparison = "", {}, {}
     with suppress(FileNotFoundError, DreamGymError):  # the page shows what there is
         toml = (run.path / CONFIG).read_text(encoding="utf-8", errors="replace")
         config = run.config
+    with suppress(DreamGymError):
+        comparison = read_json(run.path.resolve().parent / "compare.json") or {}
     return Run(
         name=run.path.resolve().name,
         config=config,
@@ -150,7 +162,7 @@ def read(run: RunDir) -> Run:
             *_arms(run, phases),
         ],
         audits=_audits(summary.get("audit") or phases.get("audit"), summary.get("seeds")),
-        compared=(run.path.resolve().parent / "compare.md").is_file(),
+        comparison=comparison,
     )
 
 

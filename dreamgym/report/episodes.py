@@ -59,11 +59,12 @@ def chosen(run: RunDir) -> list[Shown]:
 
 
 def _first(run: RunDir, title: str, files: Iterable[str], fits: Callable[[Trajectory], bool]) -> Shown | None:
-    """The best fitting episode of the first file that has one: judged by the guard and refused first, then of middle length."""
+    """An episode of the first file that has one that fits. Of dreams one that the guard refused, if there is one, and of middle length. Of
+    real episodes the first: a choice by length would be one by success."""
     for file in files:
         found = [t for t in run.read_episodes(file) if t.turns and fits(t)]
         if found:
-            best = min(found, key=lambda t: (not _refused(t), not t.success, abs(len(t.turns) - 4)))
+            best = min(found, key=lambda t: (not _refused(t), abs(len(t.turns) - 4) if t.source == "dream" else 0))
             return Shown(title, file, best, _memories(run, file, best))
     return None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from dreamgym.errors import InvariantError, UsageError, explained, reason_of, unreadable
-from dreamgym.runs.files import dumps, is_number, scalar, write_atomic
+from dreamgym.errors import InvariantError, UsageError, reason_of
+from dreamgym.runs.files import dumps, is_number, read_given_jsonl, scalar, write_atomic
 from dreamgym.types import REAL_STEP, Completion, Observation, Source, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
 LOGS = "episodes/logs.jsonl"
@@ -24,23 +23,11 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, comple
 
 def read_trajectories(path: Path) -> list[Trajectory]:
     """The episodes of a file that somebody names. UsageError, with the line, for whatever is not one: nothing is left out silently."""
-    try:
-        with explained(path):
-            lines = path.read_text(encoding="utf-8").split("\n")
-    except UsageError as error:
-        raise UsageError(f"{error} Expected a JSON Lines file of episodes, such as RUN/{LOGS}.") from error
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"Line {number} of '{path}' is not JSON: {unreadable(error)} Restore the file.") from error
-        found.append(episode_from_json(record, number, path))
-    if not found:
-        raise UsageError(f"'{path}' holds no episode. Give a JSON Lines file of episodes, such as RUN/{LOGS}.")
-    return found
+    expected = f"a JSON Lines file of episodes, such as RUN/{LOGS}"
+    episodes = [episode_from_json(record, number, path) for number, record in read_given_jsonl(path, expected)]
+    if not episodes:
+        raise UsageError(f"'{path}' holds no episode. Give {expected}.")
+    return episodes
 
 
 def trajectory_to_json(trajectory: Trajectory, *, completions: bool = True) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from dreamgym.errors import RunDirError, UsageError, explained, reason_of
+from dreamgym.errors import RunDirError, UsageError, explained, reason_of, unreadable
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
@@ -94,6 +94,23 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The records of a JSON Lines file, without a torn last line; none when there is no file. RunDirError for a broken line."""
     lines = (_bytes(path) or b"").split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
     return [_record(line, f"Line {number} of '{path}'") for number, line in enumerate(lines, start=1)]
+
+
+def read_given_jsonl(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
+    """(line number, value) of a JSON Lines file that somebody names: blank lines are skipped, and the last one may lack its newline.
+    UsageError, with the line or with what is `expected` of the file, for one that cannot be read."""
+    try:
+        with explained(path):
+            lines = path.read_text(encoding="utf-8").split("\n")
+    except UsageError as error:
+        raise UsageError(f"{error} Expected {expected}.") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"Line {number} of '{path}' is not JSON: {unreadable(error)} Restore the file.") from error
+            yield number, value
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

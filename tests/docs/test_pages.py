@@ -118,7 +118,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
     kinds = {"with_guard": predictions, "without_guard": predictions}
     about = ("episodes", "transitions", "near_misses", "near_misses_that_took_effect", "near_misses_lost")
     about = (*about, "split", "episodes_seed", "recorded", "policy")
-    gap = {"policy": "dream", "real_steps": 0, "revisits": {}, "revisits_no_model": {}, **asdict(compare_success([], [], seed=0))}
+    gap = {"policy": "dream", "real_steps": 0, "revisits": {}, "revisits_no_model": {}, **asdict(compare_success([], []))}
     found = audited(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit), gap) | {
         "experience": "experience",
         "held_out": dict.fromkeys(about) | kinds,

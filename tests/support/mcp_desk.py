@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from mcp import MCPError
 from mcp.server import MCPServer
 
 server = MCPServer("desk")
@@ -36,6 +37,10 @@ if "--empty" not in sys.argv:
     @server.tool()
     def fail() -> str:
         raise ValueError("no such thing")
+
+    @server.tool()
+    def refuse() -> str:
+        raise MCPError(-32602, "Invalid params")
 
 
 if __name__ == "__main__":

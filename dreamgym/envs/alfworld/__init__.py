@@ -32,7 +32,7 @@ class AlfWorldConfig(Config):
     seed: int = 0
     """Names the generated games."""
     train: int = Field(default=400, ge=1)
-    """Games to train on, generated or the first official ones. They stand in other scenes than those of `test`."""
+    """Games to train on: generated, or a fixed sample of the official ones. They stand in other scenes than those of `test`."""
     dev: int = Field(default=64, ge=1)
     test: int = Field(default=256, ge=1)
     data: Path | None = None
@@ -120,7 +120,7 @@ class Official(Mapping[str, Game]):
         self._splits: dict[str, dict[str, Game]] = {}
 
     def of(self, split: str) -> dict[str, Game]:
-        """The first games of a split, as many as its limit allows."""
+        """A fixed sample of the games of a split, as many as its limit allows, or all."""
         if split not in self._splits:
             self._splits[split] = {game.id: game for game in games.read(self.folder, split, limit=self.limits[split])}
         return self._splits[split]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -77,17 +78,19 @@ def parse(text: str, name: str, *, where: str) -> Game:
 def read(folder: Path, split: str, *, limit: int | None = None) -> Iterator[Game]:
     """The games of a split in the order of their ids: from a pack or from folders, whichever `folder` holds.
 
-    `folder` is what `$ALFWORLD_DATA` names, or one that holds `<split>.jsonl.xz` and `logic.json`.
+    `folder` is what `$ALFWORLD_DATA` names, or one that holds `<split>.jsonl.xz` and `logic.json`. A `limit` gives a fixed sample of the
+    whole split, which a larger limit extends; only its games are parsed.
     """
     if split not in FOLDERS:
         raise UsageError(f"No split '{split}' of games.{nearest(split, FOLDERS)} Known: {', '.join(FOLDERS)}.")
     pack, tree = folder / f"{FOLDERS[split]}.jsonl.xz", folder / RELEASE / FOLDERS[split]
     tree = tree if tree.is_dir() else folder / FOLDERS[split]
     if pack.is_file():
-        yield from _first(_packed(pack, folder / "logic.json"), limit)
+        yield from _packed(pack, folder / "logic.json", limit)
     elif tree.is_dir():
         places = sorted(path for path in tree.glob(f"*/*/{FILE}") if _kind_of(path.parts[-3]) in KINDS)
-        yield from _first((read_file(path, name="/".join(path.parts[-4:-1])) for path in places), limit)
+        chosen = (places[place] for place in _sample(len(places), limit))
+        yield from (read_file(path, name="/".join(path.parts[-4:-1])) for path in chosen)
     else:
         raise UsageError(
             f"No ALFWorld games of split '{split}': neither '{tree}' nor '{pack}' exists. Set ALFWORLD_DATA to a folder that "
@@ -117,7 +120,7 @@ def with_goal(grammar: str, goal: str) -> str:
     return grammar.replace(BLANK, goal)
 
 
-def _packed(pack: Path, logic: Path) -> Iterator[Game]:
+def _packed(pack: Path, logic: Path, limit: int | None) -> Iterator[Game]:
     try:
         shared = json.loads(logic.read_text(encoding="utf-8"))
     except OSError as error:
@@ -129,8 +132,11 @@ def _packed(pack: Path, logic: Path) -> Iterator[Game]:
             raise _wrong(key, "a text", shared[key], str(logic))
     try:
         with lzma.open(pack, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                yield _unpacked(line, shared, f"{pack}, line {number}")
+            chosen = frozenset(_sample(sum(1 for _ in lines), limit))
+        with lzma.open(pack, "rt", encoding="utf-8") as lines:  # again: the training games are 190 MB of text
+            for place, line in enumerate(lines):
+                if place in chosen:
+                    yield _unpacked(line, shared, f"{pack}, line {place + 1}")
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise UsageError(f"Cannot unpack '{pack}': {error}. Is the file cut short? Copy it again.") from error
 
@@ -149,8 +155,11 @@ def _unpacked(line: str, shared: Mapping[str, str], where: str) -> Game:
     return Game(name, _kind(name, where), goal, _scene(name), json.dumps(whole | {"solvable": True, "walkthrough": steps}), steps)
 
 
-def _first(games: Iterator[Game], limit: int | None) -> Iterator[Game]:
-    return games if limit is None else (game for _, game in zip(range(limit), games, strict=False))
+def _sample(count: int, limit: int | None) -> list[int]:
+    """Up to `limit` places of `count`, in order. Games are listed by kind: the first ones would be of one or two kinds."""
+    order = list(range(count))
+    random.Random("games").shuffle(order)
+    return sorted(order[:limit])
 
 
 def _need(data: Mapping[str, Any], key: str, where: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -63,8 +64,12 @@ class ConnectedEnv:
             self._calls += calls_in(action)
             limit = self.config.max_calls_per_episode
             self.truncated = not terminated and (truncated or (limit is not None and self._calls >= limit))
+            rewarded_by = "The environment"
             if self.score and (terminated or self.truncated):
-                reward = _called(partial(_number, self.score, self._task, list(self._steps)), f"The score '{self.config.score}'")
+                rewarded_by = f"The score '{self.config.score}'"
+                reward = _called(partial(_number, self.score, self._task, list(self._steps)), rewarded_by)
+            if not math.isfinite(reward):
+                raise EnvironmentFailure(f"{rewarded_by} returned the reward {reward}. Expected a finite number.")
             return raw, reward, terminated
         except BaseException:  # also where it is interrupted: its answer would be taken for that of the next request
             self._drop()

@@ -19,6 +19,7 @@ from mcp.client.stdio import StdioServerParameters
 from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.envs.connect.tools import ToolConnection, require_score
 from dreamgym.errors import ConfigError, EnvironmentFailure, nearest
+from dreamgym.tool_calls import RESPOND
 from dreamgym.types import Task
 
 INVALID = (-32601, -32602)
@@ -45,36 +46,43 @@ class McpTools:
             self._end_session()
         if self.client is None:
             self._begin_session()
+        for name in self.config.final_calls:
+            if name != RESPOND:
+                self._require("final_calls", name)
         if not reset:
             return
-        if reset not in self.names:
-            raise ConfigError(
-                f"env.connection.reset_tool = '{reset}': the server has no such tool.{nearest(reset, self.names)} "
-                f"It has: {', '.join(sorted(self.names)):.500}."
-            )
-        text, failed = self._result(reset, {"task": task.id})
+        self._require("reset_tool", reset)
+        text, failed, _ = self._result(reset, {"task": task.id})
         if failed:
             raise EnvironmentFailure(f"The tool '{reset}' (env.connection.reset_tool) began no episode: {text:.200}")
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         if name not in self.names:
-            return f"Error: there is no tool {name}."
-        text, failed = self._result(name, arguments)
-        return f"Error: {text}" if failed and not text.startswith("Error") else text
+            return f"Error: there is no tool {name}.", False
+        text, failed, reached = self._result(name, arguments)
+        return f"Error: {text}" if failed and not text.startswith("Error") else text, reached
 
-    def _result(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """What a tool returns, and whether that is an error."""
+    def _require(self, setting: str, name: str) -> None:
+        """ConfigError where the server does not list the tool that a setting names."""
+        if name not in self.names:
+            raise ConfigError(
+                f"env.connection.{setting} = '{name}': the server has no such tool.{nearest(name, self.names)} "
+                f"It has: {', '.join(sorted(self.names)):.500}."
+            )
+
+    def _result(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool, bool]:
+        """What a tool returns, whether that is an error, and whether the call reached the tool."""
         try:
             result = self._run(self.client.call_tool(name, arguments), f"the tool '{name}'")
         except mcp.MCPError as error:
             if error.error.code in INVALID:
-                return error.error.message, True
+                return error.error.message, True, False
             raise EnvironmentFailure(
                 f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}"
             ) from error
         texts = [getattr(part, "text", None) for part in result.content]
         text = "\n".join(f"({part.type})" if one is None else one for one, part in zip(texts, result.content, strict=True))
-        return text, bool(result.is_error)
+        return text, bool(result.is_error), True
 
     def close(self) -> None:
         if self._keeper is not None:

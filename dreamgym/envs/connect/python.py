@@ -33,7 +33,7 @@ class PythonConnection:
 
 
 class PythonTools:
-    """Implements `ToolBox` over an object with `call`.."""
+    """Implements `ToolBox` over an object with `call`, which every call reaches."""
 
     def __init__(self, tools: Any) -> None:
         self.tools = tools
@@ -41,8 +41,8 @@ class PythonTools:
     def begin(self, task: Task) -> None:
         getattr(self.tools, "reset", lambda task: None)(task)
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        return str(self.tools.call(name, arguments))
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        return str(self.tools.call(name, arguments)), True
 
     def close(self) -> None:
         getattr(self.tools, "close", lambda: None)()

@@ -17,7 +17,10 @@ class ToolBox(Protocol):
     """Tools with a state of their own."""
 
     def begin(self, task: Task) -> None: ...
-    def call(self, name: str, arguments: dict[str, Any]) -> str: ...
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        """The result, and whether the call reached its tool."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -53,8 +56,9 @@ class ToolConnection:
                 results.append(f"Error: {why}." if why else "")
                 final = not why
             else:
-                results.append(self.box.call(call.name, dict(call.arguments)))
-                final = call.name in self.final_calls
+                result, reached = self.box.call(call.name, dict(call.arguments))
+                results.append(result)
+                final = reached and call.name in self.final_calls
         self.exchanges.append(Exchange(tuple(calls), tuple(results)))
         return self._raw(), 0.0, final, False
 

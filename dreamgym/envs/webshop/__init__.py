@@ -44,7 +44,8 @@ class WebShopConfig(Config):
     goals: Literal["graded", "synthetic", "human"] = "graded"
     """Our own goals of one to five requirements, or the original's, in its order and splits (these want `items`)."""
     split_by: Literal["index", "product"] = "index"
-    """Splits of the original's goals: its ranges of indices, which share products, or by target product, as graded goals always are."""
+    """Splits of the original's goals: its ranges of indices, which share products, or by target product, as graded goals always are. A
+    synthetic goal that is worded as one to train on is held out in neither."""
     engine: Literal["auto", "plain", "lucene"] = "auto"
     """The search engine: Lucene's BM25 with its analyser and rounding, or plain BM25. "auto": lucene for the original's files."""
     corrected: bool | None = None
@@ -118,18 +119,28 @@ class WebShopSuite(EnvSuite):
         """`n` tasks of a split. Graded goals share no target product between splits; the original's splits are ranges of goal indices."""
         if self.goals:
             return self._original_tasks(split, n, seed)
-        return goals.tasks(split, n, self.products, seed=seed, catalogue_seed=self.config.seed, env=self.name)
+        key = self.rules.task_key if self.rules.wide else None
+        return goals.tasks(split, n, self.products, seed=seed, catalogue_seed=self.config.seed, env=self.name, task_key=key)
 
     def _original_tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean."""
-        if self.config.split_by == "index":
-            places = originals.split(self.goals, split)
-        else:
-            aimed_at = sorted({goal["asin"] for goal in self.goals})
-            places = originals.split_by_product(self.goals, goals.targets_of(split, aimed_at, self.config.seed))
+        """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean. A synthetic goal that is worded as a
+        training goal is in no other split."""
+        places = self._places(split)
+        if self.config.goals == "synthetic" and split != "train":
+            places = [place for place in places if self.goals[place]["instruction_text"] not in self._trained_on]
         if seed:
             random.Random(f"tasks/{split}/{seed}").shuffle(places)
         return [originals.task(self.goals[place], f"{self.name}/{self.config.goals}/{place}", self.name) for place in places[:n]]
+
+    def _places(self, split: str) -> list[int]:
+        if self.config.split_by == "index":
+            return originals.split(self.goals, split)
+        aimed_at = sorted({goal["asin"] for goal in self.goals})
+        return originals.split_by_product(self.goals, goals.targets_of(split, aimed_at, self.config.seed))
+
+    @cached_property
+    def _trained_on(self) -> frozenset[str]:
+        return frozenset(self.goals[place]["instruction_text"] for place in self._places("train"))
 
     def ground_task(self, task: Task) -> Task | None:
         """A synthetic task with the goal record that its words mean, aimed at the first product that meets it; None when none does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dreamgym.envs.webshop import originals
@@ -35,8 +35,21 @@ def targets_of(split: str, products: Sequence[T], seed: int) -> list[T]:
     return order[low:high]
 
 
-def tasks(split: str, n: int, products: Sequence[Product], *, seed: int, catalogue_seed: int, env: str) -> list[Task]:
-    """`n` distinct tasks of a split, levels in equal shares. Fewer when the split cannot hold so many."""
+def tasks(
+    split: str,
+    n: int,
+    products: Sequence[Product],
+    *,
+    seed: int,
+    catalogue_seed: int,
+    env: str,
+    task_key: Callable[[str], str] | None = None,
+) -> list[Task]:
+    """`n` distinct tasks of a split, levels in equal shares. Fewer when the split cannot hold so many.
+
+    `task_key` says what makes two instructions one task, which is then in one split. None: their requirements as the product lists them, in
+    one order in all generated products. The original's products list the same attributes in any order.
+    """
     rng = random.Random(f"tasks/{split}/{seed}")
     targets = targets_of(split, products, catalogue_seed)
     found: dict[str, Task] = {}
@@ -44,17 +57,17 @@ def tasks(split: str, n: int, products: Sequence[Product], *, seed: int, catalog
         if len(found) == n:
             break
         goal = make_goal(rng.choice(targets), LEVELS[attempt % len(LEVELS)], rng)
-        if goal is not None and goal["instruction_text"] not in found and _split_of(goal) == split:
+        if goal is not None and goal["instruction_text"] not in found and _split_of(goal, task_key) == split:
             level = len(goal["attributes"]) + len(goal["goal_options"]) + (goal["price_upper"] < NO_BOUND)
             name = f"{env}/{split}/{seed}/{len(found)}"
             found[goal["instruction_text"]] = Task(id=name, instruction=goal["instruction_text"], env=env, difficulty=level, goal=goal)
     return list(found.values())
 
 
-def _split_of(goal: dict[str, Any]) -> str:
+def _split_of(goal: dict[str, Any], task_key: Callable[[str], str] | None) -> str:
     """The one split that may ask for this combination of requirements, by a hash of the combination in the shares of the products."""
-    wanted = (goal["query"], *goal["attributes"], *sorted(goal["goal_options"].items()), goal["price_upper"])
-    place = zlib.crc32(repr(wanted).encode()) / 2**32
+    wanted = repr((goal["query"], *goal["attributes"], *sorted(goal["goal_options"].items()), goal["price_upper"]))
+    place = zlib.crc32((task_key(goal["instruction_text"]) if task_key else wanted).encode()) / 2**32
     return next(split for split, (_, high) in SHARES.items() if place < high)
 
 

@@ -6,6 +6,7 @@ Everything that shapes an order is Lucene's: 32-bit floats, idf ln(1 + (N - df +
 
 from __future__ import annotations
 
+import zipfile
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -123,5 +124,5 @@ class LuceneIndex:
         except FileNotFoundError as error:
             build = f"dreamgym webshop build --items FILE --attributes FILE --out {path.parent}"
             raise UsageError(f"No index '{path}'. Build one with: {build}") from error
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise UsageError(f"'{path}' is no search index of dreamgym ({error}). Build it again.") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -115,7 +116,7 @@ def open_products(folder: Path, rng: random.Random) -> tuple[ProductStore, Lucen
         with np.load(folder / PLACES, allow_pickle=False) as stored:
             version, starts, ranges = int(stored["version"]), stored["starts"], stored["ranges"]
         size = (folder / PRODUCTS).stat().st_size
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"'{folder}' is no built catalogue ({error}). Build it with: dreamgym webshop build.") from error
     if version != VERSION or len(starts) != len(index.asins) + 1 or starts[-1] != size:
         raise UsageError(f"'{folder}' is a built catalogue of another version, or half-written. Build it again.")

@@ -48,7 +48,7 @@ def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
     control = {"revisits_no_model": revisits["control"]} if "control" in revisits else {}
     for env_name, played in episodes.items():
         run.episodes(f"{phase}-{env_name}", played[:KEPT], completions=False)
-    measured = compare_success(episodes["dream"], episodes["real"], seed=block.seed)
+    measured = compare_success(episodes["dream"], episodes["real"])
     rates = {"revisits": revisits["dream"], **control} if hides else {"accepted_false": asdict(summarise(replays).accepted_false)}
     real_steps = sum(len(episode.turns) for episode in episodes["real"]) + sum(one.steps for one in replays)
     run.mark(phase, {"policy": name, **asdict(measured), **rates, "real_steps": real_steps})

@@ -55,7 +55,7 @@ class Cut:
     """An environment that cuts its episodes after two steps."""
 
     def __init__(self, inner: Env) -> None:
-        self.inner, self.steps = inner, 0
+        self.inner, self.steps, self.closed = inner, 0, 0
 
     @property
     def truncated(self) -> bool:
@@ -72,6 +72,9 @@ class Cut:
         self.steps += 1
         return self.inner.step(action)
 
+    def close(self) -> None:
+        self.closed += 1
+
 
 def test_an_episode_that_the_environment_itself_cuts_is_truncated_as_it_is_in_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     suite = plugins.make("envs", "corridor", length=5)
@@ -85,3 +88,28 @@ def test_an_episode_that_the_environment_itself_cuts_is_truncated_as_it_is_in_a_
         assert [env.step("jump")[2:4] for _ in range(2)] == [(False, False), (False, True)]
         with pytest.raises(UsageError, match="reset"):
             env.step("jump")
+
+
+def test_closing_closes_the_environment_inside_and_ends_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = plugins.make("envs", "corridor", length=5)
+    made = [Cut(suite.require_env()), Cut(suite.require_env())]
+    monkeypatch.setattr(suite, "require_env", iter(made).__next__)
+    env = TextEnv(suite)
+    env.close()
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    assert [inner.closed for inner in made] == [1, 0]
+    with pytest.raises(UsageError, match="reset"):
+        env.step("left")
+    env.reset(seed=0)
+    env.close()
+    assert [inner.closed for inner in made] == [1, 1]
+    bare = TextEnv(CORRIDOR)  # its environment has no close
+    bare.reset(seed=0)
+    bare.close()
+
+
+def test_a_split_without_tasks_is_named() -> None:
+    with pytest.raises(UsageError, match="Split 'dev' of 'corridor' has no tasks"):
+        TextEnv(plugins.make("envs", "corridor", length=3, keys=False), split="dev", tasks=0).reset(seed=0)

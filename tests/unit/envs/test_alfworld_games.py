@@ -97,6 +97,19 @@ def test_a_game_that_is_not_text_or_not_there_is_named(tmp_path: Path):
         game("train/wash_the_dog-Dog-None-Bath-4/trial_1")
 
 
+def test_a_limit_samples_games_of_all_kinds_and_the_whole_split_is_as_listed(tmp_path: Path):
+    names = sorted(f"train/{kind}-Mug-None-Shelf-12/trial_{i}" for kind in games.KINDS for i in range(20))
+    games.write(map(game, names), tmp_path / "folders")
+    (tmp_path / "pack").mkdir()
+    pack(tmp_path / "pack", *[json.dumps([name, "put a mug in shelf", WHOLE["pddl_problem"], ["look"]]) for name in names])
+    for folder in (tmp_path / "folders", tmp_path / "pack"):
+        few, more, whole = ([one.id for one in games.read(folder, "train", limit=limit)] for limit in (40, 60, 120))
+        assert len(few) == 40 and set(few) < set(more) and few == sorted(few)
+        assert {name.split("/")[1].split("-")[0] for name in few} == set(games.KINDS)
+        assert few == [one.id for one in games.read(folder, "train", limit=40)]
+        assert whole == names == [one.id for one in games.read(folder, "train")]
+
+
 @pytest.mark.parametrize("line", ["{", "{}", "[1, 2, 3, 4]", '["a", "b", "c"]', json.dumps([NAME, "goal", "problem", "walk"])])
 def test_a_broken_line_of_a_pack_is_named_by_its_number(tmp_path: Path, line: str):
     good = json.dumps([NAME, "put a mug in shelf", WHOLE["pddl_problem"], []])

@@ -62,6 +62,18 @@ def test_one_change_too_many_fails_and_episodes_share_no_database():
 def test_a_missing_or_other_file_of_tasks_is_named(tmp_path: Path):
     with pytest.raises(MissingExtra, match=r"env\.options\.tasks"):
         retail.make()
-    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(UsageError, match="holds no retail tasks"):
+    for text in ('{"a": 1}\n', "[1]\n", "", "\n"):
+        (tmp_path / "x.jsonl").write_text(text)
+        with pytest.raises(UsageError, match="holds no retail tasks"):
+            retail.make(tasks=tmp_path / "x.jsonl")
+    with pytest.raises(UsageError, match=r"missing\.jsonl.*Expected JSON Lines with user_id"):
+        retail.make(tasks=tmp_path / "missing.jsonl")
+    (tmp_path / "x.jsonl").write_text('{"user_id":\n')
+    with pytest.raises(UsageError, match="Line 1 of .* is not JSON"):
         retail.make(tasks=tmp_path / "x.jsonl")
+
+
+def test_a_blank_line_and_a_last_line_without_a_newline_lose_no_task(tmp_path: Path):
+    lines = retail_tasks().read_text("utf-8").splitlines()
+    (tmp_path / "x.jsonl").write_text("\n\n".join(lines[:5]))
+    assert [*retail.make(tasks=tmp_path / "x.jsonl").package.calls] == ["0", "1", "2", "3", "4"]

@@ -23,19 +23,25 @@ def episode(task: int, source: Source, *, success: bool, error: str | None = Non
 def test_the_gap_is_over_the_tasks_that_have_an_outcome_on_both_sides():
     dreamed = [episode(i, "dream", success=i < 8) for i in range(10)]
     real = [episode(i, "real", success=i < 5) for i in range(10)]
-    whole = compare_success(dreamed, real, seed=0)
+    whole = compare_success(dreamed, real)
     assert (whole.dream_success.value, whole.real_success.value, whole.masked, whole.failed_rollouts) == (0.8, 0.5, 0, 0)
-    assert whole.gap.value == pytest.approx(0.3) and whole.gap.low is not None and 0.0 <= whole.gap.low < 0.3
+    assert (whole.gap.value, whole.gap.low, whole.gap.high) == pytest.approx((0.3, -0.05295, 0.56655), abs=1e-5)
     dreamed[0] = episode(0, "dream", success=False, masked=True)
     real[9] = episode(9, "real", success=False, error="the environment broke")
-    fewer = compare_success(dreamed, real, seed=0)
+    fewer = compare_success(dreamed, real)
     assert (fewer.masked, fewer.failed_rollouts, fewer.gap.n) == (1, 1, 8)
     assert (fewer.dream_success.value, fewer.real_success.value) == (7 / 8, 4 / 8)
 
 
+def test_a_gap_of_episodes_that_all_agree_has_an_interval_with_a_width():
+    agreed = compare_success([episode(i, "dream", success=True) for i in range(4)], [episode(i, "real", success=True) for i in range(4)])
+    assert agreed.gap.value == 0.0 and agreed.gap.low is not None and agreed.gap.high is not None
+    assert agreed.gap.low < -0.3 and agreed.gap.high > 0.3
+
+
 def recorded(dreamed: Sequence[Trajectory], real: Sequence[Trajectory]) -> dict[str, Any]:
     """What the phase of a policy's gap leaves."""
-    return {"policy": "dream", **asdict(compare_success(dreamed, real, seed=0))}
+    return {"policy": "dream", **asdict(compare_success(dreamed, real))}
 
 
 def test_the_sentence_says_what_was_left_out_and_that_nothing_was_measured_without_tasks():

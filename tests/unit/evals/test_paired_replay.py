@@ -10,6 +10,7 @@ import pytest
 
 from dreamgym.envs import corridor, webshop
 from dreamgym.envs.env_pool import EnvPool
+from dreamgym.errors import EnvironmentFailure
 from dreamgym.evals.gap import GapMeter
 from dreamgym.evals.paired_replay import Replay, by_support, masked_episodes, replay, summarise
 from dreamgym.evals.success import evaluate, success
@@ -249,6 +250,25 @@ def test_a_probe_samples_like_the_dreams_and_opens_no_more_episodes_than_the_env
     gap = GapMeter(suite, REAL).measure(policy, [TRUE] * 5, n=5, seed=7, temperature=0.5)
     assert policy.batches == [2, 2, 1] and policy.drawn == [(0.5, (7, i, 0)) for i in range(5)]
     assert [t.id for t in gap.episodes[:5]] == [f"probe/7/{i}" for i in range(5)]
+
+
+class SometimesBroken(corridor.Corridor):
+    """Fails where an episode begins in room 2."""
+
+    def reset(self, task: Task) -> dict[str, Any]:
+        if (task.goal or {})["start"] == 2:
+            raise EnvironmentFailure("the corridor is closed")
+        return super().reset(task)
+
+
+def test_a_probe_compares_only_tasks_whose_fresh_episode_has_an_outcome():
+    closed = replace(TRUE, id="closed", task=task(2, 3))
+    fails = replace(REFUSED, id="fails")
+    real = EnvPool(lambda: SometimesBroken(SUITE.config), SUITE.rules)
+    gap = GapMeter(SUITE, real).measure(Opener(), [closed, closed, fails], n=3, seed=0)
+    assert (gap.dream.value, gap.dream.n, gap.real.value, gap.real.n) == (0.0, 1, 0.0, 1) and gap.gap == 0.0
+    assert [episode.error is None for episode in gap.episodes[:3]] == [False, False, True]
+    assert GapMeter(SUITE, real).measure(Opener(), [closed], n=3, seed=0).gap is None
 
 
 def test_a_probe_of_nothing_says_nothing():

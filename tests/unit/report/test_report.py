@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -347,6 +348,16 @@ def test_three_episodes_are_shown_with_their_neighbours(page: str):
     assert "row 999: its text is not in this run directory" in text
 
 
+def test_the_real_episode_that_is_shown_is_not_chosen_by_its_success(tmp_path: Path):
+    path = full_run(tmp_path / "run")
+    long = episode("failed", source="real", success=False)
+    long = replace(long, turns=(*long.turns, *long.turns, *long.turns))
+    with RunDir.open(path, CONFIG) as run:
+        run.episodes("eval-s2r-greedy", [long, episode("solved", source="real"), long])
+    *_, real = chosen(RunDir.view(path))
+    assert real.file == "eval-s2r-greedy" and real.trajectory.id == "failed"
+
+
 def test_the_dreams_that_are_shown_are_of_the_loop_itself(tmp_path: Path):
     path = full_run(tmp_path / "run")
     with RunDir.open(path, CONFIG) as run:
@@ -385,12 +396,36 @@ def test_a_seed_of_a_comparison_shows_its_arms_and_their_ablations(tmp_path: Pat
                 run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "success": 0.05 * i, "entropy": 1.0})
             run.mark(name, loop | {"stop_reason": "its gap was open" if name == "grpo-dream" else ""})
             run.mark(f"eval-{name}", {"greedy": rate(0.5), "sampled": rate(0.4)})
-    (tmp_path / "compare.md").write_text("the table")
+    (tmp_path / "compare.json").write_text(json.dumps({"seeds": [0]}))
     found = data.read(RunDir.view(tmp_path / "seed-0"))
     assert {row.label: row.costs["dream_transitions"] for row in found.rows} == dict.fromkeys(arms.values(), 800.0) | {"GRPO, mixed": None}
     text = words(report.write(tmp_path / "seed-0").read_text("utf-8"))
     assert all(f"{label}: success in training" in text for label in arms.values())
     assert "GRPO, dream: stopped early, its gap was open." in text and "8 iterations of 16 tasks" not in text
+
+
+def test_a_seed_of_a_comparison_is_unfinished_where_its_tables_lack_the_seed_or_an_arm_was_added(tmp_path: Path):
+    def status() -> str:
+        return sentences.status(data.read(RunDir.view(tmp_path / "seed-0")))
+
+    (tmp_path / "compare.md").write_text("the tables")
+    with RunDir.open(tmp_path / "seed-0", CONFIG) as run:
+        run.mark("logs", {"trajectories": 9, "transitions": 70, "successes": 3})
+        for name in ("grpo-dream", "grpo-s2r"):  # of an arm s2r alone, whose dream is not evaluated
+            run.mark(name, {"iterations": 2})
+        run.mark("eval-grpo-s2r", {"greedy": rate(0.5), "sampled": rate(0.4)})
+        assert "Finished phases" in status(), "a comparison has no tables before all seeds are through"
+        for damaged in ("{", "[]", json.dumps({"seeds": 0}), json.dumps({"seeds": [1]})):
+            (tmp_path / "compare.json").write_text(damaged)
+            assert "Finished phases" in status()
+        (tmp_path / "compare.json").write_text(json.dumps({"seeds": [0, 1]}))
+        assert status() == ""
+        run.append_jsonl("metrics.jsonl", {"phase": "gigpo-real", "iteration": 3})  # an arm that was added
+        assert "In progress: gigpo-real is at iteration 3." in status()
+        run.mark("gigpo-real", {"iterations": 4})
+        assert "Finished phases" in status(), "it is not evaluated"
+        run.mark("eval-gigpo-real", {"greedy": rate(0.5), "sampled": rate(0.4)})
+    assert status() == ""
 
 
 def test_an_ablation_is_a_row_whether_the_run_is_finished_or_not(tmp_path: Path):

@@ -54,6 +54,8 @@ class Counter:
             time.sleep(30)
         if action == "raise":
             raise ValueError("broken\nTraceback")
+        if action in ("nan", "inf"):
+            return {"text": "lost"}, float(action), True
         self.n += int(action)
         return {"text": "x" * 300_000 if action == "0" else str(self.n)}, float(self.n >= 3), self.n >= 3
 
@@ -93,6 +95,10 @@ def unscored(task: Task, steps: list[Any]) -> None:
     """A score that forgets to return one."""
 
 
+def undefined(task: Task, steps: list[Any]) -> float:
+    return float("nan")
+
+
 class Table(Counter):
     def reset(self, task: Task) -> dict[str, Any]:  # type: ignore[override]
         return {"position": 3}
@@ -118,7 +124,14 @@ def test_a_python_function_gives_an_environment() -> None:
 
 @pytest.mark.parametrize(
     ("action", "said"),
-    [("hang", "No answer in 0.3 s"), ("raise", "ValueError: broken"), ("0", "300,000 characters is longer"), ("jump", "ValueError")],
+    [
+        ("hang", "No answer in 0.3 s"),
+        ("raise", "ValueError: broken"),
+        ("0", "300,000 characters is longer"),
+        ("jump", "ValueError"),
+        ("nan", "The environment returned the reward nan. Expected a finite number."),
+        ("inf", "The environment returned the reward inf."),
+    ],
 )
 def test_what_goes_wrong_is_a_failed_rollout_and_the_next_episode_goes_on(action: str, said: str) -> None:
     env = pool(f"python:{HERE}:Counter", timeout_s=0.3)
@@ -265,6 +278,9 @@ def test_a_score_that_gives_no_number_is_a_failed_rollout() -> None:
     env = pool(f"python:{HERE}:Switch", score=f"{HERE}:unscored")
     env.start([TASK], seed=0)
     assert f"The score '{HERE}:unscored' failed: TypeError" in (act(env, 'respond(content="done")')[0].info.error or "")
+    env = pool(f"python:{HERE}:Switch", score=f"{HERE}:undefined")
+    env.start([TASK], seed=0)
+    assert f"The score '{HERE}:undefined' returned the reward nan" in (act(env, 'respond(content="done")')[0].info.error or "")
 
 
 def test_a_state_without_what_the_suite_reads_is_refused_by_name() -> None:
@@ -419,6 +435,18 @@ def test_a_reset_tool_that_fails_begins_no_episode_and_an_unknown_one_stops_the_
     assert "'fail' (env.connection.reset_tool) began no episode" in (act(env, 'look(id="u1")')[0].info.error or "")
     with pytest.raises(ConfigError, match=r"reset_tool = 'lok'.*Did you mean 'look'.*die, fail, hang"):
         pool(MCP, options=PATH, score=f"{HERE}:scored", reset_tool="lok").start([TASK], seed=0)
+
+
+def test_a_final_call_that_reaches_no_tool_ends_no_episode_and_an_unknown_one_stops_the_command() -> None:
+    pytest.importorskip("mcp")
+    with pytest.raises(ConfigError, match=r"final_calls = 'lok'.*Did you mean 'look'.*die, fail, hang"):
+        pool(MCP, options=PATH, score=f"{HERE}:scored", final_calls=["respond", "lok"]).start([TASK], seed=0)
+    env = pool(MCP, options=PATH, score=f"{HERE}:scored", final_calls=["look", "refuse"])
+    env.start([TASK], seed=0)
+    refused, unknown, reached = act(env, "refuse()", "lok()", 'look(id="u1")')
+    assert "Error: Invalid params" in refused.observation.text and not refused.terminated and not refused.info.error
+    assert not unknown.terminated and reached.terminated and reached.reward == 1.0
+    env.envs[0].close()  # type: ignore[attr-defined]
 
 
 def test_tools_without_a_score_are_refused_at_once() -> None:

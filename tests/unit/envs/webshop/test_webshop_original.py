@@ -85,7 +85,8 @@ def test_the_splits_are_ranges_of_the_full_catalogues_goals():
 def test_a_family_gives_the_originals_goals_as_tasks(tmp_path: Path):
     items = [product(f"B{i}", "Mug") for i in range(1600)]
     (tmp_path / "i.json").write_text(json.dumps(items), encoding="utf-8")
-    known = {item["asin"]: {"attributes": ["x"], "instruction": "find x", "instruction_attributes": ["x"]} for item in items}
+    record = {"attributes": ["x"], "instruction_attributes": ["x"]}
+    known = {item["asin"]: record | {"instruction": f"find {i}"} for i, item in enumerate(items)}
     (tmp_path / "a.json").write_text(json.dumps(known), encoding="utf-8")
     suite = webshop.make(items=tmp_path / "i.json", attributes=tmp_path / "a.json", goals="synthetic", tagger="rule")
     tasks = suite.tasks("dev", 3)
@@ -107,6 +108,31 @@ def test_split_by_product_no_goal_of_one_split_aims_at_a_product_of_another(tmp_
     aims = {split: {task.goal["asin"] for task in found} for split, found in tasks.items()}
     assert not aims["train"] & aims["dev"] and not aims["train"] & aims["test"] and not aims["dev"] & aims["test"]
     assert sum(map(len, tasks.values())) == len(suite.goals) and all(aims.values())
+
+
+def test_goals_over_products_that_list_the_same_attributes_in_any_order_are_in_one_split(tmp_path: Path):
+    qualities = [f"kind{i} made" for i in range(12)]
+    pairs = [(one, other) for one in qualities for other in qualities if one != other]
+    items = [product(f"B{i}", "Mug", pricing="") for i in range(len(pairs))]
+    known = {item["asin"]: {"attributes": list(pair)} for item, pair in zip(items, pairs, strict=True)}
+    (tmp_path / "i.json").write_text(json.dumps(items), encoding="utf-8")
+    (tmp_path / "a.json").write_text(json.dumps(known), encoding="utf-8")
+    suite = webshop.make(items=tmp_path / "i.json", attributes=tmp_path / "a.json", tagger="rule")
+    keys = {split: {suite.rules.task_key(task.instruction) for task in suite.tasks(split, 40)} for split in ("train", "dev", "test")}
+    assert all(keys.values())
+    assert not keys["train"] & keys["test"] and not keys["train"] & keys["dev"] and not keys["dev"] & keys["test"]
+
+
+def test_a_synthetic_goal_that_is_worded_as_a_training_goal_is_in_no_other_split(tmp_path: Path):
+    items = [product(f"B{i}", "Mug", pricing="") for i in range(20)]
+    record = {"attributes": ["x"], "instruction_attributes": ["x"]}
+    known = {item["asin"]: record | {"instruction": f"find {i % 12}"} for i, item in enumerate(items)}
+    (tmp_path / "i.json").write_text(json.dumps(items), encoding="utf-8")
+    (tmp_path / "a.json").write_text(json.dumps(known), encoding="utf-8")
+    suite = webshop.make(items=tmp_path / "i.json", attributes=tmp_path / "a.json", goals="synthetic", tagger="rule", split_by="product")
+    words = {split: [task.instruction for task in suite.tasks(split, 99)] for split in ("train", "dev", "test")}
+    assert len(words["train"]) == 13 and len(words["test"]) > 0
+    assert not set(words["train"]) & {*words["dev"], *words["test"]}
 
 
 def test_an_empty_text_is_no_node_and_blanks_are_one_blank():

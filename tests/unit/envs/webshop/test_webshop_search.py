@@ -122,6 +122,11 @@ def test_an_index_can_be_saved_and_loaded(tmp_path: Path):
         LuceneIndex.load(tmp_path / "no.npz")
     with pytest.raises(UsageError, match="No index"):
         LuceneIndex.load(tmp_path / "absent.npz")
+    whole = (tmp_path / "index.npz").read_bytes()
+    for size in (0, 20, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.npz").write_bytes(whole[:size])
+        with pytest.raises(UsageError, match=r"cut\.npz' is no search index.*Build it again"):
+            LuceneIndex.load(tmp_path / "cut.npz")
 
 
 # --- generated catalogues and built folders ---------------------------------------------------------------------------------------
@@ -169,6 +174,12 @@ def test_a_built_folder_opens_as_the_shop_its_files_make(
     suite = webshop.make(built=tmp_path, **{**shared, "goals": "graded"})
     assert suite.tasks("train", 5) == webshop.make(**paths, **{**shared, "goals": "graded"}).tasks("train", 5)
     assert suite.products[-1] == suite.products[299] and len(suite.products[1:3]) == 2
+    whole = (tmp_path / "places.npz").read_bytes()
+    for size in (0, 20, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "places.npz").write_bytes(whole[:size])
+        with pytest.raises(UsageError, match="no built catalogue.*Build it with"):
+            replay.load_built(tmp_path, kind=None, seed=0)
+    (tmp_path / "places.npz").write_bytes(whole)
     (tmp_path / "products.jsonl").write_bytes(b"")
     with pytest.raises(UsageError, match="half-written"):
         replay.load_built(tmp_path, kind=None, seed=0)
