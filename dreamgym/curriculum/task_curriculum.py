@@ -152,8 +152,8 @@ class TaskCurriculum:
             if entry is None:
                 continue
             entry.tried += 1
-            entry.unmeasured = 0 if statistics(group).returns else entry.unmeasured + 1
-            stats = statistics(measured)
+            own, stats = statistics(group), statistics(measured)
+            entry.unmeasured = 0 if own.returns else entry.unmeasured + 1
             if stats.returns:
                 kind = "synthetic" if entry.task.source == "synthetic" else "fresh" if entry.value is None else "replayed"
                 mixed.setdefault(kind, []).append(stats.kind == "mixed")
@@ -163,7 +163,8 @@ class TaskCurriculum:
                     self.success = [*self.success, stats.mean][-PRIOR_WINDOW:]
                 entry.value, entry.last = stats.variance, self.iteration
                 low, high = self.config.success_band
-                if kind == "synthetic" and len(stats.returns) > 1 and not low < stats.mean < high:
+                solved = own if len(own.returns) > 1 else stats
+                if kind == "synthetic" and len(solved.returns) > 1 and not low < solved.mean < high:
                     self._retire(entry)
             if entry.task.source == "synthetic" and entry.unmeasured >= UNMEASURED and entry.task.id in self.pool:
                 self._retire(entry)

@@ -182,6 +182,8 @@ class EnvSuite(ABC):
 
     max_parallel: int = 256
     """Real episodes side by side in one process."""
+    repeats: bool = True
+    """Whether a task begins the same each time, so that an episode which is lost with its worker is redone. Default: it does."""
     log_files: Sequence[Path] = ()
     """Recorded episodes that belong to the suite, read where `logs.files` names none. Default: none."""
 
@@ -211,6 +213,11 @@ class EnvSuite(ABC):
         """Whether there is a real environment, without making one: it may be slow, and workers may be the ones to make it. Default: whether
         `env` is overridden."""
         return type(self).env is not EnvSuite.env
+
+    def check_env(self) -> None:
+        """UsageError where the environment cannot be acted in as things are, such as a site whose address is not given. It is asked before
+        a run that acts in it begins. Default: nothing is missing."""
+        return None
 
     def require_env(self) -> Env:
         """`env()`; UsageError for a suite without an environment."""

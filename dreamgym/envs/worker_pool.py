@@ -136,7 +136,7 @@ class WorkerPool(AsyncBatchEnv):
         episode, action = self.episodes[slot], self._actions[slot]
         past = None if episode.holder is self.workers[slot // self._share] else (episode.task, tuple(episode.actions), episode.observation)
         if past is not None and not self.repeats:
-            return ("lose", "its worker died, and a connected environment is not acted in twice.")
+            return ("lose", "its worker died, and this environment is not acted in twice.")
         return ("act", slot % self._share, action, past)
 
     def _acted(self, slot: int, answer: Any) -> None:

@@ -80,7 +80,7 @@ class DreamBatch(AsyncBatchEnv):
     def result(self, query: Query, prediction: Prediction, at_horizon: bool) -> StepResult:
         """Make a prediction the result of a step; `at_horizon`: the episode may not go on."""
         info = prediction.info
-        if self.support is not None and info.decided_by == "generated":
+        if self.support is not None and info.decided_by == self.model.answers_by:
             info = replace(info, out_of_support=(query.task.env, query.action) not in self.support)
         if info.verdict and info.has_verdict("masked"):
             info = replace(info, error=f"masked by the guard: {info.verdict.reasons[0]}")

@@ -184,6 +184,11 @@ class Guard:
         return _with_verdict(prediction, Verdict("masked", (DISPUTED,)))
 
 
+def is_second_opinion(verdict: Verdict | None) -> bool:
+    """Whether a verdict that is not passed is a second opinion's, and not the rules'."""
+    return verdict is not None and verdict.reasons[:1] in ((DISAGREED,), (REFUSED,))
+
+
 class Rule(NamedTuple):
     """The rule by which an action can do nothing, and the reason in the teacher's words."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
@@ -35,6 +35,7 @@ from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
 from dreamgym.logs.demonstrations import check_mix
 from dreamgym.protocols import Encoder, Verifier
 from dreamgym.protocols import ReplayBuffer as AnyReplay
+from dreamgym.recipes import plan
 from dreamgym.recipes.blocks import UNGUARDED, EnvConfig, ReplayConfig, RLConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
@@ -49,7 +50,8 @@ TASK_SEED = 0  # task lists are the same for every seed of a run, so that seeds 
 
 def start_workers(env: EnvConfig) -> AbstractContextManager[WorkerPool | None]:
     """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
-    return worker_pool.start_workers(*env.plugin, env.workers, repeats=not env.connect)
+    repeats = not env.connect and (not env.workers or plugins.make("envs", env.plugin[0], **env.plugin[1]).repeats)
+    return worker_pool.start_workers(*env.plugin, env.workers, repeats=repeats)
 
 
 def make_suite(config: SharedConfig) -> EnvSuite:
@@ -78,6 +80,13 @@ def checked_suite(config: SharedConfig) -> EnvSuite:
         raise ConfigError(
             f"env {suite.name} has no environment to act in, and {', '.join(config.real_phases)} needs one. Train in the dream alone."
         )
+    if suite.has_env and (acting := plan.acts_for_real(config)):
+        try:
+            suite.check_env()
+        except UsageError as error:
+            raise UsageError(
+                f"{error} The run acts in the real environment by {', '.join(acting)}; without these it needs none."
+            ) from error
     option = suite.fractional_reward_option
     if option and (checked := config.checked_settings):
         raise ConfigError(
@@ -103,6 +112,16 @@ def held_out_tasks(suite: EnvSuite, config: SharedConfig) -> list[Task]:
     """The development and test tasks of a run, which nothing may learn from."""
     evaluation = config.eval
     return suite.tasks("dev", evaluation.dev_tasks, seed=TASK_SEED) + suite.tasks("test", evaluation.tasks, seed=TASK_SEED)
+
+
+def held_out_test(suite: EnvSuite, config: SharedConfig) -> Callable[[Task], bool]:
+    """Whether a task is one of those; they are listed when somebody asks."""
+
+    @cache
+    def keys() -> frozenset[Any]:
+        return frozenset(map(suite.task_key, held_out_tasks(suite, config)))
+
+    return lambda task: suite.task_key(task) in keys()
 
 
 def learn_tokenizer(logs: Sequence[Trajectory], rules: TextRules, vocab_size: int) -> Any:
@@ -232,6 +251,7 @@ def verifier_inputs(context: RunContext) -> VerifierInputs:
         context.checkpoint(context.verifier_checkpoint),
         context.verifier_cache,
         context.config.experience.backbone,
+        held_out_test(context.suite, context.config),
     )
 
 

@@ -60,6 +60,23 @@ def loops_of(config: SharedConfig) -> Iterator[Loop]:
             yield from _ablations(config.ablated, config.block(config.ablated), config)
 
 
+def acts_for_real(config: SharedConfig) -> list[str]:
+    """By what a run acts in its real environment, in words: loops and settings. What makes its logs is not among them, and neither is the
+    choice of a checkpoint of SFT."""
+    acting = ["eval.tasks"] if config.eval.tasks else []
+    for loop in loops_of(config):
+        probes, block = loop.probes, loop.block
+        if loop.source != "dream" and block.iterations:
+            acting.append(f"the loop {loop.name}")
+        elif 0 < block.probe_every <= block.iterations or (probes and 0 < probes.every <= block.iterations):
+            acting.append(f"the probes of {loop.name}")
+    if config.dreams and config.eval.gap_tasks:
+        acting.append("eval.gap_tasks")
+    if config.dreams and config.eval.paired_replays and not isinstance(config, CompareConfig):
+        acting.append("eval.paired_replays")
+    return acting
+
+
 def _loop(name: str, block: RLConfig, config: SharedConfig) -> Loop:
     """The loop that makes an arm."""
     arm = arm_of(name)

@@ -139,7 +139,12 @@ METRICS: dict[str, dict[str, Metric]] = {
             "share", "of them, those that it leaves out, because they are unlike all logs or near its threshold", "most"
         ),
         "tried_accepted_false": Metric(
-            "share", "of accepted claims that were tried in the real environment, those without a real success there", "above 0.5: it stops"
+            "share",
+            "of accepted claims that were tried in the real environment, those without a real success there",
+            "above 0.5, by actions",
+        ),
+        "tried_real_success": Metric(
+            "share", "of claims that were tried in the real environment, those with a real success there", "below the first, by rollouts"
         ),
         "probe_false_success": Metric(
             "share", "of probes that fail, those that the verifier accepted before it was fitted to them", "above 0.05"

@@ -44,7 +44,7 @@ def test_claims_of_policies_that_no_log_shows_are_accepted_at_the_rate_that_prob
         probes: list[Probe] = []
         for iteration in (0, 1):
             drawn = draw_probes(probed, verifier, 60, seed=seed, iteration=iteration)
-            probes += [Probe(t, t.success, probability, kind, iteration) for t, probability, kind in drawn]
+            probes += [Probe(t, t.success, probability, iteration=iteration) for t, probability in drawn]
             verifier = fit_verifier(logs, config, probes=probes)
         assert verifier.calibration.status.startswith("certified")
         assert accepted(verifier, others, true=False) < 0.08 and accepted(verifier, others, true=True) > 0.8

@@ -75,7 +75,7 @@ class WebSuite(EnvSuite):
         self.rules = WebRules(max_tokens=config.max_tokens)
         self.browser = Browser(chromium.find(config.browser))
         self.benchmark = self._benchmark()
-        self.scripted_policies = self.benchmark.scripted_policies
+        self.scripted_policies, self.repeats = self.benchmark.scripted_policies, self.benchmark.repeats
         self.max_steps = self.benchmark.max_steps
         self.max_parallel = config.max_open or (4 if config.benchmark == "webarena_lite" else 16)
         atexit.register(self.close)
@@ -118,6 +118,9 @@ class WebSuite(EnvSuite):
             step_limit_s=config.step_limit_s,
             horizon=self.max_steps if config.benchmark == "webarena_lite" else None,
         )
+
+    def check_env(self) -> None:
+        self.benchmark.check()
 
     def scripted_action(self, task: Task, policy: str, state: Observation, rng: random.Random) -> Action:
         return self.benchmark.scripted_action(task, policy, state, rng)

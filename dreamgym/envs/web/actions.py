@@ -4,7 +4,8 @@
     goto [http://...] · go_back · go_forward · new_tab · tab_focus [0] · close_tab · stop [answer]
 
 The last bracket of `type` says whether Enter is pressed after it; like in WebArena, it is where it is left out. `select` is an addition,
-because a browser's list of options is no part of the page. Source: WebArena (arXiv:2307.13854), `browser_env/actions.py`.
+because a browser's list of options is no part of the page. Keys that copy, cut or paste are no actions. Source: WebArena
+(arXiv:2307.13854), `browser_env/actions.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ BARE = ("go_back", "go_forward", "new_tab", "close_tab")
 DIRECTIONS = ("up", "down")
 KEY = re.compile(r"^(?:(?:Control|Shift|Alt|Meta)\+){0,3}(?:[ -~]|[A-Z][A-Za-z0-9]{1,14})$")
 """Playwright's names of keys, such as `Enter`, `a` or `Control+Shift+Tab`."""
+CLIPBOARD = {
+    "Control": ("c", "x", "v", "keyc", "keyx", "keyv", "insert", "numpad0"),
+    "Shift": ("insert", "numpad0", "delete", "numpaddecimal"),
+}
+"""Keys that copy, cut or paste beside a modifier. One browser has one clipboard, so an episode would paste what another has copied."""
 _HEAD = re.compile(
     r"^\s*(click|hover|type|select|press|scroll|goto|go_back|go_forward|new_tab|tab_focus|close_tab|stop)\b\s*(.*)$", re.DOTALL
 )
@@ -71,7 +77,7 @@ def parse(text: str) -> WebAction | None:
     value = _value(rest[1:-1])
     if name == "scroll":
         value = value.lower()
-    known = {"scroll": value in DIRECTIONS, "press": bool(KEY.match(value)), "goto": bool(value)}
+    known = {"scroll": value in DIRECTIONS, "press": bool(KEY.match(value)) and not _uses_clipboard(value), "goto": bool(value)}
     return WebAction(name, text=value) if known.get(name, True) else None
 
 
@@ -79,6 +85,12 @@ def canonical(text: str) -> str:
     """The one spelling of an action; a text that is none keeps its words."""
     action = parse(text)
     return str(action) if action else " ".join(text.split())
+
+
+def _uses_clipboard(keys: str) -> bool:
+    """Whether keys that are pressed together copy, cut or paste."""
+    *modifiers, key = keys.replace("Meta", "Control").split("+")
+    return any(key.lower() in CLIPBOARD.get(one, ()) for one in modifiers)
 
 
 def _value(text: str) -> str:

@@ -39,6 +39,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class NotStarted(EnvironmentFailure):
+    """A browser that does not start, or ends while it does: another try may help."""
+
+
 def in_browser_thread(work: Callable[P, T]) -> Callable[P, T]:
     """A function that runs in the one thread of this process in which Playwright lives.
 
@@ -221,7 +225,7 @@ class Browser:
             )
             info = self._browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")
         except Error as error:
-            raise EnvironmentFailure(f"{self.path} does not start: {first_line(error)}") from error
+            raise NotStarted(f"{self.path} does not start: {first_line(error)}") from error
         self._pid = next((int(one["id"]) for one in info["processInfo"] if one["type"] == "browser"), 0)
         self.generation += 1
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from dreamgym.envs.web.actions import WebAction, parse
-from dreamgym.envs.web.chromium import Browser, first_line, in_browser_thread
+from dreamgym.envs.web.chromium import Browser, NotStarted, first_line, in_browser_thread
 from dreamgym.envs.web.page_text import PageText, page_text
 from dreamgym.envs.web.rules import WebRules
 from dreamgym.envs.web.session import Refused, WebSession
-from dreamgym.errors import EnvironmentFailure, UsageError
+from dreamgym.errors import DreamGymError, EnvironmentFailure, UsageError
 from dreamgym.types import Action, Observation, Task
 
 T = TypeVar("T")
@@ -37,6 +37,10 @@ class Benchmark(Protocol):
 
     def accepts(self, task: Task) -> bool:
         """Whether the task can be scored."""
+        ...
+
+    def check(self) -> None:
+        """UsageError where no episode can begin, because an address or a package is missing."""
         ...
 
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
@@ -184,6 +188,8 @@ class WebEnv:
         if last and answer is None:
             session.observe()  # which waits for what the action began
             answer = ""
+        if answer is not None:
+            session.wait_for_requests(self.timeout_s)  # the score is of what they lead to
         reward, ended = self._score(session, answer)
         ended = ended or answer is not None
         self._show({"ended": True} if ended else session.observe())
@@ -206,11 +212,13 @@ class WebEnv:
             raise EnvironmentFailure(f"Task '{self._task.id}' cannot be scored: {cause}") from error
 
     def _died(self, error: Exception) -> bool:
-        """Whether an error is that of a browser or a page that is no more."""
+        """Whether an error is that of a browser or a page that is no more, or of a browser that ended while it started."""
+        if isinstance(error, DreamGymError):  # it says its cause itself, such as a setting that is missing
+            return isinstance(error, NotStarted)
         from playwright.sync_api import Error
 
         gone = isinstance(error, Error) and any(part in str(error) for part in ("crashed", "has been closed"))
-        return gone or not self.sessions.browser.alive
+        return gone or (self.sessions.browser.generation > 0 and not self.sessions.browser.alive)
 
     def _perform(self, session: WebSession, action: WebAction) -> None:
         with suppress(Refused):  # what a page refuses changes nothing

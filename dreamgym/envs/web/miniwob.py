@@ -85,6 +85,9 @@ class MiniWob:
         goal = task.goal or {}
         return goal.get("page") in self.known and isinstance(goal.get("seed"), int)
 
+    def check(self) -> None:
+        """The pages come with the package, whose absence is told when it is loaded."""
+
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
         return {}
 

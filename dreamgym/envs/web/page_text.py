@@ -26,7 +26,8 @@ ACTIONABLE = frozenset((
     "tab", "menuitem", "menuitemcheckbox", "menuitemradio", "treeitem", "DisclosureTriangle", "ColorWell", "Date", "DateTime",
     "InputTime",
 ))  # fmt: skip
-TYPED_IN = ("textbox", "searchbox", "combobox", "spinbutton", "date")
+TYPED_IN = ("textbox", "searchbox", "combobox", "spinbutton", "date", "datetime", "inputtime")
+"""Roles that are typed into, as states write them. Chromium calls fields of a local time, a month or a week `DateTime`."""
 ITEMS = frozenset(
     ("listitem", "row", "article", "treeitem", "DescriptionListTerm", "DescriptionListDetail", "term", "definition", "option")
 )
@@ -362,11 +363,7 @@ class _Reader:
         label = f" '{clean(own)}'" if own else self._surroundings(node, bid, role)
         number = len(self.bids) + 1
         self.bids[number] = str(node["browsergym_id"])
-        value = (
-            clean(_value(node, "value"))
-            if role in ("textbox", "searchbox", "combobox", "spinbutton", "slider", "Date", "InputTime")
-            else ""
-        )
+        value = clean(_value(node, "value")) if role.lower() in (*TYPED_IN, "slider") else ""
         flags = [flag for flag in FLAGS if _flag(node, flag)]
         options = self._options(name) if role in ("combobox", "listbox") else ""
         text = f"[{number}] {shown}{label}" + (f" = '{value}'" if value else "") + (f" ({', '.join(flags)})" if flags else "") + options

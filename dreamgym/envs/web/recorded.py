@@ -18,8 +18,9 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.web.actions import WebAction, canonical
-from dreamgym.envs.web.page_text import DONE, PageText, page_text
+from dreamgym.envs.web.actions import WebAction, canonical, parse
+from dreamgym.envs.web.page_text import DONE, MAX_OPTION, PageText, clean, page_text
+from dreamgym.envs.web.rules import elements
 from dreamgym.errors import UsageError, explained
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
@@ -82,7 +83,7 @@ def import_recorded(paths: Sequence[Path], out: Path | None, *, max_tokens: int 
 
 def episode(record: Any, name: str, *, max_tokens: int = 1500) -> Trajectory:
     """One recorded episode. Unusable for what is none."""
-    steps, truncated = _steps(record)
+    steps, terminated = _steps(record)
     if not steps or not any(step.get("action") is not None for step in steps):
         raise Unusable("it has no step with an action")
     pages = [_page(step.get("obs"), max_tokens) for step in steps]
@@ -94,6 +95,8 @@ def episode(record: Any, name: str, *, max_tokens: int = 1500) -> Trajectory:
     for i in reversed(acted):  # from the end, where the last action is that is no wait
         if (action := _action(str(steps[i]["action"]), pages[i], last=not actions)) is not None:
             actions[i] = action
+    answered = bool(actions) and actions[max(actions)].startswith("stop ")
+    truncated = not (answered if terminated is None else terminated)
     turns: list[Turn] = []
     for i, after in pairwise([*reversed(actions), len(pages) - 1]):  # after a wait, the next state is the page that was waited for
         ended = len(turns) == len(actions) - 1 and not truncated
@@ -129,18 +132,23 @@ def _json(file: Path) -> Any:
         raise Unusable("it is no JSON document") from error
 
 
-def _steps(record: Any) -> tuple[list[dict[str, Any]], bool]:
-    """(steps of an episode, whether it was cut at the horizon)."""
+def _steps(record: Any) -> tuple[list[dict[str, Any]], bool | None]:
+    """(steps of an episode, whether the world ended it; None where the record says neither that nor that it was cut at the horizon)."""
     if isinstance(record, dict) and isinstance(record.get("steps"), list):
         return _tape(record)
     if isinstance(record, dict) and "obs" in record and "action" in record:
         raise Unusable("it holds one step and not an episode, as BrowserGym's steps_info.json does; save a tape or the list of steps")
     if not isinstance(record, list) or not all(isinstance(step, dict) and isinstance(step.get("obs"), dict) for step in record):
         raise Unusable("it is neither a tape nor a list of steps with observations")
-    return record, bool(record and record[-1].get("truncated") and not record[-1].get("terminated"))
+    return record, _terminated(record[-1] if record else {})
 
 
-def _tape(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+def _terminated(end: Mapping[str, Any]) -> bool | None:
+    """Whether the world ended an episode, by what stands beside its end; None where nothing does, as in a recording that was left."""
+    return True if end.get("terminated") else False if end.get("truncated") else None
+
+
+def _tape(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool | None]:
     """The steps of a tape: an observation, and after it the thought and the action that it led to."""
     steps: list[dict[str, Any]] = []
     for one in record["steps"]:
@@ -158,7 +166,7 @@ def _tape(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
         steps = [*steps, end] if "action" in steps[-1] else [*steps[:-1], end]
     if any(not isinstance(step["obs"], dict) for step in steps):
         raise Unusable("an observation of its tape is no object")
-    return steps, bool(whole.get("truncated")) and not whole.get("terminated")
+    return steps, _terminated(whole)
 
 
 def _page(obs: Any, max_tokens: int) -> PageText:
@@ -234,7 +242,7 @@ def _action(text: str, page: PageText, *, last: bool) -> str | None:
         return canonical(text)
     if name == "noop":
         return None
-    if (made := _translated(name, given, page, last=last)) is None:
+    if (made := _translated(name, given, page, last=last)) is None or parse(str(made)) is None:
         raise Unusable(f"the action {name} has no counterpart here with {len(given)} arguments such as these")
     return canonical(str(made))
 
@@ -261,7 +269,7 @@ def _translated(name: str, given: Sequence[Any], page: PageText, *, last: bool) 
         case "clear", [_]:
             return WebAction("type", number, "", enter=False)
         case "select_option", [_, option] if isinstance(given[1], str) or (isinstance(given[1], list) and len(given[1]) == 1):
-            return WebAction("select", number, option if isinstance(given[1], str) else str(given[1][0]))
+            return WebAction("select", number, _option(option if isinstance(given[1], str) else str(given[1][0]), number, page))
         case ("press", [_, key]) | ("keyboard_press", [key]):
             return WebAction("press", text=key)
         case "goto", [url]:
@@ -279,6 +287,14 @@ def _translated(name: str, given: Sequence[Any], page: PageText, *, last: bool) 
         case "report_infeasible", [*_] if last:
             return WebAction("stop", text="N/A")
     return None
+
+
+def _option(named: str, number: int | None, page: PageText) -> str:
+    """An option as the state shows it. Unusable where the state shows all options and none is called so: Playwright takes its value too."""
+    shown, options = clean(named, MAX_OPTION), elements(page.text)[number or 0].options
+    if f"'{shown}'" not in options and not re.search(r", \d+ more$", options):
+        raise Unusable("an option is not named as its state shows it")
+    return shown
 
 
 def _literal(text: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.web.actions import canonical, parse
-from dreamgym.envs.web.page_text import DONE, FLAGS, TYPED_IN, page_text
+from dreamgym.envs.web.page_text import DONE, FLAGS, MAX_OPTION, TYPED_IN, clean, page_text
 from dreamgym.types import Action, Observation, Transition
 
 PART = re.compile(r"^\[(\d{1,6})\] (\w+)(.*)$")
@@ -109,7 +109,8 @@ class WebRules(TextRules):
             if name == "type":
                 return found.role in TYPED_IN and not (found.role == "combobox" and found.options)
             if name == "select":
-                return bool(found.options) and (f"'{parsed.text}'" in found.options or (None if " more" in found.options else False))
+                shown = f"'{clean(parsed.text, MAX_OPTION)}'" in found.options  # the option may be named as the page writes it
+                return bool(found.options) and (shown or (None if " more" in found.options else False))
             return True
         if name == "tab_focus":
             tabs = next((line for line in text.split("\n")[:3] if line.startswith("tabs: ")), "tabs: 0 ''")

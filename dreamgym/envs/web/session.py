@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -37,9 +37,23 @@ CHOOSE = """e => {
 """Clicks an option of a list that stands in the page: a real click does nothing in a browser without a window."""
 LABELS = """e => e.tagName === "SELECT" ? [...e.options].map(one => [one.label, one.getAttribute("aria-label") || ""]) : null"""
 """What the options of a list are called, by which the accessibility tree names them."""
+WAITED_FOR = ("document", "xhr", "fetch", "ping")
+"""Requests by which a page changes something or shows what has changed, as Playwright names their kinds. Event streams and sockets stay
+open, and pictures and styles change nothing."""
+REQUEST_S = 1.0
+"""How long a step waits for what it asked for. What takes longer, such as a long poll, is not waited for by later steps."""
 HINTS = ("class", "id", "title", "data-icon", "src")
 ICONS = ("i", "svg", "img")
 """Tags of pictures. One inside an element says more of it than the element's own classes."""
+
+
+def host_port(url: str) -> str:
+    """The "host:port" of an address, an IPv6 host in brackets. ValueError for what is no address of HTTP."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"'{url:.200}' is no address of HTTP")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{parts.port or {'http': 80, 'https': 443}[parts.scheme]}"
 
 
 class Refused(Exception):
@@ -53,8 +67,14 @@ class WebSession:
         """`sites`: what is reachable, as "host:port". `timeout_s`: of a navigation or an action. `options`: of Playwright's context."""
         self.sites, self.quiet_s, self.timeout_s = tuple(sites), quiet_s, timeout_s
         self._kept: dict[Any, _Inspected] = {}
+        self._requests: dict[Any, Any] = {}  # those that have no answer yet, each with its frame
+        self._long = set[Any]()  # those of them that a step has waited for in vain
         self.context = browser.context(sites, **options)
         self.context.set_default_timeout(1e3 * timeout_s)
+        self.context.on("request", self._asked)
+        self.context.on("response", self._opening)
+        self.context.on("requestfinished", self._answered)
+        self.context.on("requestfailed", self._answered)
         self.context.on("page", self._opened)
         self.context.on("dialog", lambda dialog: dialog.accept())
         self.page: Any = self.context.new_page()
@@ -65,6 +85,14 @@ class WebSession:
         with suppress(Exception):
             if self.alive:
                 self.context.close()
+
+    def wait_for_requests(self, longest_s: float) -> None:
+        """Wait until the pages have an answer to all that they have asked for, at most so long."""
+        from playwright.sync_api import Error
+
+        with suppress(Error):  # of a page that is gone, as what reads it next will find
+            self.page.wait_for_timeout(0)  # what has happened by now is told
+            self._await_requests(self._unanswered, longest_s)
 
     def observe(self, *, ready: bool = False) -> dict[str, Any]:
         """What the active tab shows, as BrowserGym's observation. `ready`: nothing has been done since the page was ready."""
@@ -153,9 +181,7 @@ class WebSession:
     def allowed(self, url: str) -> bool:
         """Whether an address is one of the task's sites."""
         with suppress(ValueError):
-            parts = urlsplit(url)
-            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
-            return parts.scheme in ("http", "https") and f"{parts.hostname}:{port}" in self.sites
+            return host_port(url) in self.sites
         return False
 
     def _perform(self, action: WebAction, bid: str) -> None:
@@ -218,8 +244,44 @@ class WebSession:
         """A page that opens a tab makes it the active one."""
         self.page = page
 
+    def _asked(self, request: Any) -> None:
+        from playwright.sync_api import Error
+
+        if request.resource_type in WAITED_FOR:
+            frame = None
+            with suppress(Error):  # what opens a tab is asked for before there is a page
+                frame = request.frame
+            self._requests[request] = frame
+
+    def _answered(self, request: Any) -> None:
+        self._requests.pop(request, None)
+
+    def _opening(self, response: Any) -> None:
+        """A document begins. Of what the one before it in its frame had asked for, Playwright tells nothing any more."""
+        opened = response.request
+        if (frame := self._requests.get(opened)) is not None and opened.is_navigation_request():
+            self._requests = {one: where for one, where in self._requests.items() if where is not frame or one is opened}
+
+    def _unanswered(self) -> set[Any]:
+        """The requests without an answer. Of those of a page that is closed, Playwright tells nothing any more."""
+        gone = [one for one, frame in self._requests.items() if frame is not None and (frame.is_detached() or frame.page.is_closed())]
+        for request in gone:
+            del self._requests[request]
+        return set(self._requests)
+
+    def _await_requests(self, unanswered: Callable[[], set[Any]], longest_s: float) -> None:
+        """Wait until there is an answer to each, and until scripts have had the time to ask for more. Playwright tells what has happened
+        only while it is asked for something itself."""
+        late = time.monotonic() + longest_s
+        while unanswered():
+            while unanswered() and time.monotonic() < late:
+                self.page.wait_for_timeout(10)
+            if time.monotonic() >= late:
+                return
+            self.page.wait_for_timeout(1e3 * self.quiet_s)
+
     def _wait_until_quiet(self) -> None:
-        """Let the page's own scripts run, and wait for what is loading."""
+        """Let the page's own scripts run, and wait for what is loading and for what it has asked for."""
         from playwright.sync_api import Error
 
         with suppress(Error):  # of a tab that closes itself meanwhile
@@ -227,6 +289,9 @@ class WebSession:
         if self.page.is_closed():
             self.page = self.context.pages[-1] if self.context.pages else self.context.new_page()
         self._await_tabs()
+        with suppress(Error):
+            self._await_requests(lambda: self._unanswered() - self._long, REQUEST_S)
+        self._long = self._unanswered()
         for frame in self.page.frames:
             with suppress(Error):
                 if frame.url:

@@ -35,7 +35,7 @@ class WrappedSuite(EnvSuite):
         self.inner, self.rules = inner, rules
         self.name, self.max_steps, self.scripted_policies = inner.name, inner.max_steps, inner.scripted_policies
         self.fractional_reward_option, self.log_files = inner.fractional_reward_option, inner.log_files
-        self.max_parallel = inner.max_parallel
+        self.max_parallel, self.repeats = inner.max_parallel, inner.repeats
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         return self.inner.tasks(split, n, seed=seed)
@@ -49,6 +49,9 @@ class WrappedSuite(EnvSuite):
 
     def env(self) -> Env | None:
         return self.inner.env()
+
+    def check_env(self) -> None:
+        self.inner.check_env()
 
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         return self.inner.demonstrate(task, policy, seed=seed)

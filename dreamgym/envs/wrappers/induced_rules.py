@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 
@@ -51,31 +51,42 @@ class InducedRules(StateMapping):
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
         """False for an argument from nowhere or of a value that no log has, and for kinds that no log shows at work; True where each
-        argument has a rule and a source."""
+        argument has a rule and a source. Of several calls in a turn all must be excluded: the others may be made all the same."""
         if self.inner.admissible(observation, history, action) is False:
             return False
+        calls = [self._admissible(kind, arguments, observation, history) for kind, arguments in parts(action)]
+        if calls and all(call is False for call in calls):
+            return False
+        return True if all(calls) else None
+
+    def _admissible(self, kind: str, arguments: Mapping[str, str], observation: Observation, history: Sequence[Transition]) -> bool | None:
+        """The same of one call."""
+        if "*" in self._noop and kind not in self.rules.kinds:
+            return False
         known = True
-        for kind, arguments in parts(action):
-            if "*" in self._noop and kind not in self.rules.kinds:
+        for key, value in arguments.items():
+            rule = self._arguments.get((kind, key))
+            if rule and rule.source not in self._sources(value, "", observation, history if rule.source == "earlier" else ()):
                 return False
-            for key, value in arguments.items():
-                rule = self._arguments.get((kind, key))
-                if rule and rule.source not in self._sources(value, "", observation, history if rule.source == "earlier" else ()):
-                    return False
-                if value not in self._values.get((kind, key), (value,)):
-                    return False
-                known = known and rule is not None
+            if value not in self._values.get((kind, key), (value,)):
+                return False
+            known = known and rule is not None
         return known or None
 
     def unfounded(self, instruction: str, observation: Observation, history: Sequence[Transition], action: Action) -> str:
         """For an identifier that neither the instruction nor any state so far shows, where all logged ones are from there."""
         if why := self.inner.unfounded(instruction, observation, history, action):
             return why
-        for kind, arguments in parts(action):
-            for key, value in arguments.items():
-                rule = self._asked.get((kind, key))
-                if rule and not self._sources(value, instruction, observation, history):
-                    return f"No text so far names the {key} {value[:40]}, as in all but {rule.exceptions} of {rule.support} logged steps."
+        reasons = [self._unfounded(kind, arguments, instruction, observation, history) for kind, arguments in parts(action)]
+        return reasons[0] if reasons and all(reasons) else ""  # of several calls in a turn the others may be made all the same
+
+    def _unfounded(
+        self, kind: str, arguments: Mapping[str, str], instruction: str, observation: Observation, history: Sequence[Transition]
+    ) -> str:
+        for key, value in arguments.items():
+            rule = self._asked.get((kind, key))
+            if rule and not self._sources(value, instruction, observation, history):
+                return f"No text so far names the {key} {value[:40]}, as in all but {rule.exceptions} of {rule.support} logged steps."
         return ""
 
     def noop_reason(self, observation: Observation, history: Sequence[Transition], action: Action) -> str:

@@ -10,8 +10,9 @@ not, which is why probes replace the logs as soon as there are enough.
 
 Probes are drawn with unequal probabilities, the accepted claims among them most often. They are weighted by one over their probability, and
 the rule becomes an upper confidence bound of the weighted share above the threshold: that of Clopper and Pearson (1934) at the effective
-number r (1 - r) / Var(r) of Korn and Graubard (1998). Claims of one task tend to be alike, so that this number is divided by the design
-effect of sampling tasks (Kish 1965). With equal weights and a task for each it is the rule above.
+number r (1 - r) / Var(r) of Korn and Graubard (1998), at most (sum w)^2 / sum w^2 (Kish 1965): where only light negatives lie above, Var(r)
+says nothing of the heavy ones that might have. Claims of one task tend to be alike, so that this number is divided by the design effect of
+sampling tasks. With equal weights and a task for each it is the rule above.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
     if not len(scores):
         return None
     total, lowest = weights.sum(), None
+    most = float(total**2 / (weights**2).sum())
     effect = 1.0 if tasks is None else design_effect(scores, weights, tasks)
     for score in np.unique(scores)[::-1]:
         above = scores > score
@@ -123,7 +125,8 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
         if share > alpha:
             break
         spread = float((weights**2 * (above - share) ** 2).sum()) / total**2
-        n = (share * (1 - share) / spread if share else float(total**2 / (weights**2).sum())) / effect
+        n = min(share * (1 - share) / spread, most) if share else most
+        n /= effect
         if beta_cdf(alpha, share * n + 1, n - share * n) >= 1 - delta:
             lowest = float(score)
     return lowest

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dreamgym.errors import RunDirError
 from dreamgym.experience.learned_verifier.verifier import Probe
 from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
+from dreamgym.types import Task
 
 FILE = "labels.jsonl"
 """The file of labels in a run directory."""
@@ -15,9 +17,9 @@ KEPT = ("uncertified-", "audit-with_guard")
 """How the names of episodes begin that may be labelled."""
 
 
-def labelled_claims(path: Path) -> list[Probe]:
-    """The labelled claims of success of a run, in the order of their labels, without skipped ones. RunDirError for a run without labels,
-    and for a label of an episode that the run does not keep."""
+def labelled_claims(path: Path, is_held_out: Callable[[Task], bool] = lambda task: False) -> list[Probe]:
+    """The labelled claims of success of a run, in the order of their labels, without skipped ones, and without those of tasks that the run
+    which learns from them holds out. RunDirError for a run without labels, and for a label of an episode that the run does not keep."""
     run = RunDir.view(path)
     if not (path / FILE).is_file():
         raise RunDirError(f"'{path}' has no labels. Judge its dreams with: dreamgym label {path}")
@@ -31,5 +33,7 @@ def labelled_claims(path: Path) -> list[Probe]:
             raise RunDirError(
                 f"'{path / FILE}' labels the episode {line['episode']!r:.80}, which the run does not keep. Restore its episodes."
             )
-        probes.append(Probe(episodes[line["episode"]], line["answer"] == "right", line["probability"]))
+        episode = episodes[line["episode"]]
+        if not is_held_out(episode.task):
+            probes.append(Probe(episode, line["answer"] == "right", line["probability"]))
     return probes

@@ -27,12 +27,12 @@ from dreamgym.experience.learned_verifier.head import LabelledClaim, OutcomeHead
 from dreamgym.experience.learned_verifier.support import KnownLines
 from dreamgym.runs import atomic_directory
 from dreamgym.statistics import conformal_limit, inclusion_probabilities
-from dreamgym.types import Trajectory, Transition, Verdict, VerdictKind
+from dreamgym.types import Trajectory, Transition, Verdict
 
 MEMBERS = 5
 PROBE_WEIGHT = 3.0
 RECENT = 200  # refuted probes that a calibration looks back at
-ENOUGH = 20  # confirmed probes that stand for true claims instead of the logs' successes
+ENOUGH = 20  # confirmed probes that stand for true claims instead of the logs' successes; logged successes to fit to
 FILE, SUPPORT = "calibration.json", "support.safetensors"
 
 
@@ -45,7 +45,7 @@ class Probe:
     probability: float
     """The probability of its selection."""
     verdict: str = ""
-    """The kind of the verdict on its claim when it was chosen, by a verifier that had not seen it; "" where there was none."""
+    """The kind of the verdict on its claim when it was chosen, by a verifier that had not seen it; "" where it was not asked."""
     iteration: int = 0
 
 
@@ -219,7 +219,10 @@ def fit_verifier(
 
 
 def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray, config: CalibrationConfig) -> Calibration | None:
-    """The calibration on refuted claims alone; None for fewer than a bound at the rate asked for needs."""
+    """The calibration on refuted claims alone, of those that a verifier is asked about; None for fewer than a bound at the rate asked for
+    needs."""
+    asked = [is_asked_about(p.episode) for p in probes]
+    probes, scores = [p for p, is_asked in zip(probes, asked, strict=True) if is_asked], scores[np.array(asked, dtype=bool)]
     refuted = [(p, float(score)) for p, score in zip(probes, scores, strict=True) if not p.real_success and not np.isnan(score)]
     if len(refuted) < least_negatives(config.alpha, config.delta):
         return None
@@ -239,18 +242,27 @@ def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray
 
 
 def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[str, int], Negatives]:
-    """The fold of every episode: by its behaviour policy where there are several, the largest ones apart, else by its task, or by its id
-    where there are too few tasks."""
+    """The fold of every episode: by its behaviour policy where there are several, the largest ones apart, and those of the others are
+    enough to fit to; else by its task, or by its id where there are too few tasks."""
     sizes = Counter(t.behaviour for t in episodes)
-    if len(sizes) < 2:
-        messages.append(
-            "The logs are of one behaviour policy: the verifier is calibrated on other episodes of it, and not on another policy's."
-        )
-        few = len({t.task.id for t in episodes}) < 2 * MEMBERS
-        return {t.id: _fold(t.id if few else t.task.id) for t in episodes}, "episodes"
-    ordered = [name for name, _ in sizes.most_common()]
-    of = {name: i % MEMBERS for i, name in enumerate(ordered)}
-    return {t.id: of[t.behaviour] for t in episodes}, "policies"
+    of = {name: i % MEMBERS for i, (name, _) in enumerate(sizes.most_common())}
+    if len(sizes) > 1 and all(_is_enough([t for t in episodes if of[t.behaviour] != fold], episodes) for fold in of.values()):
+        return {t.id: of[t.behaviour] for t in episodes}, "policies"
+    largest, n = sizes.most_common(1)[0]
+    several = f"Of {len(episodes):,} logged episodes {n:,} are of the behaviour policy '{largest}', and the others are too few to fit to"
+    messages.append(
+        f"{several if len(sizes) > 1 else 'The logs are of one behaviour policy'}: the verifier is calibrated on other episodes of it, and "
+        "not on another policy's."
+    )
+    few = len({t.task.id for t in episodes}) < 2 * MEMBERS
+    return {t.id: _fold(t.id if few else t.task.id) for t in episodes}, "episodes"
+
+
+def _is_enough(some: Sequence[Trajectory], episodes: Sequence[Trajectory]) -> bool:
+    """Whether a member can be fitted to some of the episodes: where it saw hardly any successes, its scores say nothing of those of members
+    that saw all. False claims can be made up."""
+    successes = sum(t.success for t in episodes)
+    return sum(t.success for t in some) >= min(ENOUGH, successes // 2)
 
 
 def _fold(name: str) -> int:
@@ -272,36 +284,40 @@ def uncertainty(logits: np.ndarray, calibration: Calibration) -> np.ndarray:
     return np.asarray(spread / (1 + spread) + close)
 
 
+def is_asked_about(claim: Trajectory) -> bool:
+    """Whether a verifier is asked about a claim: not where a precedent in real memory pays for a dreamed success."""
+    return claim.source != "dream" or claim.transitions[-1].info.reward_by != "recalled"
+
+
 def draw_probes(
     claims: Sequence[Trajectory], verifier: LearnedVerifier, n: int, *, seed: int, iteration: int
-) -> list[tuple[Trajectory, float, VerdictKind]]:
-    """About `n` of the claims of success, each with the probability of its selection and the kind of its verdict.
+) -> list[tuple[Trajectory, float]]:
+    """About `n` of the claims of success, each with the probability of its selection.
 
-    Three Poisson draws in one: half among accepted claims, uncertain ones more often; a quarter among the claims of the highest score of
-    each task, because that is where a verifier breaks first; the rest among all claims alike.
+    Three Poisson draws in one: half among those that were paid for, uncertain ones more often; a quarter among the claims of the highest
+    score of each task, because that is where a verifier breaks first; the rest among all claims alike.
     """
     if not claims:
         return []
-    claim_steps = [(t.task.instruction, t.transitions) for t in claims]
-    logits = verifier.scores(claim_steps)
-    mean, kinds = logits.mean(0), [verdict.kind for verdict in verifier.verdicts(claim_steps, logits)]
+    logits = verifier.scores([(t.task.instruction, t.transitions) for t in claims])
+    mean = logits.mean(0)
     best: dict[str, int] = {}
     for i, t in enumerate(claims):
         if t.task.id not in best or mean[i] > mean[best[t.task.id]]:
             best[t.task.id] = i
-    accepted = np.array([kind == "passed" for kind in kinds], dtype=float)
+    paid = np.array([t.success for t in claims], dtype=float)
     unsure = uncertainty(logits, verifier.calibration)
-    of_accepted, of_best = min(n / 2, float(accepted.sum())), min(n / 4, float(len(best)))
+    of_paid, of_best = min(n / 2, float(paid.sum())), min(n / 4, float(len(best)))
     draws = (
-        (of_accepted, accepted * (0.5 + 0.5 * unsure / max(1e-9, float(unsure.max())))),
+        (of_paid, paid * (0.5 + 0.5 * unsure / max(1e-9, float(unsure.max())))),
         (of_best, np.array([float(best[t.task.id] == i) for i, t in enumerate(claims)])),
-        (n - of_accepted - of_best, np.ones(len(claims))),
+        (n - of_paid - of_best, np.ones(len(claims))),
     )
     missed = np.ones(len(claims))
     for size, weights in draws:
         missed *= 1 - inclusion_probabilities(weights.tolist(), size)
     drawn = []
-    for t, kind, p in zip(claims, kinds, 1 - missed, strict=True):
+    for t, p in zip(claims, 1 - missed, strict=True):
         if random.Random(f"probe/{seed}/{iteration}/{t.id}").random() < p:
-            drawn.append((t, float(p), kind))
+            drawn.append((t, float(p)))
     return drawn

@@ -152,9 +152,10 @@ class FinetunedExperienceModel(ExperienceModel):
         texts = self._logged_starts(distinct.values(), seed) if self.config.replayed_starts else {}
         to_sample = [task_key for task_key in distinct if task_key not in texts]
         sampling, about = self._sampling(self.config.start_temperature), self.config.prompt_parts.about
-        requests = [
-            Request(self._opening(about(distinct[task_key])), sampling, (self.seed, seed, i)) for i, task_key in enumerate(to_sample)
-        ]
+        openings = {task_key: self._opening(about(distinct[task_key])) for task_key in to_sample}
+        # the stream is the task's, whatever other tasks begin beside it
+        streams = {task_key: (self.seed, seed, crc32("/".join(task_key).encode("utf-8", "surrogatepass"))) for task_key in to_sample}
+        requests = [Request(openings[task_key], sampling, streams[task_key]) for task_key in to_sample]
         texts |= {task_key: self._first(completion) for task_key, completion in zip(to_sample, self.llm.generate(requests), strict=True)}
         return [Observation(texts[task.id, task.instruction]) for task in tasks]
 

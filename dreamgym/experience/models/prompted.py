@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from pydantic import Field
 
@@ -93,7 +94,8 @@ class PromptedExperienceModel(ExperienceModel):
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         distinct = {task.instruction: task for task in tasks}
         talks = [self.questions.opening(task) for task in distinct.values()]
-        states = self._texts(talks, "state", self.config.temperature, [(self.seed, seed, i) for i in range(len(talks))])
+        seeds = [(self.seed, seed, crc32(instruction.encode("utf-8", "surrogatepass"))) for instruction in distinct]
+        states = self._texts(talks, "state", self.config.temperature, seeds)
         by_instruction = dict(zip(distinct, states, strict=True))
         return [Observation(by_instruction[task.instruction]) for task in tasks]
 

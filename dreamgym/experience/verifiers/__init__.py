@@ -15,14 +15,14 @@ A verifier with a `usage` (`usage.Usage`) is accounted for beside the experience
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dreamgym.envs.base import TextRules
 from dreamgym.llm.backbone_settings import BackboneConfig
-from dreamgym.types import Trajectory
+from dreamgym.types import Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -35,3 +35,4 @@ class VerifierInputs:
     checkpoint: Path | None = None  # the folder for its weights, if it has any
     cache: dict[Any, Any] = field(default_factory=dict)  # what the verifiers of a run keep for each other, such as features of its logs
     backbone: BackboneConfig | None = None  # the pretrained model that the experience model is fitted from
+    is_held_out: Callable[[Task], bool] = lambda task: False  # whether a task is one that the run's policies will be judged by

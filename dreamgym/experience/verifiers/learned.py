@@ -38,7 +38,8 @@ class ProbesConfig(config.Config):
     what the dream says."""
     max_accepted_false: float = Field(default=0.5, gt=0, le=1)
     """Share of false ones among accepted claims; where its lower 95 % bound is above this twice in a row, the phase stops, and the last
-    policy before that comes back."""
+    policy before that comes back. By rollouts only where the policy, besides, really succeeds less often than in the first probe, or
+    never: there a claim of a weak policy rarely comes true."""
 
 
 class LearnedVerifierConfig(CalibrationConfig):
@@ -67,7 +68,7 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     verifier_config = config.build(LearnedVerifierConfig, settings, prefix="experience.verifier.")
     if inputs.checkpoint is None:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
-    labels = labelled_claims(Path(verifier_config.labels)) if verifier_config.labels else []
+    labels = labelled_claims(Path(verifier_config.labels), inputs.is_held_out) if verifier_config.labels else []
     read = reader(verifier_config.features, verifier_config.backbone or inputs.backbone, inputs.cache)
     verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), verifier_config, labels=labels)
     verifier.save(inputs.checkpoint)

@@ -143,8 +143,7 @@ def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: Shared
     Without an environment, fidelity is measured on those episodes alone. Where none of them is on a held-out task, because few tasks were
     recorded often, the share of a development split is held out by the episodes' ids.
     """
-    keys = set(map(suite.task_key, factory.held_out_tasks(suite, config)))
-    held = [suite.task_key(episode.task) in keys for episode in logs]
+    held = list(map(factory.held_out_test(suite, config), (episode.task for episode in logs)))
     by: Literal["task", "episode"] = "task"
     if not suite.has_env and not any(held):
         held, by = [in_split(episode.id, "dev") for episode in logs], "episode"

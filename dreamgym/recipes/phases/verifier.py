@@ -17,17 +17,27 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.evals.paired_replay import replay_actions
+from dreamgym.experience.guard import is_second_opinion
 from dreamgym.experience.learned_verifier.labels import labelled_claims
-from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, PreparedLogs, Probe, draw_probes, fit_verifier, prepared
+from dreamgym.experience.learned_verifier.verifier import (
+    LearnedVerifier,
+    PreparedLogs,
+    Probe,
+    draw_probes,
+    fit_verifier,
+    is_asked_about,
+    prepared,
+)
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
+from dreamgym.recipes import factory
 from dreamgym.recipes.phases.collect import Environments, rollout_seed
 from dreamgym.recipes.phases.probes import roll_back
 from dreamgym.recipes.plan import Loop
 from dreamgym.rollout import rollout
 from dreamgym.runs.episodes import trajectory_from_json, trajectory_to_json
-from dreamgym.statistics import Rate, weighted_rate
-from dreamgym.types import Trajectory, VerdictKind
+from dreamgym.statistics import Rate, difference, weighted_rate
+from dreamgym.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class ProbeRates:
 class ProbedClaim:
     """A dreamed claim of success that was probed in the real environment: by its actions there, or by a new episode of the policy."""
 
-    accepted: bool
+    accepted: bool  # whether the policy was paid for it
     real_success: bool
     probability: float
     iteration: int
@@ -56,8 +66,14 @@ def accepted_false(tried: Sequence[ProbedClaim]) -> Rate:
     return weighted_rate([not claim.real_success for claim in accepted], [1 / claim.probability for claim in accepted])
 
 
+def real_success(tried: Sequence[ProbedClaim]) -> Rate:
+    """The share of probed claims with a real success (a Hájek estimate): by rollouts, how often the policy really does what it claims."""
+    return weighted_rate([claim.real_success for claim in tried], [1 / claim.probability for claim in tried])
+
+
 def probe_rates(probes: Sequence[Probe]) -> ProbeRates:
-    """Hájek estimates over probes, each with the verdict it got when it was chosen."""
+    """Hájek estimates over the probes that the verifier was asked about, each with the verdict it got when it was chosen."""
+    probes = [probe for probe in probes if probe.verdict]
 
     def rate(of: Sequence[Probe], hit: Sequence[bool]) -> Rate:
         return weighted_rate(hit, [1 / probe.probability for probe in of])
@@ -73,8 +89,9 @@ def probe_rates(probes: Sequence[Probe]) -> ProbeRates:
 
 
 def claims_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The dreamed episodes that end with a claim of success and can be tried: also those that a verifier did not believe."""
-    return [t for t in trajectories if t.source == "dream" and t.turns and t.task.source == "real" and claims(t)]
+    """The dreamed episodes that end with a claim of success and can be tried: also those that a verifier did not believe, but not those
+    that the rules refused, of which it was not asked."""
+    return [t for t in trajectories if t.source == "dream" and t.turns and t.task.source == "real" and claims(t) and not _ruled_out(t)]
 
 
 def claims(episode: Trajectory) -> bool:
@@ -82,6 +99,13 @@ def claims(episode: Trajectory) -> bool:
     judged it as if it had."""
     last = episode.transitions[-1].as_predicted
     return last.terminated and (last.reward > 0 or last.info.reward_by == "verifier") and (episode.error is None or episode.masked)
+
+
+def _ruled_out(claim: Trajectory) -> bool:
+    """Whether the rules took the reward of a claim away: by the verdict they left, which is not that of a second opinion."""
+    info = claim.transitions[-1].info
+    refused = info.verdict is not None and not info.has_verdict("passed")
+    return refused and info.reward_by == "rule" and not is_second_opinion(info.verdict)
 
 
 class VerifierProbes:
@@ -101,6 +125,8 @@ class VerifierProbes:
         self.context, self.name = envs.context, envs.name
         self.temperature = loop.block.learner.temperature  # of the phase's rollouts: the same policy acts in probes
         self.every = 0 if "probes" in self.context.skipped else settings.probes.every
+        # By rollouts, probes are compared with the first one, which is of the policy as it was.
+        self.first = 1 if settings.probes.by == "rollouts" else 0
         self.probes: list[Probe] = []
         self.tried: list[ProbedClaim] = []
         self.steps = 0  # real steps of probes
@@ -134,7 +160,7 @@ class VerifierProbes:
             "claims_accepted": _share(claims, lambda t: t.success),
             "claims_masked": _share(claims, lambda t: t.masked),
         }
-        if not self.every or iteration % self.every:
+        if not self.every or (iteration - self.first) % self.every:
             return metrics
         drawn = draw_probes(claims, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
         chosen = self._affordable(drawn, iteration)
@@ -147,9 +173,10 @@ class VerifierProbes:
         probe = self._probe_by_rollout if self.settings.probes.by == "rollouts" else self._probe_by_replay
         new = probe(chosen, iteration)
         self.probes += new
-        false = accepted_false([claim for claim in self.tried if claim.iteration == iteration])
-        metrics["tried_accepted_false"] = false.value if false.n else None
-        self._stop_if_false(false)
+        tried = [claim for claim in self.tried if claim.iteration == iteration]
+        for name, rate in (("tried_accepted_false", accepted_false(tried)), ("tried_real_success", real_success(tried))):
+            metrics[name] = rate.value if rate.n else None
+        self._stop_if_false(tried)
         if not new:
             return metrics
         self._refit()
@@ -170,31 +197,31 @@ class VerifierProbes:
         rates["tried_accepted_false"] = asdict(accepted_false(self.tried))
         return {"probes": len(self.probes), "probe_steps": self.steps, "calibration": calibration, "rates": rates}
 
-    def _affordable(
-        self, drawn: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int
-    ) -> list[tuple[Trajectory, float, VerdictKind]]:
+    def _affordable(self, drawn: Sequence[tuple[Trajectory, float]], iteration: int) -> list[tuple[Trajectory, float]]:
         """As many claims as the real steps that are left are enough for if each is as long as the longest, with the probability of being
         taken. Where those are not all, they are taken at random: to take short ones would draw by length, which it does not know."""
         rollouts = self.settings.probes.by == "rollouts"
-        longest = max((self.context.suite.max_steps if rollouts else len(episode.turns) for episode, _, _ in drawn), default=1)
+        longest = max((self.context.suite.max_steps if rollouts else len(episode.turns) for episode, _ in drawn), default=1)
         n = min(len(drawn), (self.settings.probes.max_real_steps - self.steps) // longest)
         taken = random.Random(f"affordable/{self.context.config.seed}/{iteration}").sample(range(len(drawn)), n)
-        return [(episode, p * n / len(drawn), verdict) for episode, p, verdict in (drawn[i] for i in sorted(taken))]
+        return [(episode, p * n / len(drawn)) for episode, p in (drawn[i] for i in sorted(taken))]
 
-    def _probe_by_replay(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
-        """The claims with what their actions really lead to."""
-        by_id = {episode.id: (probability, verdict_kind) for episode, probability, verdict_kind in chosen}
-        probes, pairs = [], replay_actions([episode for episode, _, _ in chosen], self.context.real_env())
+    def _probe_by_replay(self, chosen: Sequence[tuple[Trajectory, float]], iteration: int) -> list[Probe]:
+        """The claims with what their actions really lead to. Of what was recalled the verifier is not asked: it gets no verdict."""
+        probabilities = {episode.id: probability for episode, probability in chosen}
+        pairs = replay_actions([episode for episode, _ in chosen], self.context.real_env())
         self._charge([twin for _, twin in pairs])
-        for episode, twin in pairs:
-            probability, verdict_kind = by_id[episode.id]
-            probes.append(Probe(episode, twin.success, probability, verdict_kind, iteration))
-        self.tried += [ProbedClaim(p.verdict == "passed", p.real_success, p.probability, iteration) for p in probes]
+        verdicts = self.verifier.judge([(episode.task.instruction, episode.transitions) for episode, _ in pairs])
+        probes = []
+        for (episode, twin), verdict in zip(pairs, verdicts, strict=True):
+            kind, p = verdict.kind if is_asked_about(episode) else "", probabilities[episode.id]
+            probes.append(Probe(episode, twin.success, p, kind, iteration))
+            self.tried.append(ProbedClaim(episode.success, twin.success, p, iteration))
         return probes
 
-    def _probe_by_rollout(self, chosen: Sequence[tuple[Trajectory, float, VerdictKind]], iteration: int) -> list[Probe]:
+    def _probe_by_rollout(self, chosen: Sequence[tuple[Trajectory, float]], iteration: int) -> list[Probe]:
         """Real episodes of the policy on the claims' tasks, those that ended, each as the claim of a success with the verdict on it."""
-        tasks, seed = [episode.task for episode, _, _ in chosen], rollout_seed(self.context.config.seed, 30_000 + iteration)
+        tasks, seed = [episode.task for episode, _ in chosen], rollout_seed(self.context.config.seed, 30_000 + iteration)
         suite = self.context.suite
         real = rollout(
             self.agent,
@@ -207,11 +234,9 @@ class VerifierProbes:
             name=f"{self.name}/verifier-probe/{iteration}/0",
         )
         self._charge(real)
-        pairs = zip(real, chosen, strict=True)
-        self.tried += [
-            ProbedClaim(verdict_kind == "passed", t.success, p, iteration) for t, (_, p, verdict_kind) in pairs if t.error is None
-        ]
-        ended = [(t, p) for t, (_, p, _) in zip(real, chosen, strict=True) if t.error is None and t.turns and t.transitions[-1].terminated]
+        pairs = [(t, claim, p) for t, (claim, p) in zip(real, chosen, strict=True) if t.error is None]
+        self.tried += [ProbedClaim(claim.success, t.success, p, iteration) for t, claim, p in pairs]
+        ended = [(t, p) for t, _, p in pairs if t.turns and t.transitions[-1].terminated]
         verdicts = self.verifier.judge([(t.task.instruction, t.transitions) for t, _ in ended])
         return [Probe(t, t.success, p, verdict.kind, iteration) for (t, p), verdict in zip(ended, verdicts, strict=True)]
 
@@ -227,7 +252,8 @@ class VerifierProbes:
 
     @cached_property
     def _labels(self) -> list[Probe]:
-        return labelled_claims(Path(self.settings.labels)) if self.settings.labels else []
+        is_held_out = factory.verifier_inputs(self.context).is_held_out
+        return labelled_claims(Path(self.settings.labels), is_held_out) if self.settings.labels else []
 
     def _refit(self) -> None:
         """The next verifier, from logs and all probes; the dream goes on with it."""
@@ -235,18 +261,28 @@ class VerifierProbes:
         self.verifier.save(self.context.checkpoint(self.judged_with))
         self.envs.load_verifier(self.judged_with)
 
-    def _stop_if_false(self, rate: Rate) -> None:
+    def _stop_if_false(self, tried: Sequence[ProbedClaim]) -> None:
         """Stop, and bring back the last good policy, when the claims that two probes in a row had accepted proved false. Each probe counts
-        with its own claims: the first one's refit may have cured the verifier. One that accepted nothing says nothing."""
-        if not rate.n:
+        with its own claims: the first one's refit may have cured the verifier. One that accepted nothing says nothing.
+
+        By rollouts it is the policy that acts anew, and how often it succeeds depends on how good it is: there, most claims of a weak
+        policy that gets better do not come true. So accepted claims prove false there where, besides, it really succeeds less often than
+        in the first probe (Newcombe's 95 % interval), or never.
+        """
+        false, real = accepted_false(tried), real_success(tried)
+        if not false.n:
             return
         most = self.settings.probes.max_accepted_false
-        bad = rate.low > most
+        bad, good = false.low > most, false.value <= most
+        if self.settings.probes.by == "rollouts":
+            first = real_success([claim for claim in self.tried if claim.iteration == self.tried[0].iteration])
+            worse = difference(real, first)[2] < 0
+            bad, good = bad and (worse or not real.value), real.value >= first.value > 0
         self.failed_in_a_row = self.failed_in_a_row + 1 if bad else 0
-        self.passed = False if bad else True if rate.value <= most else None  # too few claims to stop, but no proof of a good policy
+        self.passed = False if bad else True if good else None  # too few claims to stop, but no proof of a good policy
         if self.failed_in_a_row >= 2:
             back = roll_back(self.context, self.model, self.name, self.init_policy)
-            self.stop_reason = f"{rate.value:.0%} of probed accepted claims have no real success, {back}"
+            self.stop_reason = f"{false.value:.0%} of probed accepted claims have no real success, {back}"
 
 
 def _share(of: Sequence[Trajectory], test: Callable[[Trajectory], bool]) -> float | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dreamgym import plugins
 from dreamgym.config import build
 from dreamgym.curriculum.clusters import ClusteredCurriculum, Clusters
-from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.curriculum.task_curriculum import CurriculumConfig, Entry, TaskCurriculum
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.recipes.blocks import RLConfig
@@ -58,6 +60,14 @@ def test_a_lonely_or_broken_rollout_says_nothing_of_its_task_which_counts_as_tri
     both.observe([[episode(TASKS[0], 1.0)], [episode(TASKS[1], 0.0, error="unreadable")], [episode(TASKS[3], 0.0)]])
     entries = [inner.pool[TASKS[i].id] for i in (0, 1, 3)]
     assert [(entry.tried, entry.value, entry.unmeasured) for entry in entries] == [(1, None, 0), (1, None, 1), (1, None, 0)]
+
+
+def test_an_invented_task_is_retired_by_its_own_solve_rate_and_not_by_that_of_its_cluster():
+    inner = TaskCurriculum(TASKS, CurriculumConfig(), rules=corridor.make(length=4, keys=False).rules)
+    invented = replace(TASKS[0], id="synthetic/1/0", source="synthetic")
+    inner.pool[invented.id] = Entry(invented)
+    ClusteredCurriculum(inner, clusters(1)).observe([[episode(TASKS[1], 1.0)] * 4, [episode(invented, 0.0)] * 4])
+    assert invented.id not in inner.pool and inner.pool[TASKS[1].id].value
 
 
 def test_groups_of_one_may_choose_tasks_by_variance_when_tasks_have_clusters():

@@ -14,6 +14,8 @@ from dreamgym import plugins
 from dreamgym.envs import corridor
 from dreamgym.envs.actions import parts
 from dreamgym.envs.induction import ArgumentRule, EndRule, NameRule, NoopRule, Rules, Source, from_toml, induce, sources, to_toml, works
+from dreamgym.envs.tools.rules import ToolRules
+from dreamgym.envs.tools.schemas import Tool
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError
@@ -210,3 +212,21 @@ def test_any_rules_survive_their_file(
 def test_a_damaged_file_is_named(text: str, tmp_path: Path):
     with pytest.raises(UsageError, match=r"rules\.toml.*Correct the file"):
         from_toml(text, str(tmp_path / "rules.toml"))
+
+
+def test_a_turn_of_several_calls_is_refused_only_where_each_of_them_is():
+    schema = {"properties": {"id": {"type": "string"}}, "required": ["id"]}
+    tools = ToolRules("toy", [Tool("get_user", "", schema), Tool("get_order", "", schema)])
+    arguments = (ArgumentRule("get_order", "id", "earlier", 500, 0), ArgumentRule("get_user", "id", "instruction", 500, 0, identifier=True))
+    rules = InducedRules(tools, Rules(arguments=arguments, kinds=("get_user", "get_order")))
+    said = Observation("user said: my id is u1")
+
+    def answers(action: str) -> tuple[bool | None, bool]:
+        turn = tools.canonical(action)
+        return rules.admissible(said, (), turn), bool(rules.unfounded("help", said, (), turn))
+
+    assert answers('get_order(id="o9")') == (False, False)
+    assert answers('get_user(id="u9")') == (None, True)
+    assert answers('get_user(id="u1")\nget_order(id="o9")') == (None, False), "the user is shown all the same"
+    assert answers('get_order(id="o8")\nget_order(id="o9")') == (False, False)
+    assert answers('get_user(id="u8")\nget_user(id="u9")') == (None, True)

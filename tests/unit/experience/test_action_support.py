@@ -68,7 +68,7 @@ class Stillness(ExperienceModel):
         return list(range(len(queries)))
 
     def poll(self) -> list[tuple[int, Prediction]]:
-        infos = [StepInfo(decided_by="rule" if q.action == "by rule" else "generated") for q in self.queries]
+        infos = [StepInfo(decided_by="rule" if q.action == "by rule" else self.answers_by) for q in self.queries]
         return [(i, Prediction(q.state, 0.0, False, info)) for i, (q, info) in enumerate(zip(self.queries, infos, strict=True))]
 
     def generate(self, queries: Sequence[Query], memories: Any) -> list[Any]:
@@ -85,6 +85,11 @@ def test_a_dream_marks_the_steps_that_the_model_guessed_without_precedent():
     known = EPISODE.transitions[0].action
     assert steps(ActionSupport(buffer(EPISODE)), known, "sing", "by rule") == [False, True, False]
     assert steps(None, "sing") == [False]
+
+
+def test_the_steps_of_a_control_without_a_model_are_marked_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Stillness, "answers_by", "composed")
+    assert steps(ActionSupport(buffer(EPISODE)), EPISODE.transitions[0].action, "sing", "by rule") == [False, True, False]
 
 
 SAID = Completion((2,), (3,), (0.0,), "", "stop")

@@ -40,6 +40,29 @@ def roles(config: SharedConfig) -> dict[str, list[tuple[str, bool]]]:
     return {phase: [(held.role, held.trains) for held in found] for phase, found in plan.models_by_phase(config).items()}
 
 
+OFF = {"tasks": 0, "paired_replays": 0}
+UNPROBED = {"iterations": 8, "probe_every": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "expected"),
+    [
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED}, []),
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED | {"probe_every": 9}}, []),
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED | {"probe_every": 8}}, ["the probes of dream"]),
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED, "experience": {"verifier": {"name": "learned"}}}, ["the probes of dream"]),
+        (TrainConfig, {"eval": {"tasks": 1, "gap_tasks": 1}, "rl": UNPROBED}, ["eval.tasks", "eval.gap_tasks", "eval.paired_replays"]),
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED, "mode": "s2r"}, ["the loop s2r"]),
+        (CompareConfig, {"eval": {"tasks": 0}, "dream": UNPROBED, "arms": ["grpo-dream"]}, []),
+        (CompareConfig, {"eval": {"tasks": 0}, "dream": UNPROBED, "arms": ["grpo-real"]}, ["the loop grpo-real"]),
+    ],
+)
+def test_a_run_acts_in_its_real_environment_by_its_loops_probes_and_measures(
+    kind: type[SharedConfig], changes: dict[str, Any], expected: list[str]
+) -> None:
+    assert plan.acts_for_real(resolve(kind, changes, where="here")) == expected
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "expected"),
     [

@@ -22,6 +22,7 @@ from dreamgym.envs.logs import LogConfig, LogRules
 from dreamgym.envs.wrappers.induced_rules import InducedRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import ConfigError, UsageError
+from dreamgym.experience.guard import REFUSED
 from dreamgym.experience.learned_verifier import verifier as outcome
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe
 from dreamgym.experience.verifiers import VerifierInputs, text_check
@@ -330,6 +331,14 @@ def test_claims_are_dreams_of_real_tasks_whose_model_called_them_a_success_whate
     granting = replace(failed, turns=(Turn(replace(failed.transitions[0], info=info)),))
     assert claims_of([failed, granting]) == [granting], "a verifier that grants successes judged its end"
 
+    def judged_by_rules(reason: str) -> Trajectory:
+        refused = dreamed("refused", 1.0)
+        info = replace(refused.transitions[0].info, reward_by="rule", verdict=Verdict("refused", (reason,)))
+        return replace(refused, turns=(Turn(replace(refused.transitions[0], info=info)),))
+
+    assert claims_of([judged_by_rules("nothing supports it")]) == [], "the rules refused it, and the verifier was not asked"
+    assert len(claims_of([judged_by_rules(REFUSED)])) == 1, "the rules passed it, and the verifier refused it"
+
 
 def test_rates_of_probes_weigh_each_by_one_over_its_probability():
     probes = [
@@ -337,6 +346,7 @@ def test_rates_of_probes_weigh_each_by_one_over_its_probability():
         claim("b", real=False, verdict="refused"),
         claim("c", real=True, verdict="passed"),
         claim("d", real=True, verdict="masked"),
+        claim("e", real=False, verdict=""),  # recalled: the verifier was not asked
     ]
     rates = probe_rates(probes)
     assert [rates.false_success.value, rates.kept.value, rates.accepted_false.value] == pytest.approx([0.8, 0.5, 0.8])
@@ -384,8 +394,25 @@ def test_a_probe_in_which_most_accepted_claims_are_false_makes_no_good_policy_ev
     false: int, of: int, passed: bool | None
 ):
     probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
-    probes.settings, probes.failed_in_a_row, probes.passed = SimpleNamespace(probes=SimpleNamespace(max_accepted_false=0.5)), 0, None
-    probes._stop_if_false(phase.accepted_false([phase.ProbedClaim(True, i >= false, 1.0, 0) for i in range(of)]))
+    limits = SimpleNamespace(by="actions", max_accepted_false=0.5)
+    probes.settings, probes.failed_in_a_row, probes.passed = SimpleNamespace(probes=limits), 0, None
+    probes._stop_if_false([phase.ProbedClaim(True, i >= false, 1.0, 0) for i in range(of)])
+    assert probes.passed is passed and probes.failed_in_a_row == (passed is False)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "passed"),
+    [(12, 6, None), (12, 14, True), (12, 1, False), (0, 0, False), (0, 2, None), (30, 20, None)],
+    ids=["weaker, not significantly", "better", "collapsed", "never a success", "from nothing", "most claims still hold"],
+)
+def test_by_rollouts_a_probe_is_compared_with_the_first_one(first: int, then: int, passed: bool | None):
+    """Of 36 accepted claims each, on whose tasks the policy has `first` and `then` real successes: a weak policy is no false claim."""
+    probes = phase.VerifierProbes.__new__(phase.VerifierProbes)
+    limits = SimpleNamespace(by="rollouts", max_accepted_false=0.5)
+    probes.settings, probes.failed_in_a_row, probes.passed = SimpleNamespace(probes=limits), 0, None
+    one, two = ([phase.ProbedClaim(True, i < hits, 1.0, iteration) for i in range(36)] for iteration, hits in ((1, first), (5, then)))
+    probes.tried = [*one, *two]
+    probes._stop_if_false(two)
     assert probes.passed is passed and probes.failed_in_a_row == (passed is False)
 
 
@@ -404,10 +431,10 @@ def test_claims_that_the_real_steps_left_do_not_pay_are_left_out_at_random_and_n
     probes.settings, probes.steps = SimpleNamespace(probes=SimpleNamespace(by="actions", max_real_steps=12)), 0
 
     def chosen(lengths: list[int], iteration: int = 0) -> tuple[int, ...]:
-        drawn = [(SimpleNamespace(turns=[0] * n), 0.5, "passed") for n in lengths]
+        drawn = [(SimpleNamespace(turns=[0] * n), 0.5) for n in lengths]
         taken = probes._affordable(drawn, iteration)
-        assert {p for _, p, _ in taken} <= {0.5 * len(taken) / len(drawn or [1])}, "of being drawn, and then of being taken"
-        return tuple(len(claim.turns) for claim, _, _ in taken)
+        assert {p for _, p in taken} <= {0.5 * len(taken) / len(drawn or [1])}, "of being drawn, and then of being taken"
+        return tuple(len(claim.turns) for claim, _ in taken)
 
     assert chosen([3, 4, 3]) == (3, 4, 3) and chosen([3, 13]) == () and chosen([]) == ()
     assert {chosen([12, 3, 4], iteration) for iteration in range(20)} == {(12,), (3,), (4,)}

@@ -90,7 +90,8 @@ def _answers(maker: _Maker, topic: Topic) -> Iterator[SiteTask]:
         yield maker.named("author_topics", asked, topic.author, maker.content.begun(topic.author))
     if (own := _own(topic)) and not _repeated(maker.content, topic, own):
         asked = f"One of my comments about {_subject(topic)} says '{own.text}'. What is the title of its topic, and how many likes has it?"
-        yield maker.task("own_comment", asked, title, len(own.likes))
+        alike = {one.title for one in maker.content.topics if _subject(one) == _subject(topic)}
+        yield maker.task("own_comment", asked, title, len(own.likes), others=alike - {title})
     if topic.poll:
         choices, counts = topic.poll.choices, [len(votes) for votes in topic.poll.votes]
         leader = choices[counts.index(max(counts))]

@@ -14,7 +14,8 @@ BASKET = (
     "SELECT p.title, l.quantity FROM basket_line l JOIN basket_basket b ON b.id = l.basket_id JOIN auth_user u ON u.id = b.owner_id "
     "JOIN catalogue_product p ON p.id = l.product_id WHERE b.status = 'Open' AND u.username = ? AND l.quantity > 0"
 )
-STOCK = "SELECT s.num_in_stock, s.price FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id WHERE p.title = ?"
+STOCK = "FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id LEFT JOIN template.partner_stockrecord t ON t.id = s.id"
+"""Stock, and what it was at first."""
 
 
 def _in_basket(query: Query, *wanted: Any) -> bool:
@@ -50,11 +51,14 @@ def _rejected(query: Query, product: str, writer: str, headline: str) -> bool:
 
 
 def _stocked(query: Query, title: str, count: int) -> bool:
-    return [row[0] for row in query(STOCK, title)] == [count]
+    """The stock of the product has changed, and of no other."""
+    return query(f"SELECT p.title, s.num_in_stock {STOCK} WHERE s.num_in_stock IS NOT t.num_in_stock") == [(title, count)]
 
 
 def _priced(query: Query, title: str, pence: int) -> bool:
-    return [round(float(row[1]) * 100) for row in query(STOCK, title)] == [pence]
+    """The price of the product has changed, and of no other."""
+    rows = query(f"SELECT p.title, s.price {STOCK} WHERE s.price IS NOT t.price")
+    return [(product, round(float(price) * 100)) for product, price in rows] == [(title, pence)]
 
 
 def _titled(query: Query, upc: str, title: str) -> bool:
@@ -66,7 +70,9 @@ def _hidden(query: Query, title: str) -> bool:
 
 
 def _order_is(query: Query, number: int, status: str) -> bool:
-    return query("SELECT status FROM order_order WHERE number = ?", str(number)) == [(status,)]
+    """The status of the order has changed, and of no other."""
+    sql = "SELECT o.number, o.status FROM order_order o LEFT JOIN template.order_order t ON t.id = o.id WHERE o.status IS NOT t.status"
+    return query(sql) == [(str(number), status)]
 
 
 def _noted(query: Query, number: int, text: str) -> bool:

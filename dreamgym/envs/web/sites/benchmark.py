@@ -10,7 +10,7 @@ from typing import Any
 
 from dreamgym.envs.web.session import WebSession
 from dreamgym.envs.web.sites.experts import MIX, Script, act
-from dreamgym.envs.web.sites.server import HEADER, SiteServer
+from dreamgym.envs.web.sites.server import HEADER, SiteServer, require_package
 from dreamgym.envs.web.sites.site import Site
 from dreamgym.envs.web.sites.tasks import SiteTask
 from dreamgym.types import Action, Observation, Task
@@ -47,6 +47,9 @@ class SiteBenchmark:
 
     def accepts(self, task: Task) -> bool:
         return self._name(task) in self.known
+
+    def check(self) -> None:
+        require_package(self.site)
 
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
         self.server.start()

@@ -16,7 +16,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from dreamgym.envs.web.sites.server import FOLDER
+from dreamgym.envs.web.sites.server import FOLDER, TOKEN, TOKEN_HEADER
 
 
 def build(package: str, seed: int) -> None:
@@ -74,9 +74,15 @@ def serve(port: int, caller: int) -> None:
             time.sleep(0.5)
         os._exit(0)
 
+    site, token = StaticFilesHandler(get_wsgi_application()), os.environ.get(TOKEN, "")
+
+    def with_token(request: dict[str, Any], respond: Any) -> Any:
+        """The site's answer and the caller's token, by which the caller knows it."""
+        return site(request, lambda status, headers, *rest: respond(status, [*headers, (TOKEN_HEADER, token)], *rest))
+
     threading.Thread(target=end_with_the_caller, daemon=True).start()
     server = _Server(("127.0.0.1", port), _Quiet)
-    server.set_app(StaticFilesHandler(get_wsgi_application()))
+    server.set_app(with_token)
     server.serve_forever()
 
 

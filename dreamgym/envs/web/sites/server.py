@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
 import sqlite3
@@ -28,6 +29,10 @@ from dreamgym.errors import EnvironmentFailure, MissingExtra, UsageError
 PROCESS = "dreamgym.envs.web.sites.process"
 FOLDER = "DREAMGYM_SITE"
 """The variable that tells the process the folder of its site."""
+TOKEN = "DREAMGYM_SITE_TOKEN"
+"""The variable that tells the process what it answers with, so that no other server at its port is taken for it."""
+TOKEN_HEADER = "X-Site-Token"
+"""The header of an answer that holds it."""
 HEADER, FIRST = "X-World", "main"
 """The header of a request that names its world, and the world of requests without it."""
 START_S, BUILD_S = 120.0, 900.0
@@ -44,8 +49,7 @@ def cache() -> Path:
 
 def build(site: Site, seed: int) -> Path:
     """The folder of the content that a seed names, made if need be (up to half a minute). MissingExtra without the site's distribution."""
-    if importlib.util.find_spec(site.module) is None:
-        raise MissingExtra(f"The {site.name} needs {site.distribution}. Install it with: pip install 'dreamgym[web]'")
+    require_package(site)
     folder = cache() / f"{site.name}-{seed}-{hashlib.sha256(_source(site)).hexdigest()[:12]}"
     if (folder / "sessions.json").exists():
         return folder
@@ -66,6 +70,12 @@ def build(site: Site, seed: int) -> Path:
     return folder
 
 
+def require_package(site: Site) -> None:
+    """MissingExtra without the site's distribution."""
+    if importlib.util.find_spec(site.module) is None:
+        raise MissingExtra(f"The {site.name} needs {site.distribution}. Install it with: pip install 'dreamgym[web]'")
+
+
 def _source(site: Site) -> bytes:
     """The code that decides what the database holds."""
     spec = importlib.util.find_spec(site.package)
@@ -84,12 +94,12 @@ class SiteServer:
 
     def __init__(self, site: Site, seed: int = 0, port: int = 0) -> None:
         """`port` 0: a free one. UsageError for a port in use; EnvironmentFailure for a site that does not start."""
-        self.site, self.template = site, build(site, seed)
+        self.site, self.template, self.port = site, build(site, seed), _free(port)
+        self.token = secrets.token_hex(8)
         self.folder = Path(tempfile.mkdtemp(prefix=f"dreamgym-{site.name}-"))
         (self.folder / "worlds").mkdir()
         (self.folder / "template.sqlite3").symlink_to(self.template / "template.sqlite3")
         self.sessions: dict[str, str] = json.loads((self.template / "sessions.json").read_text())
-        self.port = _free(port)
         self.address = f"127.0.0.1:{self.port}"
         self.log = self.folder / "server.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -111,7 +121,8 @@ class SiteServer:
             log.warning("the %s has ended (exit status %d) and is started again", self.site.name, self.process.returncode)
         with self.log.open("a") as output:  # a second start keeps why the first process ended
             command = [sys.executable, "-m", PROCESS, "serve", str(self.port), str(os.getpid())]
-            self.process = subprocess.Popen(command, env=_environment(self.site, self.folder), stdout=output, stderr=output)
+            environment = {**_environment(self.site, self.folder), TOKEN: self.token}
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         self._wait(self.process)
 
     def world(self, name: str) -> Path:
@@ -128,14 +139,16 @@ class SiteServer:
         self.world(name).unlink(missing_ok=True)
 
     def query(self, name: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows of a world's database."""
+        """Rows of a world's database. That of its first state is attached as `template`."""
         with closing(sqlite3.connect(self.world(name), timeout=10)) as world:
+            world.execute("ATTACH ? AS template", (str(self.template / "template.sqlite3"),))
             return world.execute(sql, values).fetchall()
 
     def wait(self) -> None:
-        """Until the process ends."""
+        """Until the process ends. EnvironmentFailure then: nobody has ended it."""
         if self.process is not None:
-            self.process.wait()
+            status = self.process.wait()
+            raise EnvironmentFailure(f"The {self.site.name} has ended by itself (exit status {status}): {self.log.read_text()[-500:]}")
 
     def close(self) -> None:
         """End the process and remove its worlds."""
@@ -159,14 +172,14 @@ class SiteServer:
         raise EnvironmentFailure(f"The {self.site.name} did not start within {START_S:g} s.")
 
     def _answers(self) -> bool:
-        """Whether the process answers at all. A hung one is still connected to, by the system, so that needs a whole request."""
+        """Whether the process answers at all, and no other server at its port. A hung one is still connected to, by the system, so that
+        needs a whole request."""
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)) as line:
             try:
                 line.request("GET", "/", headers={HEADER: "none"})  # a world that there is not
-                line.getresponse()
+                return line.getresponse().getheader(TOKEN_HEADER) == self.token
             except (OSError, HTTPException):
                 return False
-        return True
 
 
 def _free(port: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Query = Callable[..., list[tuple[Any, ...]]]
-"""(SQL, values) -> rows of the world."""
+"""(SQL, values) -> rows of the world; `template.TABLE` is a table in its first state."""
 Check = Callable[..., bool]
 """(query, what is wanted) -> whether the world is as the task wants it."""
 

@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from dreamgym.envs.connect import function_at
-from dreamgym.envs.web.session import WebSession
+from dreamgym.envs.web.session import WebSession, host_port
 from dreamgym.envs.web.webarena import evaluators, tasks
 from dreamgym.envs.web.webarena.evaluators import Judge
 from dreamgym.envs.web.webarena.helpers import LOGINS, login_expired, site_helpers
@@ -33,6 +32,8 @@ VARIABLES = {site: f"WA_{site.upper()}" for site in (*SITES, "homepage")}
 RESET_VARIABLE = "WA_FULL_RESET"
 RESET_S, ASK_S = 900.0, 20.0
 """How long a reset of all sites may take (200 to 500 s is usual), and how often it is asked about."""
+VISIT_S = 30.0
+"""How long a page may take that an evaluator visits: Playwright's default, which the original has."""
 log = logging.getLogger(__name__)
 
 
@@ -67,8 +68,10 @@ class WebArenaLite:
                 f"export {missing[0]}=http://127.0.0.1:7770"
             )
         for name in VARIABLES.values():
-            if urlsplit(os.environ[name]).scheme not in ("http", "https") or not urlsplit(os.environ[name]).hostname:
-                raise UsageError(f"{name} = '{os.environ[name]}' is no address. Expected one such as http://127.0.0.1:7770.")
+            try:
+                host_port(os.environ[name])
+            except ValueError as error:
+                raise UsageError(f"{name} = '{os.environ[name]}' is no address. Expected one such as http://127.0.0.1:7770.") from error
         return {site: os.environ[name].rstrip("/") for site, name in VARIABLES.items()}
 
     def all_tasks(self) -> Iterable[Task]:
@@ -82,17 +85,17 @@ class WebArenaLite:
     def accepts(self, task: Task) -> bool:
         return (task.goal or {}).get("webarena") in self.known
 
+    def check(self) -> None:
+        """UsageError that names every missing variable, or a wrong one."""
+        _ = self.addresses
+
     def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
         login = self._logins.get(_with_login(self._record(task)))
         return {"storage_state": login} if login else {}
 
     def sites(self, task: Task) -> Sequence[str]:
         """All of them: links lead from one to the other."""
-        found = []
-        for address in self.addresses.values():
-            parts = urlsplit(address)
-            found.append(f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}")
-        return sorted(set(found))
+        return sorted({host_port(address) for address in self.addresses.values()})
 
     def begin(self, session: WebSession, task: Task) -> None:
         record = self._record(task)
@@ -106,8 +109,15 @@ class WebArenaLite:
         if answer is None:
             return 0.0, False
         page, fresh = session.page, session.context.new_page()
+        fresh.set_default_navigation_timeout(1e3 * VISIT_S)
         found = evaluators.score(
-            self._resolved(self._record(task)), answer, page, judge=self.judge, helpers=site_helpers(self.addresses), fresh=fresh
+            self._resolved(self._record(task)),
+            answer,
+            page,
+            judge=self.judge,
+            helpers=site_helpers(self.addresses),
+            fresh=fresh,
+            wait=lambda seconds: fresh.wait_for_timeout(1e3 * seconds),
         )
         return found, True
 

@@ -1,15 +1,20 @@
 """WebArena's evaluators: of an answer (string_match), of an address (url_match), and of pages (program_html). 1.0 or 0.0.
 
 They give the scores of the original's code, with the changes that VisualAgentBench made for WebArena-Lite where `lite` is set; a test
-compares them on all tasks. Three things differ in how they get there: helper functions are looked up by name and never evaluated as code, a
-page is visited in a tab of its own and not in the agent's, and the tokens among which an answer of one character is looked for are found
-without NLTK's data. What a language model has to judge goes to a `Judge`.
+compares them on all tasks. What a language model has to judge goes to a `Judge`. Three things differ in how they get there:
+
+- Helper functions are looked up by name and never evaluated as code. An address with a quote in it is an argument like any other, where the
+  original fails.
+- A page is visited in a tab of its own and not in the agent's. As there, it is read `PAGE_S` seconds after it has loaded.
+- The tokens among which an answer of one character is looked for are those of NLTK's word tokenizer. Sentences, which it is given one by
+  one, end at `.`, `!` or `?` before a space here; the original asks NLTK's trained splitter, which leaves abbreviations whole.
 """
 
 from __future__ import annotations
 
 import html
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -18,7 +23,45 @@ from urllib.parse import parse_qs, urlparse
 from dreamgym.envs.web.webarena.tasks import WebArenaTask
 from dreamgym.errors import UsageError
 
-_TOKEN = re.compile(r"\d+(?:[.,:/]\d+)*(?:[^\W\d_]+)?|\w+(?:[.-]\w+)*|[^\w\s]")
+PAGE_S = 3.0
+"""How long the scripts of a page that is visited may run before it is read."""
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_TREEBANK = [
+    (re.compile(pattern), split)
+    for pattern, split in (
+        # quotes that open
+        (r"([«“‘„]|`+)", r" \1 "),
+        (r'^"', "``"),
+        (r"(``)", r" \1 "),
+        (r"""([ (\[{<])("|'')""", r"\1 `` "),
+        (r"(?i)'(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", "' "),
+        # punctuation; a full stop only at the end, a colon or a comma not before a digit
+        (r"""([^.])(\.)([\])}>"'»”’ ]*)\s*$""", r"\1 \2 \3 "),
+        (r"([:,])([^\d])", r" \1 \2"),
+        (r"([:,])$", r" \1 "),
+        (r"(\.{2,}|[;@#$%&])", r" \1 "),
+        (r"""([^.])(\.)([\])}>"']*)\s*$""", r"\1 \2\3 "),
+        (r"([?!])", r" \1 "),
+        (r"([^'])' ", r"\1 ' "),
+        (r"(\*|[][(){}<>]|--)", r" \1 "),
+        (r"^|$", " "),
+        # quotes that close, and contractions
+        (r"([»”’]|'')", r" \1 "),
+        (r'"', " '' "),
+        (r"\s+", " "),
+        (r"(?i)([^' ])('[smd]|') ", r"\1 \2 "),
+        (r"([^' ])('ll|'LL|'re|'RE|'ve|'VE|n't|N'T) ", r"\1 \2 "),
+        (r"(?i)\b(can)(not)\b", r" \1 \2 "),
+        (r"(?i)\b(d)('ye)\b", r" \1 \2 "),
+        (r"(?i)\b(gim|lem)(me)\b", r" \1 \2 "),
+        (r"(?i)\b(gon|got)(na|ta)\b", r" \1 \2 "),
+        (r"(?i)\b(more)('n)\b", r" \1 \2 "),
+        (r"(?i)\b(wan)(na)(?=\s)", r" \1 \2 "),
+        (r"(?i) ('t)(is)\b", r" \1 \2 "),
+        (r"(?i) ('t)(was)\b", r" \1 \2 "),
+    )
+]
+"""How NLTK's word tokenizer (3.9), after the Penn Treebank, sets tokens apart: each pattern in turn."""
 _FUNCTION = re.compile(r"^func:\s*(\w+)\((.*)\)\s*$", re.DOTALL)
 _ARGUMENT = re.compile(r"""\s*(?:'([^']*)'|"([^"]*)"|(__page__))\s*(?:,|$)""")
 
@@ -58,9 +101,11 @@ def score(
     helpers: Mapping[str, Helper],
     lite: bool = True,
     fresh: Page | None = None,
+    wait: Callable[[float], None] = time.sleep,
 ) -> float:
     """The product of all evaluators of a task. `answer` is what the agent stopped with, `page` its active tab; `fresh` is where other
-    pages are visited (default: in `page`). UsageError where a judge is needed and there is none, or for a helper that is not known."""
+    pages are visited (default: in `page`), and `wait` passes so many seconds after a visit. UsageError where a judge is needed and there is
+    none, or for a helper that is not known."""
     result = 1.0
     for kind in task.eval["eval_types"]:
         if kind == "string_match":
@@ -68,7 +113,7 @@ def score(
         elif kind == "url_match":
             result *= url_match(task, page.url)
         else:
-            result *= program_html(task, page, judge=judge, helpers=helpers, lite=lite, fresh=fresh)
+            result *= program_html(task, page, judge=judge, helpers=helpers, lite=lite, fresh=fresh, wait=wait)
     return result
 
 
@@ -82,8 +127,20 @@ def clean(answer: str) -> str:
 
 
 def tokens(text: str) -> list[str]:
-    """Words, numbers and signs of a text."""
-    return _TOKEN.findall(text)
+    """Words, numbers and signs of a text, by the Penn Treebank's rules: `5-star`, `+5` and `£5` are one token, `$5` and `5%` are two."""
+    return [token for sentence in sentences(text) for token in words(sentence)]
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text."""
+    return _SENTENCE.split(text)
+
+
+def words(sentence: str) -> list[str]:
+    """The tokens of a sentence."""
+    for pattern, split in _TREEBANK:
+        sentence = pattern.sub(split, sentence)
+    return sentence.split()
 
 
 def includes(reference: str, answer: str, *, alone: bool = False) -> bool:
@@ -129,17 +186,25 @@ def url_match(task: WebArenaTask, url: str) -> float:
 
 
 def program_html(
-    task: WebArenaTask, page: Page, *, judge: Judge | None, helpers: Mapping[str, Helper], lite: bool, fresh: Page | None = None
+    task: WebArenaTask,
+    page: Page,
+    *,
+    judge: Judge | None,
+    helpers: Mapping[str, Helper],
+    lite: bool,
+    fresh: Page | None = None,
+    wait: Callable[[float], None] = time.sleep,
 ) -> float:
     """Whether every page that the task names shows what it must."""
     result = True
     for target in task.eval["program_html"]:
         url, shown_in = target["url"], page
         if url.startswith("func"):
-            url = _call(url.replace("__last_url__", page.url), helpers, page, task)
+            url = _call(url, helpers, page, task, last_url=page.url)
         if url != "last":
             shown_in = fresh or page
             shown_in.goto(url)
+            wait(PAGE_S)
         shown = _select(target, shown_in, helpers, task, lite)
         if shown is None:
             return 0.0
@@ -177,8 +242,8 @@ def _select(target: Mapping[str, Any], page: Page, helpers: Mapping[str, Helper]
     raise UsageError(f"Task {task.id} has the unknown locator '{locator:.60}'.")
 
 
-def _call(text: str, helpers: Mapping[str, Helper], page: Page, task: WebArenaTask) -> str:
-    """The result of a helper that a task names with its arguments."""
+def _call(text: str, helpers: Mapping[str, Helper], page: Page, task: WebArenaTask, *, last_url: str = "__last_url__") -> str:
+    """The result of a helper that a task names with its arguments, in which `__last_url__` stands for `last_url`."""
     match = _FUNCTION.match(text)
     helper = helpers.get(match[1]) if match else None
     if match is None or helper is None:
@@ -188,7 +253,8 @@ def _call(text: str, helpers: Mapping[str, Helper], page: Page, task: WebArenaTa
         argument = _ARGUMENT.match(rest)
         if not argument:
             raise UsageError(f"Task {task.id} calls '{match[1]}' with arguments that are no texts: {rest:.60}")
-        found.append(page if argument[3] else argument[1] if argument[1] is not None else argument[2])
+        value = argument[1] if argument[1] is not None else argument[2]
+        found.append(page if argument[3] else value.replace("__last_url__", last_url))
         rest = rest[argument.end() :]
     return helper(*found)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -44,9 +45,12 @@ class WebArenaTask:
 
     @property
     def judged(self) -> bool:
-        """Whether a judge decides about it, or about a part of it."""
-        targets = self.eval.get("program_html") or ()
-        return JUDGED in (self.eval.get("reference_answers") or {}) or any(JUDGED in target["required_contents"] for target in targets)
+        """Whether a judge decides about it, or about a part of it. What its `eval_types` do not name decides nothing."""
+        kinds = self.eval["eval_types"]
+        targets = self.eval["program_html"] if "program_html" in kinds else ()
+        return ("string_match" in kinds and JUDGED in self.eval["reference_answers"]) or any(
+            JUDGED in target["required_contents"] for target in targets
+        )
 
 
 def read(file: Path | None = None) -> tuple[list[WebArenaTask], dict[int, str]]:
@@ -57,22 +61,23 @@ def read(file: Path | None = None) -> tuple[list[WebArenaTask], dict[int, str]]:
         records = json.loads(text)
     if not isinstance(records, list):
         raise UsageError(f"'{where}' holds no list of tasks. Expected {FILE} of {PACKAGE}.")
-    tasks, malformed = list[WebArenaTask](), dict[int, str]()
+    read_tasks = list[WebArenaTask]()
     for place, record in enumerate(records):
         _check_keys(record, f"Task {place + 1} of '{where}'")
-        task = WebArenaTask(
-            int(record.get("old_task_id", record["task_id"])),
-            tuple(record["sites"]),
-            " ".join(record["intent"].split()),
-            record["start_url"],
-            record["eval"],
-            int(record.get("intent_template_id", -1)),
+        read_tasks.append(
+            WebArenaTask(
+                int(record.get("old_task_id", record["task_id"])),
+                tuple(record["sites"]),
+                " ".join(record["intent"].split()),
+                record["start_url"],
+                record["eval"],
+                int(record.get("intent_template_id", -1)),
+            )
         )
-        if why := _fault(task):
-            malformed[task.id] = f"{why} (in '{where}')"
-        else:
-            tasks.append(task)
-    return tasks, malformed
+    times = Counter(task.id for task in read_tasks)
+    faults = {task.id: why for task in read_tasks if (why := _fault(task))}
+    faults |= {number: f"its number is that of {n} tasks" for number, n in times.items() if n > 1}
+    return [task for task in read_tasks if task.id not in faults], {number: f"{why} (in '{where}')" for number, why in faults.items()}
 
 
 def _text(file: Path | None) -> tuple[str, str]:

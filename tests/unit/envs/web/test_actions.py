@@ -40,6 +40,10 @@ def test_the_canonical_spelling_of_any_text_is_stable(text: str):
         ("type [3] [red scarf] [press_enter_after=0]", WebAction("type", 3, "red scarf")),
         ("type [3] [array[0]] [1]", WebAction("type", 3, "array[0]", enter=True)),
         ("press [Control+Shift+a]", WebAction("press", text="Control+Shift+a")),
+        ("press [Control+Delete]", WebAction("press", text="Control+Delete")),
+        ("press [Shift+C]", WebAction("press", text="Shift+C")),
+        ("press [Control++]", WebAction("press", text="Control++")),
+        ("press [v]", WebAction("press", text="v")),
         ("stop []", WebAction("stop")),
         ("stop [a [b] c]", WebAction("stop", text="a [b] c")),
         ("scroll [Down]", WebAction("scroll", text="down")),
@@ -52,7 +56,10 @@ def test_spellings_that_are_read(text: str, action: WebAction):
 @pytest.mark.parametrize(
     "text",
     ["", "click", "click 12", "click [a]", "click [1] [2]", "type [3]", "type [x] [y]", "scroll [left]", "press [no key]", "go_back [1]",
-     "goto []", "clicking [1]", "stop", "click [1234567]", "exec [rm]"],
+     "goto []", "clicking [1]", "stop", "click [1234567]", "exec [rm]",
+     # what one episode copies, another would paste
+     "press [Control+c]", "press [Control+C]", "press [Control+x]", "press [Meta+v]", "press [Control+Shift+v]",
+     "press [Shift+Control+KeyV]", "press [Control+Insert]", "press [Shift+Insert]", "press [Shift+Delete]", "press [Control+Numpad0]"],
 )  # fmt: skip
 def test_texts_that_are_no_action(text: str):
     assert parse(text) is None

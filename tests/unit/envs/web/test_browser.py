@@ -8,22 +8,26 @@ import signal
 import stat
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from web_pages import browser, page_env, page_task, silent_site
+from web_pages import PageBenchmark, browser, page_env, page_task, silent_site
 
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.web import chromium
 from dreamgym.envs.web.actions import WebAction
-from dreamgym.envs.web.chromium import in_browser_thread
+from dreamgym.envs.web.chromium import Browser, in_browser_thread
+from dreamgym.envs.web.env import OpenSessions, WebEnv
 from dreamgym.envs.web.loopback import FolderServer
 from dreamgym.envs.web.page_text import DONE, rough_tokens
 from dreamgym.envs.web.rules import WebRules, elements
-from dreamgym.envs.web.session import Refused
+from dreamgym.envs.web.session import REQUEST_S, Refused, WebSession
 from dreamgym.errors import EnvironmentFailure, MissingExtra, UsageError
-from dreamgym.types import Observation
+from dreamgym.types import Observation, Task
 
 COUNTER = """<title>Counter</title><button onclick="n.textContent = Number(n.textContent) + 1;
 if (n.textContent == 3) window.solved = true">
@@ -300,11 +304,121 @@ def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tell
         env.step("tab_focus [0]")
 
 
+class SlowServer:
+    """A page whose button asks for /buy, which is answered `late_s` later, and for a stream and a poll that never are."""
+
+    def __init__(self, late_s: float) -> None:
+        bought, left = list[str](), threading.Event()
+        self.bought, self.left = bought, left
+        asks = "new EventSource('/stream'); fetch('/poll'); fetch('/buy').then(() => document.title = 'Bought')"
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path in ("/stream", "/poll"):
+                    left.wait(60)
+                elif self.path == "/buy":
+                    time.sleep(late_s)
+                    bought.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(f'<title>Shop</title><button onclick="{asks}">Buy</button><a href="/next">Next</a>'.encode())
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Requests are no news."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.site = f"127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self) -> None:
+        self.left.set()
+        self.server.shutdown()
+
+
+class ScoredAtTheServer(PageBenchmark):
+    """Solved when the purchase is at the server, as sites are scored by their databases."""
+
+    def __init__(self, folder: Path, server: SlowServer) -> None:
+        super().__init__(folder)
+        self.server = server  # type: ignore[assignment]
+
+    def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
+        return float(answer is not None and bool(self.server.bought)), False
+
+
+@pytest.mark.parametrize("late_s", [0.5, 2.0])
+def test_an_answer_is_scored_when_what_was_asked_for_before_it_is_done(folder: Path, late_s: float):
+    env = page_env(folder)
+    env.benchmark = ScoredAtTheServer(folder, SlowServer(late_s))
+    env.reset(page_task("counter.html"))
+    shown = state(env.step("click [1]")[0])
+    assert shown.startswith("page: Bought") is (late_s < REQUEST_S)
+    assert env.step("stop []")[1:] == (1.0, True)
+    env.benchmark.close()
+
+
+def test_a_stream_is_not_waited_for_and_a_long_poll_by_one_step_only(folder: Path):
+    env = page_env(folder)
+    env.benchmark = ScoredAtTheServer(folder, SlowServer(0.0))
+    env.reset(page_task("counter.html"))
+    env.step("click [1]")
+    session = env.sessions.get(env.slot)
+    assert session and [one.url.rpartition("/")[2] for one in session._requests] == ["poll"]
+    assert session._long == set(session._requests), "the next step does not wait for it"
+    env.step("click [2]")
+    assert not session._requests, "what a page that is left had asked for is nothing to wait for"
+    env.benchmark.close()
+
+
+def test_fields_of_times_are_typed_in_and_show_their_values(folder: Path):
+    given = {"time": "12:30", "date": "2026-01-02", "datetime-local": "2026-01-02T12:30", "month": "2026-03", "week": "2026-W07"}
+    write(folder, "times.html", "".join(f"<p><label>{kind} <input type={kind}></label></p>" for kind in given))
+    env = page_env(folder)
+    shown = state(env.reset(page_task("times.html")))
+    for kind, value in given.items():
+        (field,) = (one for one in elements(shown).values() if one.name == kind)
+        shown = state(env.step(f"type [{field.number}] [{value}] [0]")[0])
+        assert elements(shown)[field.number].value == value
+
+
+class Failing(PageBenchmark):
+    """Cannot begin a task."""
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        super().__init__(folder)
+        self.error = error
+
+    def prepare(self, slot: int, task: Task) -> Mapping[str, Any]:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [UsageError("Not set: WA_REDDIT."), MissingExtra("No oscar."), EnvironmentFailure("It ended.")])
+@pytest.mark.parametrize("started", [False, True])
+def test_what_is_missing_before_an_episode_is_named_and_no_browser_is_said_to_have_died(folder: Path, error: Exception, started: bool):
+    own = Browser(chromium.find())
+    if started:
+        in_browser_thread(own.context)(["127.0.0.1:1"])
+        own.kill()
+    env = WebEnv(Failing(folder, error), OpenSessions(own, 1), WebRules(), timeout_s=3, quiet_s=0.05, step_limit_s=60)
+    with pytest.raises(type(error)) as raised:
+        env.reset(page_task("counter.html"))
+    assert raised.value is error
+    own.close()
+
+
+def test_a_browser_that_does_not_start_is_tried_again(folder: Path):
+    env = page_env(folder)
+    env.sessions = OpenSessions(Browser("/bin/false"), 1)
+    with pytest.raises(EnvironmentFailure, match="3 browsers in a row died of one step: /bin/false does not start"):
+        env.reset(page_task("counter.html"))
+
+
 def test_an_action_that_the_state_does_not_offer_asks_no_browser(folder: Path):
     env = page_env(folder)
     raw = env.reset(page_task("counter.html"))
     env.sessions.drop(env.slot)
-    for action in ("click [9]", "nonsense", "type [1] [x] [0]"):
+    for action in ("click [9]", "nonsense", "type [1] [x] [0]", "press [Control+v]"):
         assert env.step(action) == (raw, 0.0, False)
     assert env.sessions.get(env.slot) is None
 

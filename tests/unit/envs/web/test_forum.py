@@ -75,6 +75,15 @@ def test_an_empty_answer_solves_no_question():
     assert not any(task.solved(lambda *_: [], "") for task in TASKS if task.answered)
 
 
+def test_who_names_all_topics_of_a_subject_has_not_said_which_one_holds_my_comment():
+    own = [task for task in TASKS if task.template == "own_comment"]
+    assert own and all(task.solved(lambda *_: [], " ".join(map(str, task.wanted))) for task in own)
+    for task in own:
+        subject = re.search("comments about (.*?) says", task.instruction)
+        titles = [topic.title for topic in content(0).topics if subject and subject[1] in topic.title]
+        assert task.solved(lambda *_: [], f"{' '.join(titles)} {task.wanted[1]}") is (len(titles) == 1)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("spirit") is None, reason="django-spirit is not installed: pip install 'dreamgym[web]'")
 class TestRunning:

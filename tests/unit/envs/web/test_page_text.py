@@ -14,6 +14,7 @@ from web_pages import recorded_trees
 
 from dreamgym.envs.web.page_text import ACTIONABLE, DONE, clean, hint_words, page_text, rough_tokens
 from dreamgym.envs.web.rules import WebRules, elements
+from dreamgym.types import Observation
 
 TREES = recorded_trees()
 every_tree = pytest.mark.parametrize("name", TREES)
@@ -42,6 +43,13 @@ def tree(*nodes: Any, properties: dict[str, Any] | None = None) -> dict[str, Any
 
 def text(*nodes: Any, **more: Any) -> str:
     return page_text(tree(*nodes, **more)).text
+
+
+@pytest.mark.parametrize(("role", "value"), [("DateTime", "2026-01-02T12:30"), ("DateTime", "2026-W03"), ("InputTime", "09:30")])
+def test_a_field_of_a_time_shows_its_value_and_can_be_typed_in(role: str, value: str):
+    shown = text((role, "When", {"value": {"value": value}}))
+    assert shown == f"page: Shop\n[1] {role.lower()} 'When' = '{value}'"
+    assert WebRules().admissible(Observation(shown), (), f"type [1] [{value}] [0]") is True
 
 
 @every_tree

@@ -16,7 +16,7 @@ from toy import command, object_in
 from dreamgym.envs.web import WebSuite
 from dreamgym.envs.web.page_text import DONE, page_text
 from dreamgym.envs.web.recorded import Unusable, episode, import_recorded, tree_of
-from dreamgym.envs.web.rules import elements
+from dreamgym.envs.web.rules import WebRules, elements
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.types import Task
 
@@ -95,6 +95,24 @@ def test_a_tape_and_a_list_of_steps_of_one_episode_are_the_same():
     assert episode(tape(*actions), "one") == episode(steps(*actions), "one")
 
 
+@pytest.mark.parametrize("form", [tape, steps])
+@pytest.mark.parametrize(("last", "ended"), [("click('a12')", False), ("send_msg_to_user('4 pm')", True), ("report_infeasible('x')", True)])
+def test_a_recording_that_does_not_say_how_it_ended_has_ended_only_where_the_agent_answered(form: Any, last: str, ended: bool):
+    record = form("click('a12')", last)
+    (record["metadata"] if isinstance(record, dict) else record[-1]).pop("terminated")
+    read = episode(record, "one")
+    step = read.transitions[-1]
+    assert (step.terminated, read.success, read.truncated) == (ended, ended, not ended)
+    assert (step.next_state.text == DONE) is ended and step.reward == float(ended)
+
+
+@pytest.mark.parametrize(("named", "action"), [("Price [low]", "select [3] [Price (low)]"), ("Price (low)", "select [3] [Price (low)]")])
+def test_an_option_is_named_as_its_state_shows_it(named: str, action: str):
+    page = PAGE.replace("menuitem 'Price'", "menuitem 'Price [low]'")
+    (first, _) = episode(steps(f"select_option('16', '{named}')", "go_back()", page=page), "one").transitions
+    assert first.action == action and WebRules().admissible(first.state, (), first.action) is True
+
+
 def test_waiting_is_no_action_and_an_episode_that_was_cut_did_not_end():
     found = episode(tape("click('a12')", "noop(500)", "click('a12')", reward=0.0, truncated=True), "one")
     assert [step.action for step in found.transitions] == ["click [1]", "click [1]"]
@@ -128,6 +146,8 @@ def test_files_of_one_name_are_one_task_only_where_they_ask_for_the_same(tmp_pat
         (steps("drag_and_drop('a12', '15')"), "drag_and_drop has no counterpart"),
         (steps("click('a12', 'right')"), "click has no counterpart"),
         (steps("click('99')"), "not in its state"),
+        (steps("select_option('16', 'price_asc')"), "an option is not named as its state shows it"),
+        (steps("keyboard_press('Control+c')"), "keyboard_press has no counterpart"),
         (steps("click('a12')\nclick('15')"), "several actions"),
         (steps("send_msg_to_user('hm')", "click('a12')"), "send_msg_to_user has no counterpart"),
         (steps("click('a12')", page=" "), "no accessibility tree"),

@@ -147,6 +147,26 @@ class TestRunning:
         server.reset("a")
         assert f"({amount} available)" not in self.get(server, f"/catalogue/{slug}_{key}/", "a").text
 
+    @pytest.mark.parametrize(
+        ("template", "sql"),
+        [
+            ("set_stock", "UPDATE partner_stockrecord SET num_in_stock = :new WHERE product_id {of}"),
+            ("restock", "UPDATE partner_stockrecord SET num_in_stock = :new WHERE product_id {of}"),
+            ("stock_ordered", "UPDATE partner_stockrecord SET num_in_stock = :new WHERE product_id {of}"),
+            ("set_price", "UPDATE partner_stockrecord SET price = :new / 100.0 WHERE product_id {of}"),
+            ("order_status", "UPDATE order_order SET status = :new WHERE number {of}"),
+        ],
+    )
+    def test_who_changes_others_as_well_has_not_done_the_task(self, server: SiteServer, template: str, sql: str):
+        task = one(template)
+        wanted, new = task.wanted
+        named = ":which" if template == "order_status" else "(SELECT id FROM catalogue_product WHERE title = :which)"
+        for of, solved in ((f"= {named}", True), (f">= {named}", False), ("IS NOT NULL", False)):
+            server.reset("a")
+            with sqlite3.connect(server.world("a")) as world:
+                world.execute(sql.format(of=of), {"new": new, "which": str(wanted)})
+            assert task.solved(partial(server.query, "a"), "") is solved, of
+
     def test_no_task_is_done_before_it_begins(self, server: SiteServer):
         server.reset("a")
         query = partial(server.query, "a")

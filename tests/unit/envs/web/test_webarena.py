@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,6 +128,23 @@ def test_keys_that_another_evaluator_reads_may_be_missing(tmp_path: Path):
     assert [one.id for one in tasks.read(file_of(tmp_path, bare))[0]] == [1]
 
 
+UNREAD = [{"program_html": one} for one in (["x"], [{"url": "last"}], [{"required_contents": None}], 5)]
+UNREAD += [{"program_html": target(required_contents={"fuzzy_match": ["x"]})}]
+UNREAD += [{"eval_types": ["url_match"], "reference_url": "http://s", "reference_answers": one} for one in (5, {"fuzzy_match": ["x"]})]
+
+
+@pytest.mark.parametrize("unread", UNREAD)
+def test_what_no_evaluator_of_a_task_reads_needs_no_judge_and_may_be_written_wrongly(unread: dict[str, Any], tmp_path: Path):
+    suite = WebArenaLite(file_of(tmp_path, record(1, **unread)))
+    assert [one.id for one in suite.all_tasks()] == ["webarena/1"] and not suite.malformed and not suite.unjudged
+
+
+def test_tasks_that_share_a_number_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    suite = WebArenaLite(file_of(tmp_path, record(1), {**record(2), "old_task_id": 1}, record(3)))
+    assert [one.id for one in suite.all_tasks()] == ["webarena/3"]
+    assert "WebArena task 1 is malformed and left out: its number is that of 2 tasks" in caplog.text
+
+
 def test_tasks_for_a_judge_are_left_out_where_there_is_none(tmp_path: Path):
     path = file_of(tmp_path, record(1), record(2, reference_answers={"fuzzy_match": ["teal"]}))
     assert len(list(WebArenaLite(path).all_tasks())) == 1
@@ -177,6 +196,16 @@ def test_missing_and_wrong_addresses_are_named(tmp_path: Path, monkeypatch: pyte
     assert suite.sites(next(iter(suite.all_tasks()))) == ["127.0.0.1:7770", "map.example:443"]
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:99x9", "http://127.0.0.1:99999", "http://[::1", "http://"])
+def test_an_address_with_no_port_or_host_that_can_be_is_named(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for variable in VARIABLES.values():
+        monkeypatch.setenv(variable, "http://[::1]:7770")
+    assert WebArenaLite(file_of(tmp_path, record(1))).sites(Task("x", "x", "web")) == ["[::1]:7770"]
+    monkeypatch.setenv("WA_REDDIT", address)
+    with pytest.raises(UsageError, match="WA_REDDIT = .* is no address"):
+        WebArenaLite(file_of(tmp_path, record(1))).check()
+
+
 class FormSite:
     """A site with a form to log in by. `asked` are the paths that were asked for."""
 
@@ -188,7 +217,7 @@ class FormSite:
     }
 
     def __init__(self, **pages: str) -> None:
-        """`pages`: other texts, by path without its first slash; a number is an answer of that status."""
+        """`pages`: other texts, by path without its first slash; a number is a status, `after 3 s: ` says how late it is."""
         asked, self.pages = list[str](), pages
         self.asked = asked
 
@@ -197,6 +226,8 @@ class FormSite:
                 path = self.path.split("?")[0]
                 asked.append(path)
                 text = pages.get(path[1:], FormSite.PAGES.get(path, "<p>done"))
+                if late := re.match(r"after (\d+) s: ", text):
+                    time.sleep(int(late[1]))
                 self.send_response(int(text) if text.isdigit() else 200)
                 self.send_header("Content-Type", "text/html")
                 self.end_headers()
@@ -332,6 +363,8 @@ def test_an_episode_that_reaches_the_last_step_is_scored_without_an_answer(last:
         ({"must_include": ["red", "blue"]}, "Blue and red", 1.0), ({"must_include": ["red", "blue"]}, "blue", 0.0),
         ({"must_include": ["0"]}, "10 orders", 0.0), ({"must_include": ["0"]}, "There are 0.", 1.0),
         ({"must_include": ["1", "0"]}, "10", 1.0), ({"fuzzy_match": "N/A"}, "N/A", 1.0),
+        *(({"must_include": ["5"]}, one, 1.0) for one in ("5", "(5)", "$5", "**5**", "5%", "#5", "5, 6", "It is 5. Not 6.", '"5"', "5?")),
+        *(({"must_include": ["5"]}, one, 0.0) for one in ("~5", "5+", "5-star", "count:5", "total=5", "-5", "£5", "€5", "5°", "5/10")),
         ({"fuzzy_match": ["dark teal"]}, "teal", 1.0), ({"fuzzy_match": ["dark teal"]}, "red", 0.0),
     ],
 )  # fmt: skip
@@ -356,11 +389,22 @@ def html(url: str, locator: str, wanted: dict[str, Any]) -> WebArenaTask:
     return task(eval_types=["program_html"], program_html=[{"url": url, "locator": locator, "required_contents": wanted}])
 
 
-def test_contents_of_pages_are_looked_for_in_a_tab_of_their_own():
-    page, fresh = FakePage(), FakePage(scripts={"() => document.title": "A Book"})
-    one = html("func:reddit_get_post_url('__last_url__')", "document.title", {"must_include": ["book |OR| film"]})
-    found = evaluators.score(one, "", page, judge=None, helpers={"reddit_get_post_url": helpers.reddit_post_url}, fresh=fresh)
-    assert found == 1.0 and not page.visited and fresh.visited == ["http://site/f/books/12/"]
+@pytest.mark.parametrize("title", ["title", "it's", 'a"b', "it's,'b'"])
+def test_contents_of_pages_are_looked_for_in_a_tab_of_their_own_whatever_the_agents_address_holds(title: str):
+    page, fresh = FakePage(f"http://site/f/books/12/{title}"), FakePage(scripts={"() => document.title": "A Book"})
+    one, waited = html("func:reddit_get_post_url('__last_url__')", "document.title", {"must_include": ["book |OR| film"]}), list[float]()
+    known = {"reddit_get_post_url": helpers.reddit_post_url}
+    found = evaluators.score(one, "", page, judge=None, helpers=known, fresh=fresh, wait=waited.append)
+    assert found == 1.0 and not page.visited and fresh.visited == ["http://site/f/books/12/"] and waited == [evaluators.PAGE_S]
+
+
+@pytest.mark.slow
+def test_a_page_that_is_visited_may_be_slow_and_is_read_when_its_scripts_have_run(at_site: Callable[..., tuple[WebEnv, Task]]):
+    page = {"url": "__REDDIT__/slow", "locator": "document.body.innerText", "required_contents": {"exact_match": "here"}}
+    late = "after 3 s: <body>not yet<script>setTimeout(() => document.body.textContent = 'here', 1000)</script>"
+    env, one = at_site(record(1, eval_types=["program_html"], program_html=[page]), slow=late)
+    env.reset(one)
+    assert env.step("stop []")[1:] == (1.0, True), f"beyond the agent's own limit of {env.timeout_s} s"
 
 
 @pytest.mark.parametrize(

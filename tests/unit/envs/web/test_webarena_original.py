@@ -1,8 +1,8 @@
 """Our evaluators beside the original's code, on all tasks of WebArena-Lite and on WebArena's 812, for right, wrong and near answers.
 
 Runs where `libwebarena` is installed: `make test-peers PEERS=webarena`. Stubbed, the same on both sides: the judge (a language model), the
-sites (pages and helper functions answer from a table), and NLTK's sentence splitter, whose data is a download; its word tokenizer is the
-original's. Not compared: what a site's real pages hold.
+sites (pages and helper functions answer from a table), and NLTK's sentence splitter, whose data is a download, by ours; its word tokenizer
+is the original's. Not compared: what a site's real pages hold.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import random
 import sys
 import types
 from collections.abc import Iterator
@@ -91,7 +92,7 @@ def original(lite: bool) -> Any:
     from nltk.tokenize import NLTKWordTokenizer
 
     tokenizer = NLTKWordTokenizer()
-    module.word_tokenize = tokenizer.tokenize  # without the splitter of sentences
+    module.word_tokenize = lambda text: [token for one in evaluators.sentences(text) for token in tokenizer.tokenize(one)]
     module.llm_fuzzy_match = module.llm_ua_match = judged
     module.shopping_get_latest_order_url = lambda: "http://shopping.test/order/1"
     for name in ("author", "rating"):
@@ -136,6 +137,8 @@ def answers(record: dict[str, Any]) -> Iterator[str]:
         f"{whole},5",
         f"${whole}",
     )
+    around = ("~{}", "{}+", "{}-star", "count:{}", "total={}", "-{}", "£{}", "€{}", "{}°", "**{}**", "{}%", "{} of 9. Then more.", "`{}`")
+    yield from (form.format(whole) for form in around)
     yield from parts
     yield " and ".join(parts[:-1])
 
@@ -179,7 +182,7 @@ def ours(lite: bool, kind: str, record: dict[str, Any], answer: str, page: Page)
     if isinstance((record["eval"]["reference_answers"] or {}).get("must_include"), str):
         return "malformed"
     task = WebArenaTask(record["task_id"], tuple(record["sites"]), record["intent"], "", {**record["eval"], "eval_types": [kind]}, 0)
-    return evaluators.score(task, answer, page, judge=OurJudge(), helpers=OUR_HELPERS, lite=lite)
+    return evaluators.score(task, answer, page, judge=OurJudge(), helpers=OUR_HELPERS, lite=lite, wait=lambda seconds: None)
 
 
 @pytest.mark.parametrize("lite", [True, False])
@@ -205,6 +208,31 @@ def test_every_score_is_the_originals(lite: bool, tmp_path: Path):
     print(f"lite={lite}: compared {compared}, different {len(different)}")
     assert not different, different[:5]
     assert all(compared.values())
+
+
+def test_the_tokens_of_a_sentence_are_those_of_the_originals_tokenizer():
+    from nltk.tokenize import NLTKWordTokenizer
+
+    rng, tokenizer = random.Random(0), NLTKWordTokenizer()
+    parts = [
+        "5",
+        "a",
+        " ",
+        ". ",
+        "\n",
+        *".,:;'\"`()[]{}<>*-–—~+=£€$%#@&?!°•“”‘’«»/_",
+        "n't",
+        "'s",
+        "'ll",
+        "cannot",
+        "d'ye",
+        "gonna",
+        "'tis",
+        "wanna",
+    ]
+    for _ in range(20_000):
+        sentence = "".join(rng.choice(parts) for _ in range(rng.randint(1, 8)))
+        assert evaluators.words(sentence) == tokenizer.tokenize(sentence), sentence
 
 
 def test_task_349_is_the_only_malformed_one():

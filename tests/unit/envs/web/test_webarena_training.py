@@ -16,6 +16,8 @@ from toy import LOOP, SHARED, command, object_in, shrink
 from web_pages import browser
 
 from dreamgym.envs.web.webarena.benchmark import VARIABLES
+from dreamgym.recipes.blocks import EnvConfig
+from dreamgym.recipes.factory import start_workers
 from dreamgym.runs.rundir import RunDir
 
 ROOT = Path(__file__).parents[4]
@@ -61,6 +63,45 @@ def test_without_recorded_episodes_the_command_says_what_is_missing(
     options = 'env.options={benchmark = "webarena_lite", tasks_file = "tasks.json"}'
     code, _, err = command(monkeypatch, capsys, "train", "run", "env.name=web", options)
     assert code == 2 and "no scripted policies" in err and "Set logs.files" in err
+
+
+def arguments(place: Path, *more: str) -> list[str]:
+    """A small training in the dream from the recorded episodes, whose policies are scored at the site unless `more` says otherwise."""
+    (place / "small.toml").write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    options = 'env.options={benchmark = "webarena_lite", tasks_file = "tasks.json"}'
+    given = ["env.name=web", options, 'logs.files=["episodes.jsonl"]', "logs.task_pairs=0", "experience.replayed_starts=true"]
+    return ["train", "run", *given, *more, "--config", "small.toml"]
+
+
+@pytest.mark.slow
+def test_without_addresses_only_a_training_that_never_acts_at_the_sites_begins(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    browser()
+    for variable in VARIABLES.values():
+        monkeypatch.delenv(variable)
+    assert command(monkeypatch, capsys, "web", "import", "agentlab_results/", "--out", "episodes.jsonl")[0] == 0
+    for more, named in (
+        ([], "eval.tasks"),
+        (["eval.tasks=0", 'mode="real"'], "the loop real"),
+        (["eval.tasks=0", "rl.probe_every=1"], "probes"),
+    ):
+        code, _, err = command(monkeypatch, capsys, *arguments(place, *more))
+        assert code == 2 and "Not set: WA_SHOPPING, WA_SHOPPING_ADMIN" in err and named in err and not (place / "run").exists()
+    code, _, err = command(monkeypatch, capsys, *arguments(place, "eval.tasks=0", "rl.iterations=8", "experience.training.epochs=20"))
+    assert code == 0, err
+
+
+def test_workers_know_that_nothing_resets_the_sites(place: Path):
+    browser()
+    options = {"tasks_file": str(place / "tasks.json")}
+    for benchmark, repeats in (("webarena_lite", False), ("miniwob", True)):
+        env = EnvConfig(name="web", workers=1, options={"benchmark": benchmark, **options})
+        with start_workers(env) as workers:
+            assert workers and workers.repeats is repeats and workers.concurrent is not repeats
+        wrapped = EnvConfig(name="dreamgym.envs.wrappers.renamed", workers=1, options={"suite": "web", "options": env.options})
+        with start_workers(wrapped) as workers:
+            assert workers and workers.repeats is repeats
 
 
 @pytest.mark.slow

@@ -51,17 +51,27 @@ def test_a_negative_that_was_drawn_less_often_counts_for_more():
     assert low is not None and even is not None and high is not None and low < even <= high
 
 
-def test_weighted_thresholds_hold_in_simulation():
-    """Negatives of uniform scores, those above 0.5 drawn four times as often as the others: 400 calibrations."""
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8, 1.0])
+def test_weighted_thresholds_hold_whatever_the_score_that_decided_the_draw_says_of_the_next(correlation: float):
+    """Normal scores, of which those with an old score above 1 are drawn nine times as often as the others. For each of 300 calibrations
+    whether the true rate above the threshold exceeds 10 %."""
     rng = np.random.default_rng(1)
     missed = []
-    for _ in range(400):
-        scores = rng.random(400)
-        probability = np.where(scores > 0.5, 0.8, 0.2)
-        drawn = rng.random(400) < probability
-        found = threshold(scores[drawn], 1 / probability[drawn], 0.1, 0.1)
-        missed.append(found is not None and 1 - found > 0.1)
-    assert 0 < np.mean(missed) < 0.16
+    for _ in range(300):
+        old = rng.normal(size=500)
+        scores = correlation * old + (1 - correlation**2) ** 0.5 * rng.normal(size=500)
+        probability = np.where(old > 1, 0.9, 0.1)
+        drawn = rng.random(500) < probability
+        above = threshold(scores[drawn], 1 / probability[drawn], 0.1, 0.1)
+        missed.append(above is not None and 1 - NormalDist().cdf(above) > 0.1)
+    assert np.mean(missed) <= 0.1
+
+
+def test_light_negatives_above_a_threshold_do_not_make_few_heavy_ones_many():
+    """30 light negatives of the highest scores and 20 heavy ones are worth 23 equal ones, with which no rate of 5 % can be bounded."""
+    scores, weights = np.arange(50.0), np.where(np.arange(50) < 20, 20.0, 1.0)
+    assert threshold(scores, weights, 0.05, 0.1) is None
+    assert threshold(scores, weights, 0.1, 0.1) is not None
 
 
 @pytest.mark.parametrize(("tasks", "each"), [(3, 30), (5, 20), (10, 10), (30, 4), (60, 2)])

@@ -15,7 +15,7 @@ from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
 from dreamgym.experience.learned_verifier.cases import ended
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.protocols import Verifier
-from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
+from dreamgym.types import Observation, RewardBy, StepInfo, Task, Trajectory, Transition, Turn
 
 CONFIG = CalibrationConfig()
 CLAIMS = [replace(t, turns=(*t.turns[:-1], replace(t.turns[-1], transition=replace(t.transitions[-1], reward=1.0)))) for t in ended(OTHERS)]
@@ -157,15 +157,35 @@ def test_probes_weighted_by_their_probabilities_give_the_true_rate_of_all_claims
     estimates = []
     for seed in range(60):
         drawn = draw_probes(some, verifier, 16, seed=seed, iteration=0)
-        estimates.append(sum(t.success / p for t, p, _ in drawn))
+        estimates.append(sum(t.success / p for t, p in drawn))
     error = np.std(estimates) / np.sqrt(len(estimates))
     assert abs(np.mean(estimates) - truth) < 4 * error
     assert draw_probes([], verifier, 16, seed=0, iteration=0) == []
 
 
-def test_half_of_the_probes_go_to_accepted_claims(verifier: LearnedVerifier):
-    drawn = [kind for seed in range(10) for _, _, kind in draw_probes(CLAIMS, verifier, 16, seed=seed, iteration=0)]
-    assert np.mean([kind == "passed" for kind in drawn]) > 0.5 and 120 < len(drawn) < 170
+def test_a_stray_episode_of_another_policy_does_not_become_all_that_a_member_sees():
+    stray = [replace(t, behaviour="one") for t in LOGS[1:]]
+    one, two = (prepare([replace(LOGS[0], behaviour=name), *stray], SHOP.rules, seed=0) for name in ("one", "another"))
+    assert [case.fold for case in one.cases] == [case.fold for case in two.cases]
+    assert one.negatives == two.negatives == "episodes"
+    assert "The logs are of one behaviour policy" in one.messages[0]
+    assert "are of the behaviour policy 'one', and the others are too few to fit to" in two.messages[0]
+
+
+def test_half_of_the_probes_go_to_claims_that_were_paid_for(verifier: LearnedVerifier):
+    claims = [replace(t, success=i % 5 == 0) for i, t in enumerate(CLAIMS)]
+    drawn = [t.success for seed in range(10) for t, _ in draw_probes(claims, verifier, 16, seed=seed, iteration=0)]
+    assert np.mean(drawn) > 0.5 and 120 < len(drawn) < 170
+
+
+def test_what_was_recalled_calibrates_nothing_because_no_verifier_is_asked_about_it(verifier: LearnedVerifier):
+    def negatives(reward_by: RewardBy) -> str:
+        last = [replace(t.transitions[-1], info=StepInfo(reward_by=reward_by)) for t in CLAIMS]
+        dreamed = [replace(t, source="dream", turns=(*t.turns[:-1], Turn(end))) for t, end in zip(CLAIMS, last, strict=True)]
+        logs, probes = prepare(LOGS, SHOP.rules, seed=0), [Probe(t, t.success, 1.0) for t in dreamed]
+        return fit_verifier(logs, CONFIG, probes=probes).calibration.negatives
+
+    assert negatives("generated") == "probes" and negatives("recalled") == verifier.calibration.negatives == "policies"
 
 
 def bandit_episode(i: int, words: str, *, success: bool) -> Trajectory:

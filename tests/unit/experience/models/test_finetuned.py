@@ -176,6 +176,18 @@ def test_a_first_state_is_asked_for_as_it_was_trained():
     assert model(Writer(lambda _: WORDS.encode("room 1"))).start([task], seed=0) == [Observation("")]  # it never came to an end
 
 
+def test_the_first_state_of_a_task_is_drawn_alike_whatever_other_tasks_begin_beside_it(monkeypatch: pytest.MonkeyPatch):
+    one, other = CORRIDOR.tasks("train", 2)
+    llm, streams = Writer(lambda _: [*WORDS.encode("room 1"), WORDS[END]]), list[list[tuple[int, ...]]]()
+    generate = llm.generate
+    monkeypatch.setattr(llm, "generate", lambda requests: streams.append([r.seed for r in requests]) or generate(requests))
+    dream = model(llm, start_temperature=1.0)
+    for tasks in ([one, other], [other, one], [other, other]):
+        dream.start(tasks, seed=3)
+    (first, second), swapped, alone = streams
+    assert swapped == [second, first] and alone == [second] and first != second
+
+
 def test_a_first_state_that_is_cut_off_empty_or_full_of_markers_is_counted_and_never_used():
     task = CORRIDOR.tasks("train", 1)[0]
     for said_, count in (

@@ -6,10 +6,12 @@ import importlib.util
 import os
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,7 +21,9 @@ from dreamgym import plugins
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.web import SITES
 from dreamgym.envs.web.forum.site import forum
+from dreamgym.envs.web.loopback import FolderServer
 from dreamgym.envs.web.shop.site import shop
+from dreamgym.envs.web.sites import server as server_module
 from dreamgym.envs.web.sites.server import HEADER, SiteServer
 from dreamgym.errors import EnvironmentFailure, UsageError
 
@@ -75,6 +79,30 @@ def test_a_port_in_use_is_named(server: SiteServer):
         line.listen()
         with pytest.raises(UsageError, match=r"cannot be used .* dreamgym web up --port 0"):
             SiteServer(server.site, port=line.getsockname()[1])
+
+
+def test_a_port_in_use_leaves_no_folder(server: SiteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot be used"):
+        SiteServer(server.site, port=server.port)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_server_at_the_port_is_not_taken_for_the_site(server: SiteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    other = FolderServer(tmp_path)
+    monkeypatch.setattr(server_module, "_free", lambda port: int(other.site.split(":")[1]))  # it came between the choice and the start
+    with pytest.raises(EnvironmentFailure, match=r"ended at its start: (.|\n)*Address already in use"):
+        SiteServer(server.site)
+    other.close()
+
+
+def test_a_site_that_ends_by_itself_ends_the_command_with_an_error(server: SiteServer):
+    own = SiteServer(server.site)
+    assert own.process
+    own.process.kill()
+    with pytest.raises(EnvironmentFailure, match=rf"The {server.site.name} has ended by itself \(exit status -9\)"):
+        own.wait()
+    own.close()
 
 
 def test_a_site_that_was_killed_starts_again_with_the_next_episode():
