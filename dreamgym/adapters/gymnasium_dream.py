@@ -40,7 +40,8 @@ class DreamTextEnv(gymnasium.Env[str, str]):
         self._task: Task | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """The first state of an episode; the same seed and task give the same episode. UsageError for an unknown option."""
+        """The first state of an episode; the same seed and task give the same episode. UsageError for an unknown option, SessionError for a
+        task that is no text."""
         super().reset(seed=seed)
         self.close()
         drawn = int(self.np_random.integers(SEEDS))
@@ -105,7 +106,7 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
         again = [i for i in range(self.num_envs) if self._over[i]]
         asked = {i: self.dream.step(self._of(i).session, actions[i]) for i in range(self.num_envs) if not self._over[i]}
         self._end(again)
-        started = self._begin(again, "")
+        started = self._begin(again, None)
         rewards = np.zeros(self.num_envs)
         ended, cut = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
         shown, infos = list[str](), dict[str, Any]()
@@ -124,7 +125,7 @@ class DreamVectorEnv(VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
     def close_extras(self, **_: Any) -> None:
         self._end(range(self.num_envs))
 
-    def _begin(self, places: Sequence[int], task: str) -> dict[int, SessionStart]:
+    def _begin(self, places: Sequence[int], task: str | None) -> dict[int, SessionStart]:
         futures = {i: self.dream.open(task, seed=int(self.np_random.integers(SEEDS))) for i in places}
         for i, future in futures.items():
             if future.exception() is None:  # all that have begun are known, so that they can be ended, though another one fails
@@ -149,11 +150,11 @@ def _ended(dream: DreamSessions, session: str) -> None:
         dream.end(session).result()
 
 
-def _task(options: dict[str, Any] | None) -> str:
+def _task(options: dict[str, Any] | None) -> str | None:
     unknown = next((key for key in options or {} if key != "task"), None)
     if unknown is not None:
         raise UsageError(f"No option '{unknown:.64}' of reset.{nearest(unknown, ['task'])} Known: task.")
-    return str((options or {}).get("task", ""))
+    return (options or {}).get("task")
 
 
 def _text(task: Task, observation: Observation) -> str:

@@ -62,7 +62,7 @@ def quickstart(
 
     try:
         config = budget_config(budget, env, model, overrides or ())
-        checked_suite(config)
+        checked_suite(config, acts=not dry_run)
     except MissingExtra as error:
         if env or model:
             raise

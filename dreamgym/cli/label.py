@@ -45,6 +45,8 @@ def label(
     found = recipe.labelled(run)
     if found:
         print(f"answers: {found['answers']}; false among claimed successes: {rate(found['false_success_among_accepted'])}")
+        if found["pending"]:
+            print(f"{found['pending']:,} of them count once all of their larger draw is answered.")
     else:
         print("No answer yet." + (f" Fill in `answer` (right, wrong or skip) in '{read}'." if read else ""))
 

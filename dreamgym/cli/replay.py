@@ -56,8 +56,10 @@ def replay_import(
     from dreamgym.replay.encoders import lexical
 
     trajectories = list(export.read(file))
+    rows = sum(turn is not export.GAP for trajectory in trajectories for turn in trajectory.turns)
     with ReplayBuffer.open(log, lexical.make()) as buffer:
-        print(f"{counted(buffer.add(trajectories), 'row')} added, {buffer.refused:,} refused: {log}")
+        added = buffer.add(trajectories)
+        print(f"{counted(added, 'row')} added, {rows - added:,} refused: {log}")
 
 
 @app.command(name="reencode")

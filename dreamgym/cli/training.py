@@ -39,7 +39,7 @@ def train(
     from dreamgym.recipes.settings import train_settings
 
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
-    suite = checked_suite(settings)  # whatever is wrong in the settings is found before torch is imported
+    suite = checked_suite(settings, acts=not dry_run)  # whatever is wrong in the settings is found before torch is imported
     if dry_run:
         estimate_first(run, [settings], dry_run, as_json)
         return
@@ -71,7 +71,7 @@ def compare(
 ) -> None:
     """Make Tables 1 and 2 of the paper: train the arms of a configuration, or compare finished runs."""
     from dreamgym.errors import UsageError
-    from dreamgym.recipes import comparison
+    from dreamgym.recipes import comparison, gains
     from dreamgym.recipes.config import CompareConfig
     from dreamgym.recipes.factory import checked_suite
     from dreamgym.recipes.settings import changes_of_seeds, read, require_plugins
@@ -89,7 +89,7 @@ def compare(
     settings = read(CompareConfig, config, changes_of_seeds(overrides)) if config else None
     if settings:
         require_plugins(settings)
-        checked_suite(settings)
+        checked_suite(settings, acts=not dry_run)
     for one in runs:
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)
@@ -120,6 +120,8 @@ def compare(
                 table(title, list(comparison.COLUMNS), [comparison.cells(entry) for entry in found[name].values()], width=180)
         for title, columns, rows in comparison.measured(found):
             table(title, list(columns), rows, width=180)
+        for line in gains.lines(found.get("gains") or {}):
+            print(line)
 
 
 def sweep(
@@ -145,7 +147,7 @@ def sweep(
     if not dry_run:
         require_place_for_runs(folder)
     chosen = recipe.points(config, recipe.varied(varied))
-    if not estimate_first(folder, [point.config for point in chosen], dry_run, as_json):
+    if not estimate_first(folder, [point.config for point in chosen], dry_run, as_json, held_out=held_out):
         return
     found = recipe.run(chosen, folder, held_out=held_out, latency_s=latency, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
@@ -173,7 +175,7 @@ def transfer(
     recipe.check(settings, all_in_one=universal)
     if not dry_run:
         require_place_for_runs(out)
-    if not estimate_first(out, settings, dry_run, as_json):
+    if not estimate_first(out, settings, dry_run, as_json, held_out=held_out, transfer=True, universal=universal):
         return
     found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)
@@ -280,13 +282,14 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def estimate_first(folder: Path, configs: Sequence[Planned], dry_run: bool, as_json: bool) -> bool:
-    """Say what an experiment will take, unless its folder holds some of it already. Whether it shall begin."""
+def estimate_first(folder: Path, configs: Sequence[Planned], dry_run: bool, as_json: bool, **beside: Any) -> bool:
+    """Say what an experiment will take, unless its folder holds some of it already. Whether it shall begin. `beside`: what is measured
+    beside the runs, as `estimate.of` takes it."""
     from dreamgym.recipes import estimate
 
     if dry_run:
-        found = estimate.of(configs)
+        found = estimate.of(configs, **beside)
         print(json.dumps(asdict(found)) if as_json else f"estimate: {found}")
     elif not folder.is_dir():
-        _say(f"estimate: {estimate.of(configs)}")
+        _say(f"estimate: {estimate.of(configs, **beside)}")
     return not dry_run

@@ -242,7 +242,10 @@ def _warnings(ended: dict[str, int], work: _Import, out: Path | None, tools_file
             "their records into one file and give every episode an id of its own, so that held-out tasks are none that were learned."
         )
     if unknown := sorted((work.outcomes.ids or frozenset()) - work.ids.taken - work.logged_ids):
-        found.append(f"{counted(len(unknown), 'id')} of successes no episode has: {', '.join(unknown[:5])}. Episodes that are not named count as failures.")
+        found.append(
+            f"{counted(len(unknown), 'id')} of successes no episode has: {', '.join(unknown[:5])}. Episodes that are not named count as "
+            "failures."
+        )
     if not work.tools.calls:
         found.append("No episode calls a tool: every action is a message to the user. `dreamgym init --env logs` takes actions as texts.")
     if n := ended["unknown"]:

@@ -53,7 +53,9 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     for name in rows_by_seed[0][1]:
         arm = ablation_arm(name, config.ablated) if name else arm_of(config.ablated)
         ablated[name] = arm.label, tables.pool([less[name] for _, less in rows_by_seed])
-    report = comparison.report_of(table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s)
+    report = comparison.report_of(
+        table, ablated, seeds=list(config.seeds), commit=", ".join(commits), latency_s=latency_s, ablated_arm=config.ablated
+    )
     comparison.save(report, path)
     return report
 

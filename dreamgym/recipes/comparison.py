@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.arms import ARMS, ablation_arm
-from dreamgym.recipes.gains import gains
+from dreamgym.recipes.gains import gains_by_run
 from dreamgym.recipes.gains import lines as describe
 from dreamgym.runs.files import read_json, write_atomic
 from dreamgym.runs.rundir import RunDir
@@ -77,12 +77,14 @@ def report_of(
     seeds: list[int],
     commit: str,
     latency_s: float,
+    ablated_arm: str = "",
 ) -> dict[str, Any]:
-    """Both tables of a comparison, from (label, entry) of every policy and ablation; None as an entry leaves it out."""
+    """Both tables of a comparison, from (label, entry) of every policy and ablation; None as an entry leaves it out. `ablated_arm` is the
+    policy that the ablations are of, "" where their names say so."""
     whole = {name: {"label": label, **entry} for name, (label, entry) in table.items() if entry}
     less = {name: {"label": label, **entry} for name, (label, entry) in ablated.items() if entry}
-    report = {"table1": whole, "table2": less, "gains": gains(whole, less.get("model")), "seeds": seeds, "commit": commit}
-    return costed(report, latency_s)
+    report = {"table1": whole, "table2": less, "gains": gains_by_run(whole, less), "seeds": seeds, "commit": commit}
+    return costed(report | {"ablated": ablated_arm}, latency_s)
 
 
 def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
@@ -97,7 +99,8 @@ def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
         steps = entry["real_transitions_online"] + entry["real_transitions_probe"]
         entry["cost_seconds"] = entry["seconds"] + latency_s * steps
     reals = [name for name in whole if name.endswith(("-real", "real_only"))]
-    for name, entry in (*whole.items(), *less.items()):
+    ablated = report.get("ablated", "")
+    for name, entry in (*whole.items(), *((ablated or name, entry) for name, entry in less.items())):
         base = next((real for real in reals if _run_or_algorithm(real) == _run_or_algorithm(name)), reals[0] if reals else None)
         entry["relative_cost"] = entry["cost_seconds"] / whole[base]["cost_seconds"] if base else None
     return report | {"latency_s": latency_s}

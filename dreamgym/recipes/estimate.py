@@ -17,6 +17,7 @@ from dreamgym.recipes import plan
 from dreamgym.recipes.arms import OFFLINE_ARMS
 from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig
 from dreamgym.recipes.pilot import Pilot, Planned, measure
+from dreamgym.recipes.transfer import POLICIES
 
 RECOMPUTED = 1 / 3
 """What one more forward pass costs beside a forward and a backward one."""
@@ -108,20 +109,26 @@ class Cost:
         return f"{tokens}; {real}; {memory}; about {_hours(self.hours)} on this machine{basis}: {named}{busy}"
 
 
-def of(configs: Sequence[Planned]) -> Cost:
-    """What all of them take together, one after the other, each with all of its seeds."""
+def of(configs: Sequence[Planned], *, held_out: int = 0, transfer: bool = False, universal: bool = False) -> Cost:
+    """What all of them take together, one after the other, each with all of its seeds. `held_out`: episodes on which a sweep or a transfer
+    predicts next states; `transfer`: every policy acts in every environment; `universal`: one more model is fitted to the logs of all."""
     total = Cost()
     for config in configs:
         seeds = len(config.seeds) if isinstance(config, BaselineConfig) else 1
-        seed_cost = cost(config, measure(config))
+        pilot = measure(config)
+        models = (len(configs) if transfer else 1) + universal  # that predict in this environment
+        beside = [_held_out(held_out * models, pilot)] if held_out else []
+        beside += [_pairs(config, len(configs), pilot)] if transfer else []
+        beside += [_experience("universal", config, pilot)] if universal else []
+        seed_cost = cost(config, pilot, beside)
         for _ in range(seeds):
             total += seed_cost
     return total
 
 
-def cost(config: Planned, pilot: Pilot) -> Cost:
-    """What one seed takes."""
-    parts = list(_phases(config, pilot))
+def cost(config: Planned, pilot: Pilot, beside: Sequence[PhaseCost] = ()) -> Cost:
+    """What one seed takes, with what is measured `beside` its run."""
+    parts = [*_phases(config, pilot), *beside]
     real = sum(part.real_steps for part in parts)
     if pilot.missing:
         return Cost(None, None, None, real, None, None, unknown=pilot.unknown)
@@ -155,7 +162,12 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
     yield PhaseCost("warm_start", imitated=wins * config.warm_start.epochs, most_s=config.warm_start.seconds or inf)
     imitates = isinstance(config, RunConfig) or (isinstance(config, CompareConfig) and any(arm in OFFLINE_ARMS for arm in config.arms))
     if isinstance(config, BaselineConfig) and imitates and config.sft.epochs:
-        yield PhaseCost("sft", imitated=wins * config.sft.epochs, most_s=config.sft.seconds or inf)
+        looks = 1 + max(1, int(config.sft.epochs // 2))  # the warm start, and every two epochs
+        acted = 2.0 * looks * config.eval.dev_tasks * pilot.has_env  # greedy and sampled
+        most_s = config.sft.seconds or inf
+        yield PhaseCost("sft", imitated=wins * config.sft.epochs, acted=acted, real_steps=acted * pilot.steps, most_s=most_s)
+    if isinstance(config, CompareConfig) and "dpo" in config.arms:  # a failure for each success, and the reference reads both once
+        yield PhaseCost("dpo", imitated=2 * wins * (config.dpo.epochs + RECOMPUTED))
     for loop in loops:
         yield _loop(loop, n, pilot)
     policies = 1 + len(loops)
@@ -201,6 +213,22 @@ def _measured_dreams(config: SharedConfig, loops: Sequence[plan.Loop], n: float,
     yield PhaseCost("audit", acted=arms * each, dreamed=2 * each, real_steps=arms * each * pilot.steps)
 
 
+def _held_out(episodes: float, pilot: Pilot) -> PhaseCost:
+    """Next states predicted on real episodes and on their near misses, each of which is tried after the steps before it. The control
+    without a model samples nothing."""
+    from dreamgym.recipes.fidelity import MISSES  # here, because it imports torch
+
+    misses = MISSES * pilot.has_env
+    steps = episodes * pilot.steps * (1 + misses * (pilot.steps + 1) / 2)
+    return PhaseCost("held-out predictions", dreamed=episodes * (1 + misses), real_steps=steps * pilot.has_env)
+
+
+def _pairs(config: SharedConfig, sources: int, pilot: Pilot) -> PhaseCost:
+    """The policies of all runs of a transfer in the environment of one, greedy and sampled."""
+    acted = 2.0 * len(POLICIES) * sources * config.eval.tasks * pilot.has_env
+    return PhaseCost("pairs", acted=acted, real_steps=acted * pilot.steps)
+
+
 def _experience(phase: str, config: SharedConfig, pilot: Pilot, judged_s: float = 0.0) -> PhaseCost:
     training = config.experience.training if config.dreams else None
     if training is None:
@@ -219,7 +247,7 @@ def _loop(loop: plan.Loop, n: float, pilot: Pilot) -> PhaseCost:
     if source != "real" and block.probe_every and pilot.has_env:
         real += block.iterations // block.probe_every * block.probe_tasks * pilot.steps
     if probes:
-        tried = block.iterations // probes.every if probes.every and pilot.has_env else 0
+        tried = len(probes.after(block.iterations)) if pilot.has_env else 0
         steps = min(tried * probes.episodes * pilot.steps, float(probes.max_real_steps))
         acted += steps / pilot.steps * (probes.by == "rollouts")
         real, judged = real + steps, n * (pilot.read_s + pilot.judged_s * tried)

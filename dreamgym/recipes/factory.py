@@ -48,9 +48,12 @@ if TYPE_CHECKING:
 TASK_SEED = 0  # task lists are the same for every seed of a run, so that seeds differ in learning only
 
 
-def start_workers(env: EnvConfig) -> AbstractContextManager[WorkerPool | None]:
-    """The worker processes that the environment is played in, ended with the block; None: it is played in this process."""
-    repeats = not env.connect and (not env.workers or plugins.make("envs", env.plugin[0], **env.plugin[1]).repeats)
+def start_workers(env: EnvConfig, suite: EnvSuite | None = None) -> AbstractContextManager[WorkerPool | None]:
+    """The worker processes that the environment is played in, ended with the block; None: it is played in this process. `suite` is the
+    environment's, where it is made already: whether its episodes repeat is asked of it."""
+    repeats = True
+    if env.workers:
+        repeats = not env.connect and (suite or plugins.make("envs", env.plugin[0], **env.plugin[1])).repeats
     return worker_pool.start_workers(*env.plugin, env.workers, repeats=repeats)
 
 
@@ -60,8 +63,9 @@ def make_suite(config: SharedConfig) -> EnvSuite:
     return plugins.make("envs", name, **options)
 
 
-def checked_suite(config: SharedConfig) -> EnvSuite:
-    """The environment suite of a run that begins; ConfigError for settings that cannot be right in it."""
+def checked_suite(config: SharedConfig, *, acts: bool = True) -> EnvSuite:
+    """The environment suite of a run that begins; ConfigError for settings that cannot be right in it, and UsageError where it `acts` in an
+    environment that cannot be acted in."""
     suite = make_suite(config)
     shape_of(config.model.size)
     answer = config.experience.settings.get("max_answer_tokens", 0)
@@ -80,7 +84,7 @@ def checked_suite(config: SharedConfig) -> EnvSuite:
         raise ConfigError(
             f"env {suite.name} has no environment to act in, and {', '.join(config.real_phases)} needs one. Train in the dream alone."
         )
-    if suite.has_env and (acting := plan.acts_for_real(config)):
+    if acts and suite.has_env and (acting := plan.acts_for_real(config)):
         try:
             suite.check_env()
         except UsageError as error:

@@ -36,7 +36,7 @@ LISTED = 100_000  # pages of an inventory that are looked at; beyond that a drea
 
 def held_out(path: Path, n: int, *, split: str = SPLIT, policy: str = "") -> dict[str, Any]:
     """`measure_context` of a run with `n` held-out episodes, computed once: later calls read `fidelity/held-out-<n>.json` of the run,
-    `test-<n>.json` for the test split, and `<policy>-on-<split>-<n>.json` for episodes of one of its policies."""
+    `<split>-<n>.json` for another split than dev, and `<policy>-on-<split>-<n>.json` for episodes of one of its policies."""
     check_split(split)
     if not RunDir.view(path).done("experience"):
         raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
@@ -59,7 +59,7 @@ def replays(path: Path, n: int) -> dict[str, Any]:
     found = read_jsonl(kept)[0] if kept.exists() else {}
     if {key: found.get(key) for key in used} != used:
         found = {}  # refreshed since
-    with factory.start_workers(context.config.effective_env) as workers:
+    with factory.start_workers(context.config.effective_env, context.suite) as workers:
         context = replace(context, workers=workers)
         tasks = trained_on(run, context, name, n)
         for kind, measured, _ in replay_arms(context, name, tasks, seed=SEED, done=found):
@@ -84,7 +84,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
     """
     rules = context.suite.rules
     if context.suite.has_env:
-        with factory.start_workers(context.config.effective_env) as workers:
+        with factory.start_workers(context.config.effective_env, context.suite) as workers:
             manned = replace(context, workers=workers)
             if policy:
                 questions, counts = draw_questions(
@@ -217,5 +217,5 @@ def _existing(suite: EnvSuite, logs: Sequence[Trajectory]) -> set[str]:
 
 
 def _file(path: Path, n: int, split: str, policy: str) -> Path:
-    of = f"{policy}-on-{split}" if policy else "test" if split == "test" else "held-out"
+    of = f"{policy}-on-{split}" if policy else "held-out" if split == SPLIT else split
     return path / "fidelity" / f"{of}-{n}.json"

@@ -15,11 +15,12 @@ from dreamgym.statistics import CLAIM_SEEDS, SeedMean, paired_difference
 Entry = Mapping[str, Any]
 
 
-def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dict[str, Any]:
-    """The gain of every RL policy over the baseline, and of the dream over `control`, the dream without a model.
+def gains(rows: Mapping[str, Entry | None], control: Entry | None = None, dream: Entry | None = None) -> dict[str, Any]:
+    """The gain of every RL policy over the baseline, and of `dream` (by default the first dream of the rows) over `control`, the same dream
+    without a model.
 
-    `rows` are entries of `summary.table` or `summary.pool` by policy, with the name of a run before a slash where there are several. The
-    best gain of RL in the real environment alone is the ceiling. Empty where there is no baseline.
+    `rows` are entries of `summary.table` or `summary.pool` by policy. The best gain of RL in the real environment alone is the ceiling.
+    Empty where there is no baseline.
     """
     baseline = next((name for name in ("sft", "warm_start") if rows.get(name)), None)
     if baseline is None:
@@ -28,24 +29,41 @@ def gains(rows: Mapping[str, Entry | None], control: Entry | None = None) -> dic
     assert base is not None
     result: dict[str, Any] = {"over": baseline, "policies": {}}
     for name, entry in rows.items():
-        if entry and arm_of(name.rpartition("/")[2]).init_policy:
+        if entry and arm_of(name).init_policy:
             result["policies"][name] = _difference(entry, base)
     greedy = {name: gain["greedy"]["mean"] for name, gain in result["policies"].items()}
-    kinds = {name: arm_of(name.rpartition("/")[2]) for name in greedy}
+    kinds = {name: arm_of(name) for name in greedy}
     reached = max((greedy[name] for name, arm in kinds.items() if arm.source == "real" and arm.init_policy == "warm_start"), default=0.0)
     dreams = [name for name, arm in kinds.items() if arm.source == "dream"]
     if reached > 0:
         result["share_of_ceiling"] = {name: greedy[name] / reached for name in dreams}
-    dream = rows.get(dreams[0]) if dreams else None
+    dream = dream or (rows.get(dreams[0]) if dreams else None)
     if dream and control:
         result["dream_over_no_model"] = _difference(dream, control)
     return result
+
+
+def gains_by_run(rows: Mapping[str, Entry], ablations: Mapping[str, Entry]) -> dict[str, Any]:
+    """`gains` of a comparison, whose ablations have the ablated arm as "" among them; by run where names are "<run>/<policy>"."""
+    by_run: dict[str, dict[str, Any]] = {}
+    for run in dict.fromkeys(name.rpartition("/")[0] for name in rows):
+        own, less = _of(run, rows), _of(run, ablations)
+        by_run[run] = gains(own, less.get("model"), less.get(""))
+    return by_run.get("") or {run: report for run, report in by_run.items() if report}
+
+
+def _of(run: str, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """The entries of a run, by policy or ablation."""
+    parted = [(name.rpartition("/"), entry) for name, entry in entries.items()]
+    return {name: entry for (whose, _, name), entry in parted if whose == run}
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """The gains as people read them, a line each."""
     if not report:
         return []
+    if not isinstance(report.get("over"), str):  # by run
+        return [f"{run}: {line}" for run, one in report.items() for line in lines(one)]
     texts = [_line(f"{name} over {report['over']}", gain) for name, gain in report["policies"].items()]
     texts += [f"{name}: {share:.0%} of the ceiling's greedy gain" for name, share in report.get("share_of_ceiling", {}).items()]
     if "dream_over_no_model" in report:

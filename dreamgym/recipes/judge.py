@@ -35,7 +35,7 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
     shared = _shared_config(run)
     suite, limit = make_suite(shared), shared.env.connection.max_calls
     dreamed = [episode for episode in episodes if episode.source == "dream"]
-    with start_workers(shared.effective_env) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
+    with start_workers(shared.effective_env, suite) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
         real: RealEnv | None = (workers or pool) if suite.has_env else None
         cases = draw(dreamed, logs, config, real=CallBudget(real, limit, [0]) if real and limit else real)
     stem = path / "judge" / re.sub(r"[^\w.-]+", "-", f"{chat.model}-{name}")

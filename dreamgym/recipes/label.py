@@ -2,7 +2,7 @@
 
 Episodes are drawn by Poisson sampling: each by its own probability, which grows with the uncertainty of a claimed success and is the same
 for all others. A fixed random number per episode makes a larger draw contain a smaller one, so that labels add up. Rates weigh each answer
-by one over its probability (Hájek 1971).
+by one over its probability (Hájek 1971), all of one draw: the answers of a larger one count once all of it is answered.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ FLOOR = 0.2  # weight of a claim that nothing makes uncertain; a fully uncertain
 
 @dataclass(frozen=True)
 class Candidate:
-    """An episode that may be shown. `probability` is that of its selection."""
+    """An episode that may be shown. `probability` is that of its selection in a draw of about `n`."""
 
     episode: Trajectory
     uncertainty: float  # in [0, 1]
     probability: float
+    n: int
 
     @property
     def claim(self) -> str:
@@ -52,8 +53,8 @@ def candidates(path: Path, n: int) -> list[Candidate]:
     claims = [episode for episode in episodes if episode.success]
     others = [episode for episode in episodes if not episode.success]
     size = min(len(claims), max(round(CLAIMS * n), n - len(others)))
-    found = [*_drawn(claims, size, [FLOOR + uncertainty(one) for one in claims]), *_drawn(others, n - size, [1.0] * len(others))]
-    return found
+    drawn = [*_drawn(claims, size, [FLOOR + uncertainty(one) for one in claims]), *_drawn(others, n - size, [1.0] * len(others))]
+    return [Candidate(episode, uncertainty(episode), probability, n) for episode, probability in drawn]
 
 
 def uncertainty(episode: Trajectory) -> float:
@@ -72,6 +73,7 @@ def labels(path: Path) -> dict[str, dict[str, Any]]:
         sound = (
             isinstance(line.get("episode"), str) and line.get("answer") in get_args(Answer) and line.get("claim") in ("success", "failure")
         )
+        sound = sound and isinstance(line.get("n", 0), int)
         if not sound or not isinstance(probability, int | float) or not 0 < probability <= 1:
             raise RunDirError(f"Line {number} of '{path / FILE}' is no label. Restore the file.")
         found[line["episode"]] = line
@@ -79,14 +81,21 @@ def labels(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def store(path: Path, shown: Sequence[Candidate], answers: Mapping[str, Answer]) -> None:
-    """Add answers, by episode, atomically. Earlier labels of shown episodes get the probability of the present draw."""
+    """Add answers, by episode, atomically. Earlier labels get the probabilities of a larger draw once all that it shows are answered:
+    until then they would be weighed as if the episodes without an answer had not been drawn."""
     kept = labels(path)
+    draws = [_draw(label) for label in kept.values()]
+    new = any(one.episode.id not in kept for one in shown)  # else all are of a larger draw, or this one is complete already
+    complete = all(one.episode.id in answers or one.episode.id in kept for one in shown)
     for one in shown:
-        name = one.episode.id
-        if name in answers or name in kept:
-            answer = answers.get(name) or kept[name]["answer"]
+        name, label = one.episode.id, kept.get(one.episode.id)
+        answer = answers.get(name) or (label and label["answer"])
+        if label and not (complete and (new or min(draws) <= one.n)):
+            kept[name] = label | {"answer": answer}
+        elif answer:
             kept[name] = {
-                "episode": name, "claim": one.claim, "answer": answer, "probability": one.probability, "uncertainty": one.uncertainty
+                "episode": name, "claim": one.claim, "answer": answer, "n": one.n, "probability": one.probability,
+                "uncertainty": one.uncertainty,
             }  # fmt: skip
     write_atomic(path / FILE, "".join(dumps(line) + "\n" for line in kept.values()))
     run = RunDir.view(path)
@@ -95,16 +104,24 @@ def store(path: Path, shown: Sequence[Candidate], answers: Mapping[str, Answer])
 
 
 def labelled(path: Path) -> dict[str, Any] | None:
-    """Counts, and the Hájek-weighted share of false ones among labelled claims of success; None without labels."""
-    found = list(labels(path).values())
-    if not found:
+    """Counts, and the Hájek-weighted share of false ones among labelled claims of success; None without labels. `pending` labels are of a
+    larger draw that is not answered yet, and not in the rate."""
+    kept = list(labels(path).values())
+    if not kept:
         return None
-    judged = [one for one in found if one["claim"] == "success" and one["answer"] != "skip"]
+    draw = min(map(_draw, kept))
+    judged = [one for one in kept if _draw(one) == draw and one["claim"] == "success" and one["answer"] != "skip"]
     rate = weighted_rate([one["answer"] == "wrong" for one in judged], [1 / one["probability"] for one in judged])
     return {
-        "answers": {answer: sum(one["answer"] == answer for one in found) for answer in get_args(Answer)},
+        "answers": {answer: sum(one["answer"] == answer for one in kept) for answer in get_args(Answer)},
+        "pending": sum(_draw(one) != draw for one in kept),
         "false_success_among_accepted": asdict(rate),
     }
+
+
+def _draw(label: Mapping[str, Any]) -> int:
+    """The size of the draw whose probability a label has; 0 for one that was stored before labels said so."""
+    return int(label.get("n", 0))
 
 
 def export(path: Path, file: Path, n: int) -> int:
@@ -116,7 +133,8 @@ def export(path: Path, file: Path, n: int) -> int:
 
 
 def read_answers(path: Path, file: Path, n: int) -> tuple[list[Candidate], dict[str, Answer]]:
-    """The filled-in answers of an exported file. UsageError with the line and the reason; then nothing is stored."""
+    """The filled-in answers of an exported file. UsageError with the line and the reason, such as rows of another draw; then nothing is
+    stored."""
     with explained(file):
         lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
     shown = candidates(path, n)
@@ -129,6 +147,10 @@ def read_answers(path: Path, file: Path, n: int) -> tuple[list[Candidate], dict[
         except (ValueError, RecursionError) as error:
             raise UsageError(f"Line {number} of '{file}' is not JSON: {reason_of(error)}. Nothing was stored.") from error
         name, answer = (row.get("episode"), row.get("answer")) if isinstance(row, dict) else (None, None)
+        if isinstance(row, dict) and row.get("n", n) != n:
+            raise UsageError(
+                f"Line {number} of '{file}' is of a draw of {row['n']!r:.20}, and not of {n}. Give the export's --n. Nothing was stored."
+            )
         if not isinstance(name, str) or name not in known:
             raise UsageError(
                 f"Line {number} of '{file}': no episode {name!r:.80} in a draw of {n}. Give the --n of the export. Nothing was stored."
@@ -148,16 +170,19 @@ def _row(one: Candidate) -> dict[str, Any]:
     ]
     return {
         "episode": one.episode.id, "task": one.episode.task.instruction, "first_state": one.episode.transitions[0].state.text,
-        "steps": steps, "claim": one.claim, "probability": one.probability, "answer": "",
+        "steps": steps, "claim": one.claim, "n": one.n, "probability": one.probability, "answer": "",
     }  # fmt: skip
 
 
-def _drawn(episodes: Sequence[Trajectory], n: int, weights: Sequence[float]) -> list[Candidate]:
-    """A Poisson sample of about `n`, in random order."""
+def _drawn(episodes: Sequence[Trajectory], n: int, weights: Sequence[float]) -> list[tuple[Trajectory, float]]:
+    """A Poisson sample of about `n`, each with its probability, in random order."""
     if not episodes or n <= 0:
         return []
-    drawn = []
-    for episode, probability in zip(episodes, inclusion_probabilities(weights, n).tolist(), strict=True):
-        if random.Random(f"label/{episode.id}").random() < probability:
-            drawn.append(Candidate(episode, uncertainty(episode), probability))
-    return sorted(drawn, key=lambda one: random.Random(f"order/{one.episode.id}").random())
+    probabilities = zip(episodes, inclusion_probabilities(weights, n).tolist(), strict=True)
+    drawn = [(episode, probability) for episode, probability in probabilities if _number("label", episode) < probability]
+    return sorted(drawn, key=lambda one: _number("order", one[0]))
+
+
+def _number(purpose: str, episode: Trajectory) -> float:
+    """The fixed random number of an episode, in [0, 1)."""
+    return random.Random(f"{purpose}/{episode.id}").random()

@@ -85,7 +85,7 @@ def measure(config: Planned) -> Pilot:
 
     silence_progress_bars()
     load = os.getloadavg()[0]
-    suite = checked_suite(config)
+    suite = checked_suite(config, acts=False)
     files, recorded = config.logs.files or suite.log_files, 0
     for n in (FIRST, FEW, PILOT):  # the many only where the few are played at once
         few = config.model_copy(update={"logs": config.logs.model_copy(update={"trajectories": n, "transitions": None, "task_pairs": 0})})

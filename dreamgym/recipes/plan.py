@@ -61,14 +61,16 @@ def loops_of(config: SharedConfig) -> Iterator[Loop]:
 
 
 def acts_for_real(config: SharedConfig) -> list[str]:
-    """By what a run acts in its real environment, in words: loops and settings. What makes its logs is not among them, and neither is the
-    choice of a checkpoint of SFT."""
+    """By what a run acts in its real environment, in words: loops and settings. What makes its logs is not among them."""
     acting = ["eval.tasks"] if config.eval.tasks else []
+    has_sft = isinstance(config, RunConfig) and config.sft.epochs
+    if (has_sft or (isinstance(config, CompareConfig) and set(OFFLINE_ARMS) & set(config.arms))) and config.eval.dev_tasks:
+        acting.append("the choice of a checkpoint of SFT (eval.dev_tasks)")
     for loop in loops_of(config):
         probes, block = loop.probes, loop.block
         if loop.source != "dream" and block.iterations:
             acting.append(f"the loop {loop.name}")
-        elif 0 < block.probe_every <= block.iterations or (probes and 0 < probes.every <= block.iterations):
+        elif 0 < block.probe_every <= block.iterations or (probes and probes.after(block.iterations)):
             acting.append(f"the probes of {loop.name}")
     if config.dreams and config.eval.gap_tasks:
         acting.append("eval.gap_tasks")

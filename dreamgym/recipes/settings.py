@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dreamgym import config as configuration
 from dreamgym import plugins
 from dreamgym.errors import ConfigError, RunDirError, UsageError, explained, nearest
-from dreamgym.recipes.config import CompareConfig, RunConfig, SharedConfig, TrainConfig
+from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import CONFIG, RunDir
 
@@ -23,15 +23,24 @@ S = TypeVar("S", bound=SharedConfig)
 
 
 def read(kind: type[S], file: Path, overrides: dict[str, Any] | None = None) -> S:
-    """`config.read`. ConfigError names the command that the file is a configuration of, where it is another's."""
+    """`config.read`. ConfigError names the command that the file is a configuration of, where it is another's, and a `seed` of the file
+    that the command would not run."""
     try:
-        return configuration.read(kind, file, overrides)
+        config = configuration.read(kind, file, overrides)
     except ConfigError as error:
         if (other := command_of(file)) and not _reads(kind, file):
             raise ConfigError(
                 f"'{file}' is a configuration of `dreamgym {other}`. Give it to that command, or correct it: {error}"
             ) from error
         raise
+    if isinstance(config, BaselineConfig):
+        seed = configuration.parse(configuration.find(file)).get("seed", config.seeds[0])
+        if seed not in config.seeds:
+            raise ConfigError(
+                f"seed = {seed} in '{file}' is the setting of a single run, and seeds = {list(config.seeds)} are run. "
+                f"Write seeds = [{seed}]."
+            )
+    return config
 
 
 def command_of(file: Path) -> str:

@@ -2,7 +2,7 @@
 
 Every point of the grid is a comparison in a folder of its own (`recipes.compare`), with the same seeds. Beside the success of its policies
 stand the next states that its experience model and the control without a model predict exactly on held-out episodes. An interrupted sweep
-goes on where it was, and points may be added later.
+goes on where it was, and points may be added later, beside those that its folder has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.factory import checked_suite
 from dreamgym.recipes.settings import read, require_plugins
-from dreamgym.runs.files import write_atomic
+from dreamgym.runs.files import read_json, reading, write_atomic
 from dreamgym.statistics import seed_mean
 
 COLUMNS = ("model: next states exact, %", "control: next states exact, %")
@@ -36,6 +36,8 @@ class Point:
 
     at: Mapping[str, Any]
     config: CompareConfig
+    file: Path
+    """The configuration over which the settings are laid."""
 
     @property
     def folder(self) -> str:
@@ -52,6 +54,8 @@ def varied(pairs: Sequence[str]) -> dict[str, list[Any]]:
         found[name] = values if isinstance(values, list) else [one.strip() for one in text.split(",")]
         if len(set(map(str, found[name]))) < len(found[name]) or not text:
             raise ConfigError(f"'{pair}' gives no value, or one twice. Write KEY=V1,V2, such as logs.transitions=2000,10000.")
+    if "seed" in found:
+        raise ConfigError("'seed' is the setting of a single run, and every point runs several: write seeds = [0, 1] in the configuration.")
     if not found:
         raise UsageError("A sweep varies at least one setting. Write KEY=V1,V2, such as logs.transitions=2000,10000.")
     return found
@@ -63,27 +67,44 @@ def points(config: Path, values: Mapping[str, Sequence[Any]]) -> list[Point]:
         raise UsageError(
             f"The values of {', '.join(values)} make {asked:,} points, and each is a comparison. Give at most {MOST_POINTS:,}."
         )
-    found = []
-    for chosen in product(*values.values()):
-        at = dict(zip(values, chosen, strict=True))
-        point = Point(at, read(CompareConfig, config, at))
-        require_plugins(point.config)
-        checked_suite(point.config)
-        found.append(point)
+    found = [_point(config, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())]
     names = [point.folder for point in found]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise ConfigError(f"Two points of the sweep would share the folder '{twice}'. Give values that differ in more than signs.")
     return found
 
 
+def _point(file: Path, at: Mapping[str, Any]) -> Point:
+    point = Point(at, read(CompareConfig, file, dict(at)), file)
+    require_plugins(point.config)
+    checked_suite(point.config)
+    return point
+
+
+def _with_stored(sweep: Sequence[Point], stored: Sequence[Mapping[str, Any]], path: Path) -> list[Point]:
+    """The points that the folder of a sweep has, and then the new ones. UsageError where those vary other settings."""
+    varies = sorted(sweep[0].at)
+    if other := next((at for at in stored if sorted(at) != varies), None):
+        raise UsageError(
+            f"'{path}' holds a sweep of {', '.join(other)}, and this one is of {', '.join(varies)}: they share no table. Give another "
+            "folder with --out."
+        )
+    every = [*(_point(sweep[0].file, at) for at in stored), *sweep]
+    return list({point.folder: point for point in every}.values())
+
+
 def run(sweep: Sequence[Point], path: Path, *, held_out: int, latency_s: float, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All comparisons; writes `sweep.json` and `sweep.md` into `path` and returns what they say. The same call goes on where it was.
+    Points that the folder has stay in its table: they are read again, and what they lack is made.
 
     `held_out` are the real episodes of the development split on which next states are predicted, for every point and seed; 0 leaves that
     out.
     """
     from dreamgym.recipes import compare, fidelity  # here, because settings are checked without torch
 
+    with reading(path / "sweep.json"):
+        stored = [dict(one["at"]) for one in (read_json(path / "sweep.json") or {}).get("points", [])]
+    sweep = _with_stored(sweep, stored, path)
     if held_out and (other := next((one.config.experience.name for one in sweep if not one.config.experience.fitted), "")):
         raise UsageError(f"The experience model '{other}' is fitted to nothing, so its next states are not compared. Give --held-out 0.")
     found: list[dict[str, Any]] = []
@@ -96,8 +117,9 @@ def run(sweep: Sequence[Point], path: Path, *, held_out: int, latency_s: float, 
             measured = {arm: _exact([one[arm] for one in seeds]) for arm in PREDICTORS}
         found.append({"at": dict(point.at), "folder": point.folder, "next_states_exact": measured, **report})
         result = {"points": found, "of": len(sweep), "seeds": report["seeds"], "held_out": held_out}
-        write_atomic(path / "sweep.json", json.dumps(result, indent=2, allow_nan=False, default=str) + "\n")
-        write_atomic(path / "sweep.md", tables.markdown(title(result), *rows(result)))
+        if len(found) >= len(stored):  # else an interruption would leave a shorter table than there was
+            write_atomic(path / "sweep.json", json.dumps(result, indent=2, allow_nan=False, default=str) + "\n")
+            write_atomic(path / "sweep.md", tables.markdown(title(result), *rows(result)))
     return result
 
 
@@ -121,12 +143,13 @@ def rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """(headings, a line a point) as people read them."""
     points = [{**one["table1"], **{f"without {name}": entry for name, entry in one["table2"].items() if name}} for one in result["points"]]
     names = list(dict.fromkeys(name for policies in points for name in policies))
-    head = [*result["points"][0]["at"], *(COLUMNS if result["held_out"] else ()), *names]
+    varies = list(result["points"][0]["at"])
+    head = [*varies, *(COLUMNS if result["held_out"] else ()), *names]
     lines = []
     for point, policies in zip(result["points"], points, strict=True):
         exact = [_share(point["next_states_exact"][arm]) for arm in PREDICTORS] if result["held_out"] else []
         success = [tables.percent(policies[name], "greedy") if name in policies else "-" for name in names]
-        lines.append([*map(str, point["at"].values()), *exact, *success])
+        lines.append([*(str(point["at"][key]) for key in varies), *exact, *success])
     return head, lines
 
 

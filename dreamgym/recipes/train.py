@@ -35,7 +35,7 @@ def run(
     `suite` is what `factory.checked_suite` gives, where it was called already, and `tokenizer` one that several runs share.
     """
     context.silence_progress_bars()
-    with context.open_run(path, config) as directory, start_workers(config.effective_env) as workers:
+    with context.open_run(path, config) as directory, start_workers(config.effective_env, suite) as workers:
         context.record_commit(directory)
         context.report_changed_settings(directory, say)
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))

@@ -83,15 +83,20 @@ def run(
         pairs[source][target] = _kept(file, measured, f"models of {source} in {target}", say)
     result = {"environments": list(contexts), "pairs": pairs, "seed": configs[0].seed, "held_out": held_out, "commit": context.commit()}
     if all_in_one:
+        _write(path, result)  # for whoever ends it here, or finds that it fails
         say("one experience model of all environments")
         together = universal.train(contexts, path / UNIVERSAL)
         result[UNIVERSAL] = {
             name: _kept(path / "pairs" / f"{UNIVERSAL}-in-{name}-{held_out}.json", partial(_exact, one, held_out), f"it in {name}", say)
             for name, one in together.items()
         }
+    _write(path, result)
+    return result
+
+
+def _write(path: Path, result: Mapping[str, Any]) -> None:
     write_atomic(path / "transfer.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
     write_atomic(path / "transfer.md", tables.markdown(title(result), *rows(result)))
-    return result
 
 
 def _kept(file: Path, measure: Callable[[], dict[str, Any]], what: str, say: Callable[[str], None]) -> dict[str, Any]:
@@ -111,7 +116,7 @@ def _tokenizer(configs: Sequence[TrainConfig]) -> Any:
     for config in configs:
         suite = checked_suite(config)
         files = config.logs.files or suite.log_files
-        with start_workers(config.effective_env) as workers:
+        with start_workers(config.effective_env, suite) as workers:
             logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
         sources.append((logs, suite.rules))
     return shared_tokenizer(sources, configs[0].model.vocab_size)
@@ -127,7 +132,7 @@ def _measure(source: Any, target: Any, held_out: int) -> dict[str, Any]:
 
     mixed = replace(source, config=target.config, suite=target.suite, logs=target.logs)
     block, found = target.config.eval, dict[str, Any]()
-    with start_workers(target.config.effective_env) as workers:
+    with start_workers(target.config.effective_env, target.suite) as workers:
         manned = replace(mixed, workers=workers)
         tasks = target.suite.tasks("test", block.tasks, seed=TASK_SEED)
         for policy in POLICIES:

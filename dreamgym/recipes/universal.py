@@ -21,11 +21,18 @@ from dreamgym.runs.rundir import RunDir
 
 def train(contexts: Mapping[str, RunContext], path: Path) -> dict[str, RunContext]:
     """One experience model on the logs of runs that share a tokenizer, fitted as the first of them says. Returns the context of each to
-    dream with: `factory.make_dream` of any of them is that environment's dream. The same call on the same directory resumes."""
+    dream with: `factory.make_dream` of any of them is that environment's dream, judged by the verifier of its own run. The same call on the
+    same directory resumes."""
     named = {}
     for name, context in contexts.items():
         experience = context.config.experience.model_copy(update={"name_env": True})
-        named[name] = replace(context, path=path, config=context.config.model_copy(update={"experience": experience}))
+        named[name] = replace(
+            context,
+            path=path,
+            config=context.config.model_copy(update={"experience": experience}),
+            experience_checkpoint="experience",  # and not the one that the run refreshed
+            verifier_checkpoint=str(context.checkpoint(context.verifier_checkpoint).absolute()),  # of the run: nothing fits one here
+        )
     with RunDir.open(path, "\n".join(f"[environments.{i}]\n{_within(one.config, i)}" for i, one in enumerate(named.values()))) as run:
         if not run.done("experience"):
             rows = [row for one in named.values() for row in experience_rows(one, factory.replay_in_memory(one))]  # Eq. 5, mixed

@@ -129,7 +129,9 @@ class Run:
         if not isinstance(seeds, list) or self.config.get("seed") not in seeds:
             return False
         started_from = {arm.init_policy for arm in self.loops.values()}
-        return all(f"eval-{name}" in self.phases for name in self.loops if name not in started_from)
+        is_evaluated = block(self.config, "eval").get("tasks", 1) and block(self.phases, "logs").get("has_env", True)
+        last = "eval-" if is_evaluated else ""
+        return all(f"{last}{name}" in self.phases for name in self.loops if name not in started_from)
 
     @property
     def loops(self) -> dict[str, Arm]:

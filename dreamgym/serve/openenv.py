@@ -59,9 +59,9 @@ class DreamEnvironment(Environment):
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> DreamObservation:
         """Begin an episode of `task`, or of one that the seed draws; without a seed one is drawn, and is in the metadata. SessionError when
-        all sessions are taken."""
+        all sessions are taken, and for a task that is no text."""
         self.close()
-        opening = self.sessions.open(str(options.get("task", "")), seed=seed)
+        opening = self.sessions.open(options.get("task"), seed=seed)
         try:
             opened = opening.result(PATIENCE_S)
         except OutOfTime as error:

@@ -11,10 +11,12 @@ import queue
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dreamgym.envs.base import TextRules
@@ -100,17 +102,19 @@ class DreamSessions:
         self._sessions: dict[str, _Session] = {}
         self._serial = itertools.count()
         self._inbox: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
+        self._openings: deque[tuple[Job, Future[Any]]] = deque()  # episodes that have not begun
         self._asked: dict[int, tuple[str, Query, Future[StepResult]]] = {}
         self._ended = ""  # why nothing new is taken
         self._taking = threading.Lock()  # nothing is put into the inbox after the end
         self._thread = threading.Thread(target=self._work, name="dream", daemon=True)
         self._thread.start()
 
-    def open(self, task: str = "", *, seed: int | None = None) -> Future[SessionStart]:
-        """Begin an episode: of the task with this id or instruction, or, when it is empty, of one that the seed draws. Without a seed
-        one is drawn. Where all places are taken, the episode that is over and was used longest ago loses its place."""
+    def open(self, task: str | None = None, *, seed: int | None = None) -> Future[SessionStart]:
+        """Begin an episode: of the task with this id or instruction, or, when it is empty or None, of one that the seed draws. Without a
+        seed one is drawn. Where all places are taken, the episode that is over and was used longest ago loses its place. SessionError for
+        a task that is no text."""
         chosen = secrets.randbelow(DRAWN_SEEDS) if seed is None else seed
-        return self._do(lambda found: self._open(task, chosen, found))
+        return self._do(lambda opened: self._openings.append((partial(self._open, task, chosen), opened)))
 
     def step(self, session: str, action: Action) -> Future[StepResult]:
         """Act. SessionError for an unknown session, one that is over, and one whose last step is still under way."""
@@ -161,18 +165,20 @@ class DreamSessions:
 
     def _work(self) -> None:
         try:
-            while not (self._ended and self._inbox.empty() and not self._asked):
+            while not (self._ended and self._inbox.empty() and not self._asked and not self._openings):
                 with suppress(queue.Empty):
-                    waited = self._inbox.get(timeout=TICK_S) if not self._asked else self._inbox.get_nowait()
+                    waited = self._inbox.get_nowait() if self._asked or self._openings else self._inbox.get(timeout=TICK_S)
                     while True:
                         if waited is not None:
                             _carry_out(*waited)
                         waited = self._inbox.get_nowait()
+                if self._openings:  # one at a time: a step waits for one first state that the model writes, and not for all of them
+                    _carry_out(*self._openings.popleft())
                 self._deliver()
                 self._end_idle()
         except BaseException as error:  # nobody else would answer those who wait
             self._take_nothing_new(f"The dream has broken ({error!r:.200}). Start the server again.")
-            waiting = [found for *_, found in self._asked.values()]
+            waiting = [*(found for *_, found in self._asked.values()), *(future for _, future in self._openings)]
             while not self._inbox.empty():
                 if (one := self._inbox.get_nowait()) is not None:
                     waiting.append(one[1])
@@ -204,7 +210,7 @@ class DreamSessions:
             del self._asked[ticket]
             _answer(found, session.results[-1])
 
-    def _open(self, task: str, seed: int, found: Future[SessionStart]) -> None:
+    def _open(self, task: object, seed: int, found: Future[SessionStart]) -> None:
         if not 0 <= seed <= LARGEST_SEED:
             raise SessionError(f"A seed is a whole number from 0 to {LARGEST_SEED}.")
         if len(self._sessions) >= self.limits.sessions:
@@ -231,9 +237,13 @@ class DreamSessions:
                 return state
         raise SessionError(f"The experience model's first state could not be read in {FIRST_STATES} tries. Take another seed or task.")
 
-    def _task(self, task: str, seed: int) -> Task:
-        if not task:
+    def _task(self, task: object, seed: int) -> Task:
+        if task is None or task == "":
             return self.tasks[seed % len(self.tasks)]
+        if not isinstance(task, str):  # options of other libraries are of any type
+            raise SessionError(
+                f"The task is {task!r:.64}. Expected the id or the instruction of one, as text; leave it out, and the seed draws a task."
+            )
         if len(task) > LONGEST_ACTION:
             raise SessionError(f"A task has at most {LONGEST_ACTION:,} characters.")
         known = next((one for one in self.tasks if task in (one.id, one.instruction)), None)

@@ -58,6 +58,7 @@ class PageBenchmark:
 
     viewport = {"width": 1280, "height": 720}
     max_steps = 10
+    score_s = 0.0
     scripted_policies: Mapping[str, float] = {}
 
     def __init__(self, folder: Path, *, repeats: bool = True) -> None:

@@ -59,7 +59,8 @@ class WebConfig(Config):
     timeout_s: float = Field(5.0, gt=0)
     """Of one navigation or action of the browser."""
     step_limit_s: float = Field(60.0, gt=0)
-    """Of a whole reset or step. What takes longer ends the browser, and the episode is a failed rollout."""
+    """Of a whole reset or step. What takes longer ends the browser, and the episode is a failed rollout. For WebArena-Lite the time that
+    an evaluator may take for the pages that it visits comes on top."""
     quiet_s: float = Field(0.1, ge=0)
     """How long the page's scripts may run between an action and the reading of the page."""
 
@@ -115,7 +116,7 @@ class WebSuite(EnvSuite):
             self.rules,
             timeout_s=config.timeout_s,
             quiet_s=config.quiet_s,
-            step_limit_s=config.step_limit_s,
+            step_limit_s=config.step_limit_s + self.benchmark.score_s,
             horizon=self.max_steps if config.benchmark == "webarena_lite" else None,
         )
 

@@ -28,6 +28,8 @@ class Benchmark(Protocol):
 
     repeats: bool
     """Whether a task begins the same each time, so that an episode that is lost with its browser is redone."""
+    score_s: float
+    """How long a score may take, beside the step limit: where it visits pages."""
     viewport: Mapping[str, int]
     max_steps: int
     scripted_policies: Mapping[str, float]

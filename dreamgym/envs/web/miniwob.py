@@ -31,6 +31,7 @@ class MiniWob:
     """The `Benchmark` of MiniWoB pages."""
 
     repeats = True
+    score_s = 0.0
     viewport: Mapping[str, int] = {"width": 332, "height": 214}
     scripted_policies: Mapping[str, float] = MIX
 

@@ -87,12 +87,13 @@ class WebSession:
                 self.context.close()
 
     def wait_for_requests(self, longest_s: float) -> None:
-        """Wait until the pages have an answer to all that they have asked for, at most so long."""
+        """Wait until the pages have an answer to all that they have asked for by now, at most so long."""
         from playwright.sync_api import Error
 
         with suppress(Error):  # of a page that is gone, as what reads it next will find
             self.page.wait_for_timeout(0)  # what has happened by now is told
-            self._await_requests(self._unanswered, longest_s)
+            asked = self._unanswered()  # and not for what a page that asks again and again will ask for
+            self._await_requests(lambda: self._unanswered() & asked, longest_s)
 
     def observe(self, *, ready: bool = False) -> dict[str, Any]:
         """What the active tab shows, as BrowserGym's observation. `ready`: nothing has been done since the page was ready."""

@@ -26,8 +26,11 @@ def labelled_claims(path: Path, is_held_out: Callable[[Task], bool] = lambda tas
     names = [name for name in run.episode_names() if name.startswith(KEPT)]
     episodes = {episode.id: episode for name in names for episode in run.read_episodes(name)}
     probes = []
-    for line in read_jsonl(path / FILE):
-        if line["claim"] != "success" or line["answer"] == "skip":
+    lines = read_jsonl(path / FILE)
+    draw = min((line.get("n", 0) for line in lines), default=0)
+    for line in lines:
+        # those of a larger draw that is not all answered have its probabilities, as `recipes.label` stores them
+        if line["claim"] != "success" or line["answer"] == "skip" or line.get("n", 0) != draw:
             continue
         if line["episode"] not in episodes:
             raise RunDirError(

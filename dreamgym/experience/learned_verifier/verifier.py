@@ -194,7 +194,8 @@ def fit_verifier(
     head, scores = fit([*logs.cases, *claimed], logs.features.then(logs.read(claimed)), members=MEMBERS)
     log_scores, made_scores, judged_scores = np.split(scores, [len(logs.episodes), len(logs.cases)])
     log_false, log_true = (_known(log_scores, [t.success is outcome for t in logs.episodes]) for outcome in (False, True))
-    judged_false = _known(judged_scores, [not p.real_success for p in judged])
+    refuted = [not p.real_success and is_asked_about(p.episode) for p in judged]
+    judged_false = _known(judged_scores, refuted)
     least, messages = least_negatives(config.alpha, config.delta), logs.messages
     from_probes = _of_claims(probes, judged_scores[: len(probes)], log_true, config)
     from_all = _of_claims(judged, judged_scores, log_true, config) if labels else None
@@ -204,7 +205,9 @@ def fit_verifier(
         calibration = replace(from_all, negatives="labels")
     elif len(log_false) >= least:
         tasks = [t.task.id for t, score in zip(logs.episodes, log_scores, strict=True) if not t.success and not np.isnan(score)]
-        tasks += [p.episode.task.id for p, score in zip(judged, judged_scores, strict=True) if not p.real_success and not np.isnan(score)]
+        tasks += [
+            p.episode.task.id for p, is_false, score in zip(judged, refuted, judged_scores, strict=True) if is_false and not np.isnan(score)
+        ]
         calibration = calibrate(np.concatenate([log_false, judged_false]), log_true, config, of=logs.negatives, tasks=tasks)
     else:
         messages = (

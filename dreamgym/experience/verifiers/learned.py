@@ -41,6 +41,11 @@ class ProbesConfig(config.Config):
     policy before that comes back. By rollouts only where the policy, besides, really succeeds less often than in the first probe, or
     never: there a claim of a weak policy rarely comes true."""
 
+    def after(self, iterations: int) -> range:
+        """The iterations of a phase, from 1 to `iterations`, after which claims are tried. By rollouts the first is the first probe, of the
+        policy as it was, which the others are compared with."""
+        return range(1 if self.by == "rollouts" else self.every, iterations + 1, self.every) if self.every else range(0)
+
 
 class LearnedVerifierConfig(CalibrationConfig):
     """Settings of the plug-in."""

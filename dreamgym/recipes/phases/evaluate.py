@@ -61,7 +61,7 @@ def evaluate_policy(path: Path, policy: str | None, *, split: str, tasks: int | 
     tasks = tasks or min(300, kept_out or 300)
     name = policy_of(path, policy)
     chosen = context.suite.tasks(split, tasks, seed=TASK_SEED)
-    with start_workers(context.config.effective_env) as workers:
+    with start_workers(context.config.effective_env, context.suite) as workers:
         rates, _, steps = judge_policy(replace(context, workers=workers), name, chosen, seed)
     return {"policy": name, "split": split, "tasks": len(chosen), **rates, "real_steps": steps}
 

@@ -125,8 +125,6 @@ class VerifierProbes:
         self.context, self.name = envs.context, envs.name
         self.temperature = loop.block.learner.temperature  # of the phase's rollouts: the same policy acts in probes
         self.every = 0 if "probes" in self.context.skipped else settings.probes.every
-        # By rollouts, probes are compared with the first one, which is of the policy as it was.
-        self.first = 1 if settings.probes.by == "rollouts" else 0
         self.probes: list[Probe] = []
         self.tried: list[ProbedClaim] = []
         self.steps = 0  # real steps of probes
@@ -160,7 +158,7 @@ class VerifierProbes:
             "claims_accepted": _share(claims, lambda t: t.success),
             "claims_masked": _share(claims, lambda t: t.masked),
         }
-        if not self.every or (iteration - self.first) % self.every:
+        if not self.every or iteration not in self.settings.probes.after(iteration):
             return metrics
         drawn = draw_probes(claims, self.verifier, self.settings.probes.episodes, seed=self.context.config.seed, iteration=iteration)
         chosen = self._affordable(drawn, iteration)
@@ -277,7 +275,7 @@ class VerifierProbes:
         if self.settings.probes.by == "rollouts":
             first = real_success([claim for claim in self.tried if claim.iteration == self.tried[0].iteration])
             worse = difference(real, first)[2] < 0
-            bad, good = bad and (worse or not real.value), real.value >= first.value > 0
+            bad, good = bad and (worse or not real.value), real.value >= first.value and (first.value > 0 or good)
         self.failed_in_a_row = self.failed_in_a_row + 1 if bad else 0
         self.passed = False if bad else True if good else None  # too few claims to stop, but no proof of a good policy
         if self.failed_in_a_row >= 2:

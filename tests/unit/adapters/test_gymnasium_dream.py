@@ -38,6 +38,14 @@ def test_one_episode_tells_who_decided_and_must_begin_before_it_goes_on(dream: D
         env.reset(options={"tsk": "x"})
 
 
+def test_no_task_among_the_options_is_one_that_the_seed_draws(dream: DreamSessions):
+    drawn = DreamTextEnv(dream).reset(seed=1)
+    assert DreamTextEnv(dream).reset(seed=1, options={"task": None}) == drawn and drawn[1]["task"] in {task.id for task in TASKS}
+    assert DreamVectorEnv(dream, 2).reset(seed=1, options={"task": None})[0] == DreamVectorEnv(dream, 2).reset(seed=1)[0]
+    with pytest.raises(SessionError, match="The task is 3"):
+        DreamTextEnv(dream).reset(options={"task": 3})
+
+
 def test_what_is_closed_after_its_dream_is_closed_all_the_same():
     with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
         one, several = DreamTextEnv(dream), DreamVectorEnv(dream, 2)

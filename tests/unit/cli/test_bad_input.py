@@ -56,9 +56,9 @@ compare RUN --out PATH
 compare RUN --latency NUMBER
 sweep SETTING=NUMBER,1 --config TOY --dry-run
 sweep TEXT --config TOY --dry-run
-sweep seed=1,2 --config PATH
-sweep seed=1,2 --config TOY --out PATH
-sweep seed=1,2 --config TOY --out NEW --held-out NUMBER --latency NUMBER
+sweep eval.seed=1,2 --config PATH
+sweep eval.seed=1,2 --config TOY --out PATH
+sweep eval.seed=1,2 --config TOY --out NEW --held-out NUMBER --latency NUMBER
 transfer PATH OTHER --out NEW
 transfer DREAM OTHER --out PATH
 transfer DREAM OTHER --out NEW --held-out NUMBER --universal

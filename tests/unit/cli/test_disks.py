@@ -44,7 +44,7 @@ replay export DISK/run/replay/dream.sqlite DISK/out.parquet
 replay import DISK/new.sqlite RUN/rows.jsonl
 webshop build --size 100 --out DISK/shop
 train DISK/new --config RUN/../toy.toml
-sweep seed=0 --config RUN/../compare.toml --out DISK/sweep --held-out 0
+sweep eval.seed=0 --config RUN/../compare.toml --out DISK/sweep --held-out 0
 transfer RUN/../toy.toml RUN/../other.toml --out DISK/both
 mapping RUN/episodes/logs.jsonl --mapper RUN/mapper.json --mapped DISK/mapped.jsonl
 web import RUN/episode.json --out DISK/recorded.jsonl

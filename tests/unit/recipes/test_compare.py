@@ -16,7 +16,7 @@ from dreamgym.config import build, dump, read
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, RunDirError, UsageError
 from dreamgym.logs.demonstrations import collect
-from dreamgym.recipes import compare, comparison
+from dreamgym.recipes import compare, comparison, settings
 from dreamgym.recipes.ablations import ABLATIONS
 from dreamgym.recipes.config import CompareConfig, RunConfig
 from dreamgym.recipes.factory import checked_suite
@@ -148,6 +148,18 @@ def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_p
     assert isinstance(caught.value, UsageError)
 
 
+def test_a_seed_that_a_comparison_would_not_run_is_refused_and_one_of_its_seeds_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "seeded.toml"
+    file.write_text('seed = 3\narms = ["sft"]\n[env]\nname = "corridor"\n')
+    code, _, said = command(monkeypatch, capsys, "compare", "--config", file, "--out", tmp_path / "out")
+    assert code == 2 and "seed = 3" in said and "seeds = [0] are run. Write seeds = [3]" in said and not (tmp_path / "out").exists()
+    assert settings.read(CompareConfig, file, {"seeds": [1, 3]}).seeds == (1, 3)
+    file.write_text(dump(build(CompareConfig, {"arms": ["sft"], "seed": 2, "seeds": (2,)})))
+    assert settings.read(CompareConfig, file).seed == 2, "as a run directory keeps it"
+
+
 NO_NEW_TASKS = {"curriculum": {"synthetic_share": 0.0}}
 BACKBONE = {"policy": {"backbone": {"model": "m"}}, **{name: {"optimiser": "adamw", "lr": 1e-4} for name in ("warm_start", "sft")}}
 UNGUARDED = {"admissibility": False, "grounding": False}
@@ -254,6 +266,29 @@ def test_finished_runs_that_differ_in_their_seed_alone_are_pooled_and_others_are
     apart = comparison.of_runs([a, b, c], latency_s=0.0)["table1"]
     assert list(apart) == ["a/dream", "a/real_only", "c/dream"] and apart["c/dream"]["label"] == "Dream (c)"
     assert "| Dream (c) | 10.0 [5.5, 17.4] | 10.0 |" in comparison.markdown(comparison.of_runs([a, c], latency_s=0.0))
+
+
+def test_finished_runs_side_by_side_show_the_gain_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    a = finished(tmp_path / "a", 0, warm_start=entry(20), dream=entry(50))
+    b = finished(tmp_path / "b", 0, iterations=5, sft=entry(30), dream=entry(40))
+    code, said, _ = command(monkeypatch, capsys, "compare", a, b, "--out", tmp_path / "out")
+    assert code == 0 and "a: dream over warm_start: greedy +30.0 points" in said and "b: dream over sft: greedy +10.0 points" in said
+    assert "- b: dream over sft: greedy +10.0 points" in (tmp_path / "out" / "compare.md").read_text()
+    code, said, _ = command(monkeypatch, capsys, "compare", a)
+    assert code == 0 and "dream over warm_start: greedy +30.0 points" in said
+
+
+def test_an_ablation_costs_what_it_costs_beside_the_real_arm_of_its_own_algorithm(tmp_path: Path):
+    spent = {"ppo-real": 1000.0, "grpo-real": 200.0, "grpo-dream": 100.0}
+    table = {name: (name, entry(50, seconds=seconds, per_seed=[0.5])) for name, seconds in spent.items()}
+    less = {name: (name, entry(50, seconds=seconds, per_seed=[0.5])) for name, seconds in (("", 100.0), ("model", 50.0))}
+    found = comparison.report_of(table, less, seeds=[0], commit="c", latency_s=0.0, ablated_arm="grpo-dream")
+    costs = {name: one["relative_cost"] for name, one in found["table2"].items()}
+    assert costs == {"": 0.5, "model": 0.25} and found["table1"]["grpo-dream"]["relative_cost"] == 0.5
+    comparison.save(found, tmp_path)
+    assert comparison.of_runs([tmp_path], latency_s=0.0)["table2"] == found["table2"], "the folder says which arm is ablated"
 
 
 def test_verdicts_on_real_episodes_are_counted_over_the_seeds_that_have_them(tmp_path: Path):

@@ -58,6 +58,10 @@ def test_a_comparison_takes_its_fits_its_rollouts_and_its_updates(tmp_path: Path
     [
         ({"arms": ["grpo-real"], "real.iterations": 5, "real.tasks_per_iter": 4, "real.group_size": 2}, "real_steps", 40 * 10),
         ({"arms": ["sft"], "sft.epochs": 3.0}, "fitted_tokens", 3 * 50 * 200),
+        # the warm start, and every two epochs, greedy and sampled
+        ({"arms": ["grpo-dream", "sft"], "sft.epochs": 6.0, "eval.dev_tasks": 5}, "real_steps", (1 + 3) * 2 * 5 * 10),
+        ({"arms": ["grpo-dream", "sft"], "sft.epochs": 1.0, "eval.dev_tasks": 5}, "sampled_tokens", (1 + 1) * 2 * 5 * 50),
+        ({"arms": ["grpo-dream", "dpo"], "sft.epochs": 1.0, "dpo.epochs": 2.0}, "fitted_tokens", 50 * 200 + 2 * 50 * 200 * (2 + 1 / 3)),
         ({"ablations": ["model"]}, "learned_tokens", 40 * 200),  # the control is fitted to nothing
         ({"ablations": ["replay"]}, "fitted_tokens", 100 * 400 * 2),  # it has an experience model of its own
         ({"dream.learner.old_logprobs": "learner"}, "learned_tokens", 40 * 200 / 3),
@@ -77,9 +81,9 @@ def test_a_learned_verifier_is_fitted_to_the_logs_and_after_every_probe_and_its_
         estimate.cost(compared(tmp_path, **changes), replace(PILOT, read_s=a, judged_s=b)) for a, b in ((0.0, 0.0), (0.3, 0.1))
     )
     assert plain.hours is not None and judged.hours is not None
-    assert (judged.hours - plain.hours) * 3600 == pytest.approx(100 * (0.3 * 2 + 0.1 * (1 + 5 // 2))), "the real arm has no probes"
+    assert (judged.hours - plain.hours) * 3600 == pytest.approx(100 * (0.3 * 2 + 0.1 * (1 + 3))), "three probes, and the real arm has none"
     without = estimate.cost(compared(tmp_path, arms=["grpo-dream", "grpo-real"]), PILOT)
-    assert plain.real_steps - without.real_steps == 50, "two probes of three episodes of ten steps, and no more than 50"
+    assert plain.real_steps - without.real_steps == 50, "three probes of three episodes of ten steps, and no more than 50"
     assert plain.sampled_tokens - without.sampled_tokens == 5 * 50
 
 
@@ -91,6 +95,23 @@ def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path
         estimate.cost(read(TrainConfig, tmp_path / "train.toml", {**changes, "eval.tasks": n}), PILOT).real_steps for n in (0, 30)
     )
     assert with_thirty - with_none == 2 * 30 * 10 * policies
+
+
+def test_what_a_sweep_and_a_transfer_measure_beside_their_runs_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(estimate, "measure", lambda config: PILOT)
+    sweep = [compared(tmp_path, **{"seeds": [0, 1], "logs.trajectories": n}) for n in (50, 100)]
+    runs, predicted = (estimate.of(sweep, held_out=n) for n in (0, 8))
+    assert predicted.sampled_tokens == (runs.sampled_tokens or 0) + 4 * 8 * 1.5 * 100, "a near miss at every second step"
+    assert predicted.real_steps == runs.real_steps + 4 * 8 * 10 * (1 + 0.5 * 11 / 2), "each tried after the steps before it"
+    (tmp_path / "train.toml").write_text('[env]\nname = "corridor"\n')
+    pair = [read(TrainConfig, tmp_path / "train.toml", {"eval.tasks": 6, "logs.trajectories": 100}) for _ in range(2)]
+    alone, both = estimate.of(pair), estimate.of(pair, held_out=8, transfer=True)
+    acted, asked = 4 * 2 * 2 * 6, 4 * 8  # four pairs: two policies, greedy and sampled; and predictions of episodes
+    assert both.real_steps == alone.real_steps + acted * 10 + asked * 10 * (1 + 0.5 * 11 / 2)
+    assert both.sampled_tokens == (alone.sampled_tokens or 0) + acted * 50 + asked * 1.5 * 100
+    every = estimate.of(pair, held_out=8, transfer=True, universal=True)
+    assert every.sampled_tokens == (both.sampled_tokens or 0) + 2 * 8 * 1.5 * 100
+    assert every.fitted_tokens == (both.fitted_tokens or 0) + 2 * 100 * 400 * pair[0].experience.training.epochs  # type: ignore[union-attr]
 
 
 def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_path: Path):
@@ -266,8 +287,11 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
     Path("toy.toml").write_text(f'arms = ["grpo-dream"]\nseeds = [0, 1]\n{SHARED}\n[dream]\n{LOOP}')
     code, out, _ = command(monkeypatch, capsys, "compare", "--config", "toy.toml", "--dry-run")
     assert code == 0 and out.startswith("estimate: ") and "about 1 minute on this machine: " in out and "experience 1 minute" in out
-    code, out, _ = command(monkeypatch, capsys, "sweep", "logs.trajectories=20,40", "--config", "toy.toml", "--dry-run")
+    call = ("sweep", "logs.trajectories=20,40", "--config", "toy.toml", "--dry-run")
+    code, out, _ = command(monkeypatch, capsys, *call)
     assert code == 0 and out.startswith("estimate: ")
+    predicted, runs = (object_in(command(monkeypatch, capsys, *call, "--json", "--held-out", n)[1])["real_steps"] for n in (50, 0))
+    assert predicted > runs + 2 * 2 * 50, "the predictions of each point and seed are counted"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.toml"]
     code, out, _ = command(monkeypatch, capsys, "compare", "--config", "toy.toml", "--dry-run", "--json")
     assert code == 0 and object_in(out)["fitted_tokens"] > 0
@@ -288,6 +312,6 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
 def test_an_experiment_that_goes_on_is_not_estimated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(estimate, "of", lambda configs: "much")
+    monkeypatch.setattr(estimate, "of", lambda configs, **_: "much")
     assert training.estimate_first(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
     assert training.estimate_first(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dreamgym.recipes.gains import gains, lines
+from dreamgym.recipes.gains import gains, gains_by_run, lines
 
 
 def entry(*seeds: float) -> dict[str, Any]:
@@ -31,6 +31,25 @@ def test_a_gain_is_over_converged_imitation_and_its_share_of_the_ceiling_is_give
     assert found["share_of_ceiling"] == {"dream": pytest.approx(0.51)}
     assert found["dream_over_no_model"]["greedy"]["mean"] == pytest.approx(0.052)
     assert any("dream over sft: greedy +10.2 points" in line for line in lines(found))
+
+
+def test_a_control_is_compared_with_the_dream_that_it_is_an_ablation_of():
+    rows = {"warm_start": entry(0.2), "ppo-dream": entry(0.3), "grpo-dream": entry(0.6)}
+    found = gains_by_run(rows, {"": entry(0.6), "model": entry(0.55)})
+    assert found["dream_over_no_model"]["greedy"]["mean"] == pytest.approx(0.05), "of GRPO, and not of the dream that comes first"
+    assert found == gains(rows, entry(0.55), rows["grpo-dream"])
+
+
+def test_every_run_has_its_own_baseline():
+    rows = {"a/warm_start": entry(0.2), "a/dream": entry(0.5), "b/sft": entry(0.1), "b/dream": entry(0.4), "c/dream": entry(0.9)}
+    found = gains_by_run(rows, {"b/model": entry(0.3)})
+    assert found == {
+        "a": gains({"warm_start": entry(0.2), "dream": entry(0.5)}),
+        "b": gains({"sft": entry(0.1), "dream": entry(0.4)}, entry(0.3)),
+    }
+    said = lines(found)
+    assert said[0].startswith("a: dream over warm_start: greedy +30.0 points") and said[1].startswith("b: dream over sft: greedy +30.0")
+    assert said[2].startswith("b: dream over the dream without a model: greedy +10.0") and len(said) == 3
 
 
 def test_fewer_than_five_seeds_decide_nothing_however_large_the_gain():

@@ -54,6 +54,39 @@ def test_a_draw_of_everything_gives_the_plain_rate(tmp_path: Path):
     assert found["false_success_among_accepted"]["n"] == len(claims)
 
 
+def test_a_larger_draw_enters_the_rate_when_all_of_it_is_answered(tmp_path: Path):
+    run = dreamed(tmp_path / "run")
+    few, more = label.candidates(run, 8), label.candidates(run, 1000)
+    label.store(run, few, {one.episode.id: "right" for one in few})
+    before, probabilities = label.labelled(run), {name: one["probability"] for name, one in label.labels(run).items()}
+    asked = [one for one in more if one.episode.id not in probabilities]
+    for one in asked[:-1]:
+        label.store(run, more, {one.episode.id: "wrong"})
+    during, kept = label.labelled(run), label.labels(run)
+    assert before and during and during["pending"] == len(asked) - 1
+    assert during["false_success_among_accepted"] == before["false_success_among_accepted"]
+    assert {name: kept[name]["probability"] for name in probabilities} == probabilities
+    label.store(run, few, {few[0].episode.id: "right"})
+    label.store(run, more, {asked[-1].episode.id: "wrong"})
+    claims = [one for one in label.labels(run).values() if one["claim"] == "success"]
+    after = label.labelled(run)
+    assert after and after["pending"] == 0
+    assert after["false_success_among_accepted"]["value"] == pytest.approx(sum(one["answer"] == "wrong" for one in claims) / len(claims))
+    label.store(run, few, {few[0].episode.id: "right"})
+    assert label.labelled(run) == after, "a smaller draw takes nothing back"
+
+
+def test_answers_of_another_draw_than_was_exported_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run, file = dreamed(tmp_path / "run"), tmp_path / "ask.jsonl"
+    assert command(monkeypatch, capsys, "label", run, "--n", 8, "--export", file)[0] == 0
+    file.write_text(file.read_text().replace('"answer": ""', '"answer": "right"'))
+    code, _, err = command(monkeypatch, capsys, "label", run, "--n", 30, "--import", file)
+    assert code == 2 and "Line 1" in err and "is of a draw of 8, and not of 30" in err and not label.labels(run)
+    assert command(monkeypatch, capsys, "label", run, "--n", 8, "--import", file)[0] == 0
+
+
 def test_labels_are_exported_filled_in_and_read_back_and_asked_for_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -84,6 +117,10 @@ def test_judged_claims_are_probes_of_a_verifier_and_skipped_ones_and_failures_ar
     assert [(p.episode.id, p.real_success) for p in probes] == [(k, v == "right") for k, v in answers.items() if v != "skip"]
     inputs = VerifierInputs(rules=corridor.make().rules, logs=collect(corridor.make(), 80, seed=1), checkpoint=tmp_path / "verifier")
     assert learned.fit(inputs, labels=str(run))["labels"] == len(probes)
+    held = probes[0].episode.task.id
+    assert [p.episode.id for p in labelled_claims(run, lambda task: task.id == held)] == [
+        p.episode.id for p in probes if p.episode.task.id != held
+    ], "nothing is learned of tasks that the run is judged by"
     assert "labels" in learned.fit(inputs) and (tmp_path / "verifier").is_dir()
 
 

@@ -44,6 +44,10 @@ OFF = {"tasks": 0, "paired_replays": 0}
 UNPROBED = {"iterations": 8, "probe_every": 0}
 
 
+def verified(by: str, every: int) -> dict[str, Any]:
+    return {"verifier": {"name": "learned", "probes": {"by": by, "every": every}}}
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "expected"),
     [
@@ -51,10 +55,13 @@ UNPROBED = {"iterations": 8, "probe_every": 0}
         (TrainConfig, {"eval": OFF, "rl": UNPROBED | {"probe_every": 9}}, []),
         (TrainConfig, {"eval": OFF, "rl": UNPROBED | {"probe_every": 8}}, ["the probes of dream"]),
         (TrainConfig, {"eval": OFF, "rl": UNPROBED, "experience": {"verifier": {"name": "learned"}}}, ["the probes of dream"]),
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED, "experience": verified("actions", 9)}, []),
+        (TrainConfig, {"eval": OFF, "rl": UNPROBED, "experience": verified("rollouts", 9)}, ["the probes of dream"]),
         (TrainConfig, {"eval": {"tasks": 1, "gap_tasks": 1}, "rl": UNPROBED}, ["eval.tasks", "eval.gap_tasks", "eval.paired_replays"]),
         (TrainConfig, {"eval": OFF, "rl": UNPROBED, "mode": "s2r"}, ["the loop s2r"]),
         (CompareConfig, {"eval": {"tasks": 0}, "dream": UNPROBED, "arms": ["grpo-dream"]}, []),
         (CompareConfig, {"eval": {"tasks": 0}, "dream": UNPROBED, "arms": ["grpo-real"]}, ["the loop grpo-real"]),
+        (CompareConfig, {"eval": {"tasks": 0}, "arms": ["sft"]}, ["the choice of a checkpoint of SFT (eval.dev_tasks)"]),
     ],
 )
 def test_a_run_acts_in_its_real_environment_by_its_loops_probes_and_measures(

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy import LOOP, SHARED, shrink
 
+from dreamgym.config import dump, read
 from dreamgym.evals.attribution import Attribution
 from dreamgym.evals.gap import compare_success
-from dreamgym.recipes import summary
+from dreamgym.recipes import fidelity, summary
+from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.fidelity import dream_measures
+from dreamgym.recipes.phases.experience import train_experience
+from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
@@ -67,3 +72,16 @@ def test_time_in_the_real_environment_is_that_of_all_phases_or_unknown(
     assert summary.hours({"real_seconds": whole}) == ("-" if whole is None else "0.01") and summary.hours({}) == "-"
     pooled = summary.pool([found["real_only"], {k: v for k, v in found["real_only"].items() if k != "real_seconds"}])
     assert pooled and pooled["real_seconds"] is None
+
+
+def test_predictions_of_each_split_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    file, path = tmp_path / "train.toml", tmp_path / "run"
+    file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    config = read(TrainConfig, file, {"experience.training.epochs": 0.5})
+    with RunDir.open(path, dump(config)) as begun:
+        train_experience(begun, prepare_logs(begun, config))
+    for split in ("train", "dev", "test", "train", "dev"):
+        assert fidelity.held_out(path, 4, split=split)["held_out"]["split"] == split
+    latest = fidelity.latest(path)
+    assert latest and latest["held_out"]["split"] == "dev" and len(list((path / "fidelity").iterdir())) == 3

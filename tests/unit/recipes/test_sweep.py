@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy import LOOP, SHARED, command, object_in, shrink
 
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.recipes import sweep
+from dreamgym.recipes import compare, sweep
+from dreamgym.recipes.config import CompareConfig
 from dreamgym.runs.rundir import RunDir
 
 TOY = f"""
@@ -47,6 +49,7 @@ def test_values_are_numbers_or_texts_and_their_combinations_are_points(config: P
         (["logs.transitions="], "gives no value, or one twice"),
         (["=4"], "sets nothing"),
         ([], "varies at least one setting"),
+        (["seed=0,1"], r"'seed' is the setting of a single run.*write seeds = \[0, 1\]"),
     ],
 )
 def test_what_varies_nothing_is_refused(pairs: list[str], error: str):
@@ -89,7 +92,31 @@ def test_more_logs_are_another_point_and_a_finished_point_is_not_made_again(
     lines = (out / "sweep.md").read_text().splitlines()
     assert lines[2].startswith("| logs.transitions | model: next states exact, %") and len(lines) == 6
     code, said, _ = command(monkeypatch, capsys, *call[:-1])
-    assert code == 0 and "1 of 1 point" in said
+    assert code == 0 and "2 of 2 points" in said, "what the folder has stays in the table"
+    assert object_in((out / "sweep.json").read_text())["points"] == found["points"]
+
+
+def test_values_are_added_to_a_sweep_and_an_interruption_shortens_no_table(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    out, call = tmp_path / "curve", ("--config", config, "--out", tmp_path / "curve", "--held-out", "0", "--json")
+    assert command(monkeypatch, capsys, "sweep", "logs.transitions=40,60", *call)[0] == 0
+    before = (out / "sweep.md").read_text()
+    compared = compare.run
+
+    def interrupted(one: CompareConfig, *given: Any, **options: Any) -> dict[str, Any]:
+        if one.logs.transitions == stops_at:
+            raise KeyboardInterrupt
+        return compared(one, *given, **options)
+
+    monkeypatch.setattr(compare, "run", interrupted)
+    for stops_at, rows in ((60, 2), (80, 2), (0, 3)):
+        code, _, _ = command(monkeypatch, capsys, "sweep", "logs.transitions=80", *call)
+        points = object_in((out / "sweep.json").read_text())["points"]
+        assert (code == 0) == (not stops_at) and [one["at"]["logs.transitions"] for one in points] == [40, 60, 80][:rows]
+        assert stops_at != 60 or (out / "sweep.md").read_text() == before
+    code, _, said = command(monkeypatch, capsys, "sweep", "eval.tasks=2", *call)
+    assert code == 2 and "holds a sweep of logs.transitions, and this one is of eval.tasks" in said
 
 
 def test_a_sweep_needs_a_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -11,7 +11,7 @@ from toy import LOOP, SHARED, command, object_in, renamed, shrink, weights
 from dreamgym.config import read
 from dreamgym.errors import ConfigError
 from dreamgym.llm import tiny
-from dreamgym.recipes import transfer
+from dreamgym.recipes import transfer, universal
 from dreamgym.recipes.config import TrainConfig
 
 TOY = f"{SHARED}\n[rl]\n{LOOP}\n".replace("epochs = 4.0", "epochs = 40.0").replace("iterations = 2", "iterations = 0")
@@ -33,8 +33,13 @@ def test_every_model_is_tried_in_every_environment_and_nothing_is_measured_twice
 ):
     out = tmp_path / "both"
     call = ("transfer", *configs, "--out", out, "--held-out", "8", "--universal", "--json")
+    before_universal, fit = [], universal.train
+    monkeypatch.setattr(
+        universal, "train", lambda *given: before_universal.append(json.loads((out / "transfer.json").read_text())) or fit(*given)
+    )
     code, said, _ = command(monkeypatch, capsys, *call)
     found = object_in(said)
+    assert before_universal == [{name: value for name, value in found.items() if name != "universal"}], "nothing measured waits for it"
     assert code == 0 and found == json.loads((out / "transfer.json").read_text())
     plain, renamed = found["environments"]
     vocabularies = [tiny.load(out / name / "checkpoints" / "tokenizer")[1].get_vocab() for name in (plain, renamed)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dreamgym.config import build, dump
 from dreamgym.errors import ConfigError
 from dreamgym.experience.prompts import PromptParts
+from dreamgym.experience.verifiers import learned
 from dreamgym.recipes import factory, transfer, universal
 from dreamgym.recipes.blocks import ExperienceConfig
 from dreamgym.recipes.config import TrainConfig
@@ -34,9 +36,10 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunContext]:
     return universal.train(runs(tmp_path_factory.mktemp("universal")), tmp_path_factory.mktemp("model") / "universal")
 
 
-def runs(folder: Path) -> dict[str, RunContext]:
+def runs(folder: Path, **experience: Any) -> dict[str, RunContext]:
     """A run of each environment, with its logs and the tokenizer that they share."""
-    configs = [build(TrainConfig, SETTINGS | {"env": {"name": name, "options": options}}) for name, options in ENVS.items()]
+    settings = SETTINGS | {"experience": SETTINGS["experience"] | experience}
+    configs = [build(TrainConfig, settings | {"env": {"name": name, "options": options}}) for name, options in ENVS.items()]
     tokenizer, found = transfer._tokenizer(configs), {}
     for config in configs:
         with RunDir.open(folder / config.env.name, dump(config)) as run:
@@ -68,6 +71,18 @@ def test_weights_are_shared_and_memories_are_not(together: dict[str, RunContext]
     for name, context in together.items():
         _, model = factory.make_dream(context, factory.replay_in_memory(context))
         assert {memory.env for memory in model.replay.memories()} == {name} and model.guard.rules is context.suite.rules
+
+
+def test_a_universal_dream_is_judged_by_the_verifier_of_each_run_and_dreams_with_no_model_of_one(tmp_path: Path):
+    contexts = runs(tmp_path, verifier={"name": "learned"}, training=SETTINGS["experience"]["training"] | {"epochs": 0.01})
+    for name, context in contexts.items():
+        contexts[name] = replace(context, verifier_checkpoint="verifier-2", experience_checkpoint="experience-2")  # as refreshes name them
+        learned.fit(factory.verifier_inputs(contexts[name]))
+    found = universal.train(contexts, tmp_path / "universal")
+    for name, context in found.items():
+        assert context.checkpoint(context.verifier_checkpoint) == tmp_path / name / "checkpoints" / "verifier-2"
+        _, model = factory.make_dream(context, factory.replay_in_memory(context))
+        assert model.guard.second is not None and context.checkpoint(context.experience_checkpoint).is_relative_to(tmp_path / "universal")
 
 
 def test_a_universal_training_resumes_and_says_what_it_was_made_of(together: dict[str, RunContext]):

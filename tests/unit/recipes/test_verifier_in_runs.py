@@ -402,8 +402,16 @@ def test_a_probe_in_which_most_accepted_claims_are_false_makes_no_good_policy_ev
 
 @pytest.mark.parametrize(
     ("first", "then", "passed"),
-    [(12, 6, None), (12, 14, True), (12, 1, False), (0, 0, False), (0, 2, None), (30, 20, None)],
-    ids=["weaker, not significantly", "better", "collapsed", "never a success", "from nothing", "most claims still hold"],
+    [(12, 6, None), (12, 14, True), (12, 1, False), (0, 0, False), (0, 2, None), (0, 30, True), (30, 20, None)],
+    ids=[
+        "weaker, not significantly",
+        "better",
+        "collapsed",
+        "never a success",
+        "from nothing",
+        "from nothing to most",
+        "most claims still hold",
+    ],
 )
 def test_by_rollouts_a_probe_is_compared_with_the_first_one(first: int, then: int, passed: bool | None):
     """Of 36 accepted claims each, on whose tasks the policy has `first` and `then` real successes: a weak policy is no false claim."""

@@ -163,7 +163,11 @@ def test_the_commands_show_export_import_and_reencode_a_log(log: Path, tmp_path:
     shown = command("stats", log)
     assert "5 rows in use" in shown and "not judged 3, passed 2" in shown
     assert "5 rows" in command("export", log, tmp_path / "rows.jsonl")
-    assert "5 rows added, 1 refused" in command("import", tmp_path / "new.sqlite", tmp_path / "rows.jsonl")
+    assert "5 rows added, 0 refused" in command("import", tmp_path / "new.sqlite", tmp_path / "rows.jsonl"), (
+        "no row of a gap is in the file"
+    )
+    (tmp_path / "failed.jsonl").write_text((tmp_path / "rows.jsonl").read_text().replace('"verdict": "passed"', '"verdict": "refused"'))
+    assert "3 rows added, 2 refused" in command("import", tmp_path / "other.sqlite", tmp_path / "failed.jsonl")
     sqlite.make(path=log).reencode(lexical.make(state_dim=64))
     assert "5 rows encoded with lexical-1" in command("reencode", log, "--encoder", "lexical")
     assert rows(tmp_path / "new.sqlite") == rows(log)

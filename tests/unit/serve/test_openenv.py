@@ -63,6 +63,15 @@ def test_the_agent_speaks_with_the_user_and_an_episode_ends_with_a_message():
         assert "(the user says) yes" in steps[0].result and steps[-1].done and steps[-1].reward == 1.0
 
 
+def test_no_task_is_one_that_the_seed_draws_and_what_is_no_text_is_refused():
+    with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+        env = served.DreamEnvironment(dream)
+        drawn = env.reset(seed=1)
+        assert drawn.task == TASKS[1 % len(TASKS)].instruction == env.reset(seed=1, task=None).task
+        with pytest.raises(SessionError, match="The task is 3"):
+            env.reset(task=3)
+
+
 def test_without_a_seed_tasks_differ_and_the_seed_is_in_the_metadata():
     with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
         env = served.DreamEnvironment(dream)

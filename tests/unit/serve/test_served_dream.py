@@ -24,6 +24,8 @@ HORIZON = 2
 class Generating(NoModel):
     """Says of every answer that the model generated it."""
 
+    answers_by = "generated"
+
     def __init__(self, inner: NoModel) -> None:
         self.__dict__.update(inner.__dict__)
 

@@ -76,6 +76,13 @@ def test_a_seed_draws_the_task_and_an_unknown_instruction_is_a_synthetic_one(dre
     assert free.task.source == "synthetic" or free.task in TASKS
 
 
+def test_no_task_is_one_that_the_seed_draws_and_what_is_no_text_is_refused(dream: DreamSessions):
+    assert dream.open(None, seed=1).result(10).task == dream.open("", seed=1).result(10).task == TASKS[1 % len(TASKS)]
+    for wrong in (0, False, ["go"]):
+        assert "Expected the id or the instruction of one, as text" in fails(dream.open(wrong))  # type: ignore[arg-type]
+    assert len(dream) == 2
+
+
 def test_what_a_session_cannot_do_is_told_and_leaves_the_others_alone(dream: DreamSessions):
     opened = dream.open(TASKS[0].id).result(10)
     assert "no session" in fails(dream.step("0" * 32, "right"))
@@ -228,6 +235,32 @@ def test_a_client_that_gives_up_costs_no_other_client_anything():
 
     with served(model) as dream:
         asyncio.run(clients(dream))
+
+
+def test_a_step_waits_for_one_first_state_and_not_for_those_of_all_who_begin():
+    model, asked, free = corridor_dream(), threading.Event(), threading.Event()
+    start, begun = model.start, list[int]()
+
+    def slow(tasks: Any, *, seed: int) -> list[Observation]:
+        begun.append(seed)
+        asked.set()
+        return start(tasks, seed=seed) if free.wait(10) else []
+
+    model.start = slow  # type: ignore[method-assign]
+    with served(model) as dream:
+        free.set()
+        opened = dream.open(TASKS[0].id, seed=0).result(10)
+        free.clear()
+        asked.clear()
+        first = dream.open(seed=1)
+        assert asked.wait(10)
+        others, seen = [dream.open(seed=seed) for seed in range(2, 9)], list[int]()
+        step = dream.step(opened.session, "right")
+        step.add_done_callback(lambda _: seen.extend(begun))
+        free.set()
+        assert step.result(10).observation.text and first.result(10).seed == 1
+        assert [one.result(10).seed for one in others] == list(range(2, 9)) == begun[2:]
+    assert seen in ([0, 1], [0, 1, 2]), "the step was answered before the rest began"
 
 
 def test_an_episode_whose_client_has_gone_before_it_began_is_not_kept():

@@ -20,6 +20,7 @@ class SiteBenchmark:
     """The `Benchmark` of a site. The site starts with the first episode, and again with the next one where it has ended or hangs."""
 
     repeats = True
+    score_s = 0.0
     viewport: Mapping[str, int] = {"width": 1280, "height": 720}
     scripted_policies: Mapping[str, float] = MIX
     max_steps = 20

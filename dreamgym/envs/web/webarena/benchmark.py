@@ -55,6 +55,7 @@ class WebArenaLite:
             log.warning("WebArena task %d is malformed and left out: %s", name, why)
         if self.unjudged:
             log.warning("%d WebArena tasks need a judge (env.options.judge) and are left out", len(self.unjudged))
+        self.score_s = max((task.visits for task in self.known.values()), default=0) * (VISIT_S + evaluators.PAGE_S)
         self._logins: dict[tuple[str, ...], Any] = {}
 
     @cached_property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -46,11 +46,18 @@ class WebArenaTask:
     @property
     def judged(self) -> bool:
         """Whether a judge decides about it, or about a part of it. What its `eval_types` do not name decides nothing."""
-        kinds = self.eval["eval_types"]
-        targets = self.eval["program_html"] if "program_html" in kinds else ()
-        return ("string_match" in kinds and JUDGED in self.eval["reference_answers"]) or any(
-            JUDGED in target["required_contents"] for target in targets
+        return ("string_match" in self.eval["eval_types"] and JUDGED in self.eval["reference_answers"]) or any(
+            JUDGED in target["required_contents"] for target in self._targets
         )
+
+    @property
+    def visits(self) -> int:
+        """The number of pages that are visited to score it."""
+        return sum(target["url"] != "last" for target in self._targets)
+
+    @property
+    def _targets(self) -> Sequence[Mapping[str, Any]]:
+        return self.eval["program_html"] if "program_html" in self.eval["eval_types"] else ()
 
 
 def read(file: Path | None = None) -> tuple[list[WebArenaTask], dict[int, str]]:

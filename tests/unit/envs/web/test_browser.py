@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -369,6 +370,18 @@ def test_a_stream_is_not_waited_for_and_a_long_poll_by_one_step_only(folder: Pat
     env.step("click [2]")
     assert not session._requests, "what a page that is left had asked for is nothing to wait for"
     env.benchmark.close()
+
+
+def test_what_a_page_asks_again_and_again_is_not_waited_for_beyond_what_it_has_asked_by_now():
+    session, ticks = WebSession.__new__(WebSession), list[float]()
+
+    def tick(ms: float) -> None:  # each time an answer comes, and the page asks for something else
+        ticks.append(ms)
+        session._requests = {f"poll {len(ticks)}": None}
+
+    session.page, session.quiet_s, session._requests = SimpleNamespace(wait_for_timeout=tick), 0.1, {"like": None}
+    session.wait_for_requests(5.0)
+    assert len(ticks) <= 3
 
 
 def test_fields_of_times_are_typed_in_and_show_their_values(folder: Path):

@@ -20,7 +20,8 @@ from dreamgym.envs.web.env import OpenSessions, WebEnv
 from dreamgym.envs.web.page_text import DONE
 from dreamgym.envs.web.rules import WebRules
 from dreamgym.envs.web.webarena import WebArenaLite, evaluators, helpers, reset_sites, tasks
-from dreamgym.envs.web.webarena.benchmark import VARIABLES
+from dreamgym.envs.web.webarena.benchmark import VARIABLES, VISIT_S
+from dreamgym.envs.web.webarena.evaluators import PAGE_S
 from dreamgym.envs.web.webarena.tasks import WebArenaTask
 from dreamgym.errors import EnvironmentFailure, MissingExtra, ServerError, UsageError
 from dreamgym.types import Task
@@ -143,6 +144,16 @@ def test_tasks_that_share_a_number_are_left_out_and_named(tmp_path: Path, caplog
     suite = WebArenaLite(file_of(tmp_path, record(1), {**record(2), "old_task_id": 1}, record(3)))
     assert [one.id for one in suite.all_tasks()] == ["webarena/3"]
     assert "WebArena task 1 is malformed and left out: its number is that of 2 tasks" in caplog.text
+
+
+def test_a_score_has_the_time_that_its_visits_may_take_beside_the_limit_of_a_step(tmp_path: Path):
+    def limit(*urls: str) -> float:
+        visited = [page for url in urls for page in target(url=url)]
+        file = file_of(tmp_path, record(1), record(2, eval_types=["program_html"], program_html=visited))
+        return plugins.make("envs", "web", benchmark="webarena_lite", tasks_file=str(file), step_limit_s=60.0).env().step_limit_s
+
+    assert limit("last") == 60.0
+    assert limit("last", "__REDDIT__/f/one", "__REDDIT__/f/two") == 60.0 + 2 * (VISIT_S + PAGE_S)
 
 
 def test_tasks_for_a_judge_are_left_out_where_there_is_none(tmp_path: Path):

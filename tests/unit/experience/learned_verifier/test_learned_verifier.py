@@ -11,7 +11,7 @@ import pytest
 from shop_claims import LOGS, OTHERS, SHOP
 
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
+from dreamgym.experience.learned_verifier.calibration import Calibration, CalibrationConfig
 from dreamgym.experience.learned_verifier.cases import ended
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.protocols import Verifier
@@ -179,13 +179,14 @@ def test_half_of_the_probes_go_to_claims_that_were_paid_for(verifier: LearnedVer
 
 
 def test_what_was_recalled_calibrates_nothing_because_no_verifier_is_asked_about_it(verifier: LearnedVerifier):
-    def negatives(reward_by: RewardBy) -> str:
+    def calibrated(reward_by: RewardBy) -> Calibration:
         last = [replace(t.transitions[-1], info=StepInfo(reward_by=reward_by)) for t in CLAIMS]
         dreamed = [replace(t, source="dream", turns=(*t.turns[:-1], Turn(end))) for t, end in zip(CLAIMS, last, strict=True)]
         logs, probes = prepare(LOGS, SHOP.rules, seed=0), [Probe(t, t.success, 1.0) for t in dreamed]
-        return fit_verifier(logs, CONFIG, probes=probes).calibration.negatives
+        return fit_verifier(logs, CONFIG, probes=probes).calibration
 
-    assert negatives("generated") == "probes" and negatives("recalled") == verifier.calibration.negatives == "policies"
+    assert calibrated("generated").negatives == "probes"
+    assert (calibrated("recalled").negatives, calibrated("recalled").n) == ("policies", verifier.calibration.n)
 
 
 def bandit_episode(i: int, words: str, *, success: bool) -> Trajectory:
