@@ -27,7 +27,7 @@ class Arm:
 
 
 ARMS: Mapping[str, Arm] = {
-    "warm_start": Arm("Warm start", "imitates the successful logs, briefly", ("experience", "warm_start")),
+    "warm_start": Arm("Warm start", "imitates the successful logs", ("experience", "warm_start")),
     "sft": Arm("SFT", "the same logs for longer; of its epochs the best on development tasks", ("experience", "sft")),
     "dpo": Arm("DPO", "SFT, then preferences between logged successes and failures", ("experience", "sft", "dpo")),
     "dream": Arm(

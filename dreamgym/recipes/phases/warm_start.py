@@ -8,7 +8,7 @@ from dreamgym.runs.rundir import RunDir
 
 
 def warm_start(run: RunDir, context: RunContext, *, start: str = "experience") -> None:
-    """The policy that RL starts from: the experience model's weights (or those of another checkpoint), or a backbone, briefly fitted to
+    """The policy that RL starts from: the experience model's weights (or those of another checkpoint), or a backbone, fitted to
     the successful logs."""
     if run.done("warm_start"):
         return
