@@ -184,20 +184,19 @@ class Learner:
         recomputed = self.config.old_logprobs == "learner" and (rough or self.algorithm.config.importance_cap > 0)
         measured = {"mismatch": self._recompute(sequences)} if recomputed else {}
         steps = 0
-        scale = self._set_lr()
         trajectories = len({sequence.trajectory for sequence in sequences})
         parts = min(self.config.minibatches, max(1, trajectories // self.config.min_trajectories))
         self._train_mode(True)
         for _ in range(self.config.epochs):
             for chosen in _split_trajectories(sequences, parts, rng):
-                sums["grad_norm"] += self._step(sequences, chosen, sums, scale)
+                sums["grad_norm"] += self._step(sequences, chosen, sums)
+                self.optimiser_steps += 1
                 if "mismatch" not in measured:  # by the first step, which is taken at the weights that sampled
                     measured["mismatch"] = sums["logprob_gap"] / max(1.0, sums["trained"])
                 steps += 1
         self._train_mode(False)
         per_token = max(1.0, sums.pop("trained"))
         sums.pop("logprob_gap")
-        self.optimiser_steps += steps
         grad_norm = sums.pop("grad_norm") / max(1, steps)
         if self.critic:
             measured["value_loss"] = sums.pop("value_loss") / max(1.0, sums.pop("decisions"))
@@ -205,10 +204,10 @@ class Learner:
         return means | {"grad_norm": grad_norm, "steps": float(steps)} | measured
 
     def _set_lr(self) -> float:
-        """The share of the learning rate at which this update steps."""
-        scale = 1.0
+        """The share of the learning rate at which the next optimiser step is taken."""
+        scale = min(1.0, (self.optimiser_steps + 1) / max(1, self.config.warmup_steps))
         if self.config.schedule == "linear" and self.total_updates:
-            scale = max(0.1, 1 - self.updates / self.total_updates)
+            scale *= max(0.1, 1 - self.updates / self.total_updates)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.lr * scale
         return scale
@@ -243,7 +242,7 @@ class Learner:
         logprobs, _ = token_logprobs(self.model, own, temperature=self.config.temperature, bf16=self.config.bf16)
         return parallel.joined(logprobs, own, batch) if self.sharded else logprobs
 
-    def _step(self, sequences: list[TokenSequence], chosen: Sequence[int], sums: dict[str, float], scale: float) -> float:
+    def _step(self, sequences: list[TokenSequence], chosen: Sequence[int], sums: dict[str, float]) -> float:
         """One optimiser step on the chosen sequences; returns the norm of the policy's gradient before clipping."""
         weights, normaliser = token_weights(sequences, chosen, self.algorithm.config)
         decisions = sum(sum(sequences[i].value_mask) for i in chosen)
@@ -281,6 +280,7 @@ class Learner:
             sums["decisions"] += decisions
             self._require_finite(self.critic.clip(self.config.grad_clip), "critic", self.critic.config.lr)
         self._require_finite(norm, "policy", self.config.lr)
+        scale = self._set_lr()
         self.optimiser.step()
         if self.critic:
             self.critic.step(scale)

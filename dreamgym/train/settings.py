@@ -60,6 +60,8 @@ class LearnerConfig(Config):
     """The learning rate of the policy's AdamW."""
     schedule: Literal["constant", "linear"] = "linear"
     """`linear` falls to a tenth of `lr` over the updates that the learner is made for."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimiser steps over which the learning rate rises to `lr`: each of Adam's first steps moves every weight by about all of it."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """Decoupled, as in AdamW."""
     grad_clip: float = Field(default=0.5, gt=0.0)

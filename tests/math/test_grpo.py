@@ -363,6 +363,20 @@ def test_a_linear_schedule_falls_to_a_tenth_over_the_updates_and_needs_to_know_h
     assert seen[None] == [1e-3] * 5
 
 
+def test_the_learning_rate_rises_over_the_warm_up_steps_whatever_updates_they_fall_in():
+    groups = random_groups(tiny())
+    learner = Learner(tiny(), grpo.make(), LearnerConfig(lr=1e-3, warmup_steps=6, schedule="constant", minibatches=4, min_trajectories=1))
+    rates, real = [], learner.optimiser.step
+    learner.optimiser.step = lambda *a, **k: (rates.append(learner.optimiser.param_groups[0]["lr"]), real(*a, **k))[1]
+    learner.update(groups)
+    resumed = Learner(tiny(), grpo.make(), learner.config)
+    resumed.load_state_dict(learner.state_dict())
+    learner.update(groups)
+    assert rates == pytest.approx([1e-3 * share for share in (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1, 1)])
+    resumed.update(groups)
+    assert resumed.optimiser.param_groups[0]["lr"] == pytest.approx(1e-3) and resumed.optimiser_steps == 8
+
+
 def test_the_entropy_bonus_is_the_gradient_of_the_mean_entropy_of_the_trained_tokens():
     groups = random_groups(tiny(), groups=1, shift=0.0)
     _, plain, metrics = step(groups)
